@@ -14,12 +14,12 @@ import tensorflow.compat.v1 as tf
 from numpy.typing import ArrayLike
 
 # The names of each graph's constants. The tensors themselves would keep the graph in memory.
-_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = (
+_constant_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
+def shared_constant(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Returns the constant of this value in the current graph, which may be a function's.
 
     The function for one image (tf_cnn/inputs/each_image.py) runs its constants before its other
@@ -27,21 +27,21 @@ def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
     graph = tf.get_default_graph()
-    names = _names.setdefault(graph, {})
+    names = _constant_names.setdefault(graph, {})
     key = (dtype, array.shape, array.tobytes())
     if key in names:
         return graph.get_tensor_by_name(names[key])
     with tf.control_dependencies(None):
-        made = tf.constant(array, dtype)
-    names[key] = made.name
-    return made
+        constant = tf.constant(array, dtype)
+    names[key] = constant.name
+    return constant
 
 
-def _rounded(pixels: tf.Tensor) -> tf.Tensor:
+def _round_to_uint8(pixels: tf.Tensor) -> tf.Tensor:
     """Rounds float32 in [0, 255] to uint8. A plain cast would truncate and darken every image by
     half a level.
     """
-    return tf.cast(pixels + shared(0.5, tf.float32), tf.uint8)
+    return tf.cast(pixels + shared_constant(0.5, tf.float32), tf.uint8)
 
 
 # Each takes images [1, h, w, C], uint8 or float32, and size [2] int32 (H, W). Returns [1, H, W, C]:
@@ -63,7 +63,7 @@ RESIZE_METHODS = (*_RESIZE, 'round_robin')
 # Images of at most so many times the pixels of the output become float32 before they are resized,
 # because the kernels read floats faster: bilinear takes half the time. Of larger images too few
 # pixels are read to pay for the conversion.
-_CONVERTED_RATIO = 4
+_MAX_CONVERTED_RATIO = 4
 
 # The random crop of Szegedy et al. 2015 (arXiv:1409.4842, section 6) with the numbers of its
 # published TensorFlow code: 5 to 100 % of the area (8 to 100 % in the paper), and at least a tenth
@@ -150,7 +150,7 @@ class ImageOptions:
         return min(1.0, max(self.height, self.width) / self.shorter_side)
 
     @property
-    def shifts(self) -> bool:
+    def needs_shift_and_flip(self) -> bool:
         """Whether the caller must apply shift_and_flip to each batch."""
         return self.training and self.augmentation == 'padded_crop'
 
@@ -176,9 +176,13 @@ def parse_example(
         else []
     )
     # Image and label are required; missing boxes parse as empty.
-    defaults = [shared([], tf.string), shared([], tf.int64), *[shared(0, tf.float32)] * len(sides)]
+    defaults = [
+        shared_constant([], tf.string),
+        shared_constant([], tf.int64),
+        *[shared_constant(0, tf.float32)] * len(sides),
+    ]
     encoded, label, *edges = tf.raw_ops.ParseSingleExample(
-        serialized=_checked_example(serialized),
+        serialized=_validate_example(serialized),
         dense_defaults=defaults,
         num_sparse=0,
         sparse_keys=[],
@@ -187,18 +191,18 @@ def parse_example(
         dense_shapes=[[], [], *[[None]] * len(sides)],
     ).dense_values
     boxes = (
-        tf.expand_dims(tf.stack(edges, axis=-1), shared(0))
+        tf.expand_dims(tf.stack(edges, axis=-1), shared_constant(0))
         if sides
-        else shared(np.zeros([1, 0, 4]), tf.float32)
+        else shared_constant(np.zeros([1, 0, 4]), tf.float32)
     )
     # One gather both casts and checks the label: on the CPU, an index out of range fails. An assert
     # would take five ops per record.
-    labels = shared(np.arange(num_classes))
-    label = tf.gather(labels, label, axis=shared(0), name=f'label_below_{num_classes}')
+    labels = shared_constant(np.arange(num_classes))
+    label = tf.gather(labels, label, axis=shared_constant(0), name=f'label_below_{num_classes}')
     return encoded, label, boxes
 
 
-def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
+def _validate_example(serialized: tf.Tensor) -> tf.Tensor:
     """Returns the scalar string if protobuf can read it as an Example; otherwise the step fails.
 
     TensorFlow's own parser of Examples is faster than protobuf, but crashes the process (signal 11)
@@ -218,7 +222,7 @@ def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
     return tf.reshape(serialized, sizes)
 
 
-class Draws(NamedTuple):
+class RandomNumbers(NamedTuple):
     """The random numbers of N images, or, without the first axis, of one image.
 
     Attributes:
@@ -227,19 +231,21 @@ class Draws(NamedTuple):
       window_seeds: [N, 2] int64, determine the random crop.
     """
 
-    mirrored: tf.Tensor
+    is_mirrored: tf.Tensor
     colors: tf.Tensor
     window_seeds: tf.Tensor
 
-    def of_image(self, index: int) -> 'Draws':
-        return Draws(*(numbers[index] for numbers in self))
+    def of_image(self, index: int) -> 'RandomNumbers':
+        return RandomNumbers(*(numbers[index] for numbers in self))
 
 
-def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None) -> Draws:
+def draw_random_numbers(
+    num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None
+) -> RandomNumbers:
     """Draws the random numbers of several images from seeds, [2] int64; None: the next of
     options.seed in each step.
     """
-    shape = [num_images, 1 + (NUM_DRAWS if options.distortions else 0)]
+    shape = [num_images, 1 + (NUM_COLOR_CHANGES if options.distortions else 0)]
     seeds_shape, limits = [num_images, 2], tf.int64.limits
     # If both seeds were 0, the ops would choose a random seed.
     if seeds is None:
@@ -247,13 +253,13 @@ def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None)
             shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1
         )
         low, high = (tf.constant(limit, tf.int64) for limit in limits)
-        windows = tf.raw_ops.RandomUniformInt(
+        window_seeds = tf.raw_ops.RandomUniformInt(
             shape=seeds_shape, minval=low, maxval=high, seed=options.seed, seed2=-2
         )
     else:
         uniform = tf.random.stateless_uniform(shape, seeds)
-        windows = tf.random.stateless_uniform(seeds_shape, -1 - seeds, *limits, tf.int64)
-    return Draws(uniform[:, 0] < 0.5, uniform[:, 1:], windows)
+        window_seeds = tf.random.stateless_uniform(seeds_shape, -1 - seeds, *limits, tf.int64)
+    return RandomNumbers(uniform[:, 0] < 0.5, uniform[:, 1:], window_seeds)
 
 
 def preprocess(
@@ -261,7 +267,7 @@ def preprocess(
     boxes: tf.Tensor,
     options: ImageOptions,
     position: tf.Tensor | int,
-    draws: Draws | None = None,
+    random_numbers: RandomNumbers | None = None,
 ) -> tf.Tensor:
     """Decodes, crops, resizes and augments a JPEG file, a scalar string -> [H, W, C] uint8.
 
@@ -274,58 +280,70 @@ def preprocess(
         the order of the distortions depend on it.
       draws: the random numbers of this image; required in training, else not used.
     """
-    image = resize_and_distort(decode(encoded, boxes, options, draws), options, position, draws)
-    return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
+    image = resize_and_distort(
+        decode(encoded, boxes, options, random_numbers), options, position, random_numbers
+    )
+    return (
+        _flip_if(random_numbers.is_mirrored, image)
+        if random_numbers and options.uses_boxes
+        else image
+    )
 
 
 def decode(
-    encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: Draws | None = None
+    encoded: tf.Tensor,
+    boxes: tf.Tensor,
+    options: ImageOptions,
+    random_numbers: RandomNumbers | None = None,
 ) -> tf.Tensor:
     """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults are those
     of preprocess.
     """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     if options.uses_boxes:
-        assert draws
-        window = random_window(shape, boxes, draws.window_seeds)
+        assert random_numbers
+        window = random_window(shape, boxes, random_numbers.window_seeds)
     else:
         window = central_window(shape, options)
-    enough = (options.height, options.width) if options.scaled_decode else None
-    return decode_window(encoded, window, options.channels, enough)
+    min_size = (options.height, options.width) if options.scaled_decode else None
+    return decode_window(encoded, window, options.channels, min_size)
 
 
 def resize_and_distort(
-    image: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None
+    image: tf.Tensor,
+    options: ImageOptions,
+    position: tf.Tensor | int,
+    random_numbers: RandomNumbers | None,
 ) -> tf.Tensor:
     """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable
     them.
     """
 
-    def of_position(number: int) -> tf.Tensor:
+    def convert_at(number: int) -> tf.Tensor:
         resized = resize(image, options, number)
         if options.training and options.distortions:
-            assert draws
+            assert random_numbers
             levels = tf.cast(resized, tf.float32)
-            colors = tf.unstack(draws.colors)
+            colors = tf.unstack(random_numbers.colors)
             resized = (
                 distort_in_yiq(levels, colors)
                 if options.in_yiq
                 else distort_in_hsv(levels, colors, number)
             )
-        return resized if resized.dtype == tf.uint8 else _rounded(resized)
+        return resized if resized.dtype == tf.uint8 else _round_to_uint8(resized)
 
     if options.resize_method == 'round_robin':
-        num_ways = len(_RESIZE)
+        num_variants = len(_RESIZE)
     elif options.training and options.distortions and not options.in_yiq:
-        num_ways = NUM_HSV_ORDERS
+        num_variants = NUM_HSV_ORDERS
     else:
-        num_ways = 1
+        num_variants = 1
     if isinstance(position, int):
-        return of_position(position)
-    if num_ways == 1:
-        return of_position(0)
-    ways = [functools.partial(of_position, number) for number in range(num_ways)]
-    return tf.switch_case(tf.cast(position % num_ways, tf.int32), ways)
+        return convert_at(position)
+    if num_variants == 1:
+        return convert_at(0)
+    variants = [functools.partial(convert_at, number) for number in range(num_variants)]
+    return tf.switch_case(tf.cast(position % num_variants, tf.int32), variants)
 
 
 def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
@@ -337,14 +355,18 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
         image_size=shape,
         bounding_boxes=boxes,
-        min_object_covered=shared(MIN_OBJECT_COVERED, tf.float32),
+        min_object_covered=shared_constant(MIN_OBJECT_COVERED, tf.float32),
         seed=seeds,
         aspect_ratio_range=ASPECT_RANGE,
         area_range=AREA_RANGE,
         use_image_if_no_bounding_boxes=True,
     )
     y_x_height_width = [0, 1, 3, 4]
-    return tf.gather(tf.concat([begin, size], shared(0)), shared(y_x_height_width), axis=shared(0))
+    return tf.gather(
+        tf.concat([begin, size], shared_constant(0)),
+        shared_constant(y_x_height_width),
+        axis=shared_constant(0),
+    )
 
 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
@@ -354,14 +376,14 @@ def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     The window has the aspect ratio of the output; its sides are options.central_fraction of those
     of the largest such window.
     """
-    target = shared([options.height, options.width], tf.float32)
-    whole = tf.slice(shape, shared([0]), shared([2]))
-    scale = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=shared(0))
+    target = shared_constant([options.height, options.width], tf.float32)
+    whole = tf.slice(shape, shared_constant([0]), shared_constant([2]))
+    scale = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=shared_constant(0))
     size = tf.cast(
-        tf.round(shared(options.central_fraction, tf.float32) * scale * target), tf.int32
+        tf.round(shared_constant(options.central_fraction, tf.float32) * scale * target), tf.int32
     )
-    size = tf.maximum(size, shared(1))
-    return tf.concat([(whole - size) // shared(2), size], shared(0))
+    size = tf.maximum(size, shared_constant(1))
+    return tf.concat([(whole - size) // shared_constant(2), size], shared_constant(0))
 
 
 def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
@@ -370,19 +392,25 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     if method == 'round_robin':
         method = list(_RESIZE)[position % len(_RESIZE)]
     shape = [options.height, options.width, options.channels]
-    images, size, resample = tf.expand_dims(image, shared(0)), shared(shape[:2]), _RESIZE[method]
+    images, size, resample = (
+        tf.expand_dims(image, shared_constant(0)),
+        shared_constant(shape[:2]),
+        _RESIZE[method],
+    )
     if method == 'nearest':
         resized = resample(images, size)
     else:
-        converts = tf.size(images) <= shared(_CONVERTED_RATIO * math.prod(shape))
+        converts = tf.size(images) <= shared_constant(_MAX_CONVERTED_RATIO * math.prod(shape))
         large, small = tf.raw_ops.Switch(data=images, pred=converts)
         resized = tf.raw_ops.Merge(
             inputs=[resample(large, size), resample(tf.cast(small, tf.float32), size)]
         )[0]
-    resized = tf.reshape(resized, shared(shape))
+    resized = tf.reshape(resized, shared_constant(shape))
     # Bicubic overshoots at edges, and casting values outside [0, 255] to uint8 is undefined.
     if method == 'bicubic':
-        return tf.clip_by_value(resized, shared(0, tf.float32), shared(255, tf.float32))
+        return tf.clip_by_value(
+            resized, shared_constant(0, tf.float32), shared_constant(255, tf.float32)
+        )
     return resized
 
 
@@ -420,12 +448,12 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
     return pixels - tf.constant(offsets, tf.float32)
 
 
-def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+def _flip_if(is_mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     """Mirrors [H, W, C] horizontally if the scalar bool is true."""
     # tf.cond is lowered to Switch and Merge; using them directly saves two functions for each image
     # of a batch.
-    kept, flipped = tf.raw_ops.Switch(data=image, pred=mirrored)
-    return tf.raw_ops.Merge(inputs=[kept, tf.reverse(flipped, shared([1]))])[0]
+    unflipped, flipped = tf.raw_ops.Switch(data=image, pred=is_mirrored)
+    return tf.raw_ops.Merge(inputs=[unflipped, tf.reverse(flipped, shared_constant([1]))])[0]
 
 
 # ---- decoding ------------------------------------------------------------------------------------
@@ -437,7 +465,7 @@ RATIOS = (2, 4, 8)
 
 
 def decode_window(
-    encoded: tf.Tensor, window: tf.Tensor, channels: int, enough: tuple[int, int] | None = None
+    encoded: tf.Tensor, window: tf.Tensor, channels: int, min_size: tuple[int, int] | None = None
 ) -> tf.Tensor:
     """Decodes a window of a JPEG file (see preprocess) to [h, w, channels] uint8.
 
@@ -448,23 +476,24 @@ def decode_window(
       enough: scale by the largest of RATIOS that leaves the window at least this height and width;
         None never scales.
     """
-    if enough is None:
+    if min_size is None:
         return _decode(encoded, window, channels, 1)
     fits = tf.reduce_min(
-        tf.slice(window, shared([2]), shared([2])) // shared(enough), axis=shared(0)
-    ) >= shared(RATIOS)
-    halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared(0))
-    scaled = _scaled(window, tf.bitwise.left_shift(shared(1), halvings))
+        tf.slice(window, shared_constant([2]), shared_constant([2])) // shared_constant(min_size),
+        axis=shared_constant(0),
+    ) >= shared_constant(RATIOS)
+    halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared_constant(0))
+    scaled = _scale_window(window, tf.bitwise.left_shift(shared_constant(1), halvings))
     # Only the decoder that gets the window runs. tf.switch_case would create a function of each
     # decoder for each image.
     images = []
-    for ratio, chosen in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
-        scaled, taken = tf.raw_ops.Switch(data=scaled, pred=chosen)
-        images.append(_decode(encoded, taken, channels, ratio))
+    for ratio, ratio_fits in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
+        scaled, ratio_window = tf.raw_ops.Switch(data=scaled, pred=ratio_fits)
+        images.append(_decode(encoded, ratio_window, channels, ratio))
     return tf.raw_ops.Merge(inputs=[*images, _decode(encoded, scaled, channels, 1)])[0]
 
 
-def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
+def _scale_window(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
     """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges
     are rounded.
 
@@ -472,9 +501,9 @@ def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
     ratio, and are at least their whole part.
     """
     begin, size = tf.split(window, 2)
-    half = ratio // shared(2)
+    half = ratio // shared_constant(2)
     new_begin, new_end = (begin + half) // ratio, (begin + size + half) // ratio
-    return tf.concat([new_begin, new_end - new_begin], shared(0))
+    return tf.concat([new_begin, new_end - new_begin], shared_constant(0))
 
 
 def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, ratio: int) -> tf.Tensor:
@@ -522,7 +551,7 @@ _HSV_ORDERS = (
     ('brightness', 'contrast', 'saturation', 'hue'),
 )
 # The number of random numbers for each image.
-NUM_DRAWS = len(_RANGES)
+NUM_COLOR_CHANGES = len(_RANGES)
 NUM_HSV_ORDERS = len(_HSV_ORDERS)
 
 # Y, I, Q from red, green, blue: FCC 1953 (47 CFR 73.682), with the three digits of the I and Q rows
@@ -530,7 +559,7 @@ NUM_HSV_ORDERS = len(_HSV_ORDERS)
 _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 
 
-def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
+def distort_in_yiq(image: tf.Tensor, uniform: Sequence[tf.Tensor]) -> tf.Tensor:
     """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are a scalar in [0, 1) for each
     change.
 
@@ -539,72 +568,94 @@ def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
     """
     height, width = image.shape.as_list()[:2]
     low, high = np.transpose([*_YIQ_RANGES.values()])
-    changes = tf.stack(draws) * shared(high - low, tf.float32) + shared(low, tf.float32)
-    brightness, saturation, turn, contrast = tf.unstack(changes)
+    changes = tf.stack(uniform) * shared_constant(high - low, tf.float32) + shared_constant(
+        low, tf.float32
+    )
+    brightness, saturation, hue_turns, contrast = tf.unstack(changes)
 
     # The matrix is linear in these three numbers.
-    angle, chroma = turn * shared(2 * np.pi, tf.float32), contrast * saturation
-    parts = tf.stack([[contrast, chroma * tf.cos(angle), chroma * tf.sin(angle)]])
+    angle, chroma = hue_turns * shared_constant(2 * np.pi, tf.float32), contrast * saturation
+    coefficients = tf.stack([[contrast, chroma * tf.cos(angle), chroma * tf.sin(angle)]])
     matrix = tf.reshape(
-        tf.matmul(parts, shared(_parts_of_matrix().reshape([3, -1]), tf.float32)), shared([3, 3])
+        tf.matmul(
+            coefficients, shared_constant(_yiq_basis_matrices().reshape([3, -1]), tf.float32)
+        ),
+        shared_constant([3, 3]),
     )
 
     # A matrix product sums faster than a reduction does, and adding to long rows is faster than to
     # pixels.
-    rows = shared([height, 3 * width])
+    rows = shared_constant([height, 3 * width])
     sums = tf.matmul(
-        shared(np.full([1, height], 1 / (height * width)), tf.float32), tf.reshape(image, rows)
+        shared_constant(np.full([1, height], 1 / (height * width)), tf.float32),
+        tf.reshape(image, rows),
     )
-    mean = tf.matmul(sums, shared(np.tile(np.eye(3), [width, 1]), tf.float32))
+    mean = tf.matmul(sums, shared_constant(np.tile(np.eye(3), [width, 1]), tf.float32))
     offset = (
-        tf.matmul(mean, matrix) * (tf.math.reciprocal(contrast) - shared(1, tf.float32))
+        tf.matmul(mean, matrix) * (tf.math.reciprocal(contrast) - shared_constant(1, tf.float32))
         + brightness
     )
-    offsets = tf.reshape(tf.tile(offset, shared([1, width])), shared([-1]))
-    changed = tf.reshape(tf.matmul(tf.reshape(image, shared([-1, 3])), matrix), rows)
-    return tf.reshape(to_levels(tf.nn.bias_add(changed, offsets)), shared([height, width, 3]))
+    offsets = tf.reshape(tf.tile(offset, shared_constant([1, width])), shared_constant([-1]))
+    changed = tf.reshape(tf.matmul(tf.reshape(image, shared_constant([-1, 3])), matrix), rows)
+    return tf.reshape(
+        to_uint8(tf.nn.bias_add(changed, offsets)), shared_constant([height, width, 3])
+    )
 
 
-def _parts_of_matrix() -> np.ndarray:
+def _yiq_basis_matrices() -> np.ndarray:
     """[3, 3, 3]: three matrices for rows of pixels: keep only Y; keep only I and Q; rotate I and Q
     by 90 degrees.
     """
     inverse = np.linalg.inv(_YIQ)
-    kept, turned = np.diag([0, 1, 1]), np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
-    return np.stack([(inverse @ part @ _YIQ).T for part in (np.diag([1, 0, 0]), kept, turned)])
+    chroma, rotated_chroma = np.diag([0, 1, 1]), np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
+    return np.stack(
+        [
+            (inverse @ yiq_matrix @ _YIQ).T
+            for yiq_matrix in (np.diag([1, 0, 0]), chroma, rotated_chroma)
+        ]
+    )
 
 
-def distort_in_hsv(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:
+def distort_in_hsv(image: tf.Tensor, uniform: Sequence[tf.Tensor], position: int) -> tf.Tensor:
     """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are scalars in [0, 1), in the order
     of _HSV_ORDERS.
     """
     height, width = image.shape.as_list()[:2]
     order = _HSV_ORDERS[position % NUM_HSV_ORDERS]
     change = {}
-    for name, draw in zip(order, draws, strict=True):
+    for name, number in zip(order, uniform, strict=True):
         low, high = _RANGES[name]
-        change[name] = shared(low, tf.float32) + draw * shared(high - low, tf.float32)
+        change[name] = shared_constant(low, tf.float32) + number * shared_constant(
+            high - low, tf.float32
+        )
     contrast, brightness = change['contrast'], change['brightness']
 
     # Arithmetic on whole planes is vectorised.
-    planes = tf.transpose(tf.reshape(image, shared([height * width, 3])), shared([1, 0]))
+    planes = tf.transpose(
+        tf.reshape(image, shared_constant([height * width, 3])), shared_constant([1, 0])
+    )
     if order[-1] == 'contrast':
-        changed = _rotated(planes + brightness, change['saturation'], change['hue'])
-        changed = _stretched(changed, contrast, shared(0, tf.float32))
+        changed = _saturate_and_rotate(planes + brightness, change['saturation'], change['hue'])
+        changed = _stretch_contrast(changed, contrast, shared_constant(0, tf.float32))
     else:
-        changed = _rotated(
-            _stretched(planes, contrast, brightness), change['saturation'], change['hue']
+        changed = _saturate_and_rotate(
+            _stretch_contrast(planes, contrast, brightness), change['saturation'], change['hue']
         )
-    return tf.reshape(tf.transpose(to_levels(changed), shared([1, 0])), shared([height, width, 3]))
+    return tf.reshape(
+        tf.transpose(to_uint8(changed), shared_constant([1, 0])),
+        shared_constant([height, width, 3]),
+    )
 
 
-def _stretched(planes: tf.Tensor, contrast: tf.Tensor, brightness: tf.Tensor) -> tf.Tensor:
+def _stretch_contrast(planes: tf.Tensor, contrast: tf.Tensor, brightness: tf.Tensor) -> tf.Tensor:
     """Stretches each plane of [3, N] about its mean, and adds the brightness."""
-    means = tf.reduce_mean(planes, axis=shared([1]), keepdims=True)
-    return planes * contrast + (means * (shared(1, tf.float32) - contrast) + brightness)
+    means = tf.reduce_mean(planes, axis=shared_constant([1]), keepdims=True)
+    return planes * contrast + (means * (shared_constant(1, tf.float32) - contrast) + brightness)
 
 
-def _rotated(planes: tf.Tensor, saturation: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+def _saturate_and_rotate(
+    planes: tf.Tensor, saturation: tf.Tensor, hue_turns: tf.Tensor
+) -> tf.Tensor:
     """Changes the saturation and the hue of [3, N]: red, green and blue.
 
     With value v, the largest of the three, and chroma c, the distance from the smallest to it,
@@ -612,29 +663,35 @@ def _rotated(planes: tf.Tensor, saturation: tf.Tensor, turn: tf.Tensor) -> tf.Te
     |h| is the distance from h to the nearest whole number; green is the red of h - 1/3, and blue of
     h - 2/3 (Smith 1978, Color Gamut Transform Pairs).
     """
-    zero, one, six = (shared(number, tf.float32) for number in (0, 1, 6))
+    zero, one, six = (shared_constant(number, tf.float32) for number in (0, 1, 6))
     red, green, blue = tf.unstack(planes)
     value = tf.maximum(tf.maximum(red, green), blue)
     chroma = value - tf.minimum(tf.minimum(red, green), blue)
     is_red, is_green = tf.equal(red, value), tf.equal(green, value)
     difference = tf.where_v2(is_red, green - blue, tf.where_v2(is_green, blue - red, red - green))
     begin = tf.where_v2(
-        is_red, zero, tf.where_v2(is_green, shared(1 / 3, tf.float32), shared(2 / 3, tf.float32))
+        is_red,
+        zero,
+        tf.where_v2(
+            is_green, shared_constant(1 / 3, tf.float32), shared_constant(2 / 3, tf.float32)
+        ),
     )
     # Grey has the hue 0.
-    hue = difference / (six * tf.maximum(chroma, shared(1e-20, tf.float32))) + (begin + turn)
+    hue = difference / (six * tf.maximum(chroma, shared_constant(1e-20, tf.float32))) + (
+        begin + hue_turns
+    )
     # Saturation is at most 1, and 0 in a pixel that brightness or contrast has made negative.
     chroma = tf.maximum(tf.minimum(chroma * saturation, value), zero)
-    hues = hue - shared(np.array([[0], [1 / 3], [2 / 3]]), tf.float32)
+    hues = hue - shared_constant(np.array([[0], [1 / 3], [2 / 3]]), tf.float32)
     distances = tf.abs(hues - tf.round(hues))
     return value - chroma * tf.raw_ops.ClipByValue(
         t=six * distances - one, clip_value_min=zero, clip_value_max=one
     )
 
 
-def to_levels(pixels: tf.Tensor) -> tf.Tensor:
+def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
     """Clips float32 to [0, 255] and rounds it to uint8, in one pass."""
-    low, high = shared(0, tf.float32), shared(255, tf.float32)
+    low, high = shared_constant(0, tf.float32), shared_constant(255, tf.float32)
     return tf.bitcast(
         tf.raw_ops.QuantizeV2(input=pixels, min_range=low, max_range=high, T=tf.quint8).output,
         tf.uint8,

@@ -126,7 +126,7 @@ class BuildWheel(build_py):
         (command / '__main__.py').write_text(MAIN, encoding='utf-8')
         (command / 'py.typed').touch()
         for path in (*package.rglob('*.py'), *command.glob('*.py')):
-            path.write_text(below_tf_cnn(path.read_text(encoding='utf-8')), encoding='utf-8')
+            path.write_text(move_imports(path.read_text(encoding='utf-8')), encoding='utf-8')
         self._write_version(package)
 
     def _write_version(self, package: Path) -> None:
@@ -135,10 +135,10 @@ class BuildWheel(build_py):
         """
         commit = os.environ.get('GIT_COMMIT', '')
         if not commit and (ROOT / '.git').exists() and shutil.which('git'):
-            asked = subprocess.run(
+            process = subprocess.run(
                 ['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False
             )
-            commit = asked.stdout
+            commit = process.stdout
         if commit.strip():
             (package / 'commit.txt').write_text(f'{commit.strip()}\n', encoding='utf-8')
         results = package / 'results' / '__init__.py'
@@ -147,7 +147,7 @@ class BuildWheel(build_py):
         )
 
 
-def below_tf_cnn(source: str) -> str:
+def move_imports(source: str) -> str:
     """Returns the source of a module with the names in tf_cnn of all modules that stand at the top
     of a checkout.
     """

@@ -27,7 +27,7 @@ from tf_cnn.system.signals import SIGNALS, Stopped
 if __name__ == '__main__':
     # Before the other imports, during which a signal would end Python without a line, or with a
     # traceback.
-    SIGNALS.end_at_once()
+    SIGNALS.exit_on_signal()
 
 import contextlib
 import importlib
@@ -46,8 +46,8 @@ from tf_cnn.system.errors import (
     UsageError,
     format_error,
     format_warning,
+    missing_package_message,
     nearest,
-    not_installed,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ __all__ = [
 ]
 # Where the public names are that are loaded when they are asked for. The managers of the modes are
 # where VariableMgr is.
-_PUBLIC = {
+_PUBLIC_NAMES = {
     'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
     'Result': 'tf_cnn.results.document:Result',
     'VariableMgr': 'variable_mgr:VariableMgr',
@@ -130,15 +130,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         as 130 after Ctrl-C.
     """
     if argv is None:
-        SIGNALS.end_at_once()
+        SIGNALS.exit_on_signal()
     if _open_closed_streams():
         reason = (
             'standard output is closed (>&-), so the result would be lost; write > FILE, or > '
             '/dev/null'
         )
-        return _settled(_fail([reason], UsageError.exit_code))
+        return _flush_stderr(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
-    exit_code = _settled(_exit_code(arguments))
+    exit_code = _flush_stderr(_run_and_report_errors(arguments))
     if argv is None:
         SIGNALS.ignore()
     if argv is None and (server := sys.modules.get('tf_cnn.cluster.server')):
@@ -160,61 +160,63 @@ def _open_closed_streams() -> bool:
     return is_closed
 
 
-def _settled(exit_code: int) -> int:
+def _flush_stderr(exit_code: int) -> int:
     """The exit code, also where standard error finds no room: Python would end with 120 when it
     flushes it.
     """
     try:
         sys.stderr.flush()
     except OSError:
-        _drop(sys.stderr)
+        _redirect_to_null(sys.stderr)
     return exit_code
 
 
-def _exit_code(arguments: list[str]) -> int:
+def _run_and_report_errors(arguments: list[str]) -> int:
     try:
-        exit_code = _run(arguments)
+        exit_code = _run_command(arguments)
         # What is still in Python's buffer may not find room on the disk either.
         sys.stdout.flush()
         return exit_code
     except BenchmarkError as error:
-        if stop := _stop_behind(error):
-            return _end(stop)
+        if stop := _causing_signal(error):
+            return _fail_for_signal(stop)
         if _is_verbose(arguments):
             traceback.print_exc()
         return _fail(error.lines, error.exit_code)
-    except KeyboardInterrupt as end:
-        return _end(end if isinstance(end, Stopped) else Stopped(signal.SIGINT))
+    except KeyboardInterrupt as interruption:
+        return _fail_for_signal(
+            interruption if isinstance(interruption, Stopped) else Stopped(signal.SIGINT)
+        )
     except Exception as error:
         # Native code that was interrupted raises other errors, and so does writing to a terminal
         # that is gone.
-        if stop := _stop_behind(error) or SIGNALS.received:
-            _drop(sys.stdout)
-            return _end(stop)
-        return _explain(error, is_verbose=_is_verbose(arguments))
+        if stop := _causing_signal(error) or SIGNALS.received:
+            _redirect_to_null(sys.stdout)
+            return _fail_for_signal(stop)
+        return _report_error(error, is_verbose=_is_verbose(arguments))
 
 
-def _end(stop: Stopped) -> int:
+def _fail_for_signal(stop: Stopped) -> int:
     return _fail([stop.reason], stop.exit_code)
 
 
-def _explain(error: Exception, *, is_verbose: bool) -> int:
+def _report_error(error: Exception, *, is_verbose: bool) -> int:
     """Prints one line about an error of the system or its libraries, and returns the exit code;
     raises any other.
     """
     if isinstance(error, BrokenPipeError):
         # The reader of standard output has exited, such as `| head`.
-        _drop(sys.stdout)
+        _redirect_to_null(sys.stdout)
         return 1
     exit_code = RunError.exit_code
-    if isinstance(error, ModuleNotFoundError) and error.name and not _is_own(error.name):
-        line, exit_code = not_installed(error.name), UsageError.exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name and not _is_program_module(error.name):
+        line, exit_code = missing_package_message(error.name), UsageError.exit_code
     elif isinstance(error, OSError):
         # The full disk to which standard output leads, a working directory that was removed, and
         # the like.
-        _drop(sys.stdout)
-        line = _describe(error)
-    elif _lacks_memory(error) and not is_verbose:
+        _redirect_to_null(sys.stdout)
+        line = _describe_os_error(error)
+    elif _is_out_of_memory(error) and not is_verbose:
         line = _describe_memory(error)
     else:
         raise error
@@ -223,7 +225,7 @@ def _explain(error: Exception, *, is_verbose: bool) -> int:
     return _fail([line], exit_code)
 
 
-def _lacks_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY_ERRORS)
 
 
@@ -242,19 +244,19 @@ def _describe_memory(error: BaseException) -> str:
     )
 
 
-def _stop_behind(error: BaseException | None) -> Stopped | None:
+def _causing_signal(error: BaseException | None) -> Stopped | None:
     """Returns the signal that led to an error, if one did."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error if isinstance(error, Stopped) or error is None else Stopped(signal.SIGINT)
 
 
-def _is_own(module: str) -> bool:
+def _is_program_module(module: str) -> bool:
     """Whether a module is one of the program itself."""
     return module.partition('.')[0] in _MODULES
 
 
-def _describe(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     """One line about an error of the operating system."""
     reason = error.strerror or str(error)
     if error.filename is not None:
@@ -272,7 +274,7 @@ def _describe(error: OSError) -> str:
     )
 
 
-def _drop(stream: TextIO) -> None:
+def _redirect_to_null(stream: TextIO) -> None:
     """Leads a stream to /dev/null; otherwise Python would complain again when it flushes at
     exit.
     """
@@ -280,7 +282,7 @@ def _drop(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _run(arguments: list[str]) -> int:
+def _run_command(arguments: list[str]) -> int:
     # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
     from tf_cnn.flags.spec import asks_for_help
     from tf_cnn.flags.words import to_keyboard
@@ -292,17 +294,17 @@ def _run(arguments: list[str]) -> int:
             from models.registry import MODELS
 
             model = nearest(name, MODELS.list_models())
-            near = nearest(name, SUBCOMMANDS) or (model and f'--model={model}')
-            known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
+            suggestion = nearest(name, SUBCOMMANDS) or (model and f'--model={model}')
+            hint = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
             raise UsageError(
-                f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}'
+                f'{name}: there is no such subcommand; {f"did you mean {suggestion}?" if suggestion else hint}'
             )
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []
     elif asks_for_help(arguments):
-        from tf_cnn.cli.help import show
+        from tf_cnn.cli.help import print_requested_help
 
-        return show(arguments)
+        return print_requested_help(arguments)
     else:
         name, argv = 'benchmark', arguments
     from tf_cnn.machine.quiet import quiet_start
@@ -355,7 +357,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     row = 'VariableMgr' if name.startswith('VariableMgr') else name
-    module = _PUBLIC[row].partition(':')[0]
+    module = _PUBLIC_NAMES[row].partition(':')[0]
     if module not in sys.modules:
         from tf_cnn.machine.quiet import quiet_start
 

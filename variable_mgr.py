@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, create_variable
-from tf_cnn.training.checkpoints import Slice, whole
+from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         VariableMgrLocalRelaxedReplicated,
         VariableMgrLocalReplicated,
     )
-    from tf_cnn.managers.parts import ManagerParts
+    from tf_cnn.managers.parts import ManagerConfig
     from tf_cnn.managers.synchronous_step import SynchronousStep
 
 __all__ = [
@@ -128,10 +128,10 @@ class VariableMgr(ABC):
       bytes_of_servers: the bytes of variables on each parameter server of a cluster, by device.
     """
 
-    def __init__(self, parts: 'ManagerParts') -> None:
-        self._parts = parts
-        self._devices = list(parts.devices)
-        self.variables: list[dict[str, Variable]] = [{} for _ in parts.devices]
+    def __init__(self, config: 'ManagerConfig') -> None:
+        self._config = config
+        self._devices = list(config.devices)
+        self.variables: list[dict[str, Variable]] = [{} for _ in config.devices]
         self.initializers: list[tf.Operation] = []
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.synchronous_step: SynchronousStep | None = None
@@ -184,7 +184,7 @@ class VariableMgr(ABC):
     @property
     def scalar_device(self) -> str:
         """The device that computes the scalars of a step, such as its loss and learning rate."""
-        return self._parts.scalar_device
+        return self._config.scalar_device
 
     @abstractmethod
     def each_tower_has_variables(self) -> bool:
@@ -254,11 +254,11 @@ class VariableMgr(ABC):
         pairs = [
             self.get_gradients_to_apply(number, combined_grads) for number in range(num_applying)
         ]
-        before = self._before_update()
-        done: list[tf.Operation] = []
-        with tf.control_dependencies([tf.group(*before)] if before else []):
-            self.append_apply_gradients_ops(step, pairs, done)
-            return self.count_step(global_step, done), pairs[0]
+        ops_before_update = self._before_update()
+        update_ops: list[tf.Operation] = []
+        with tf.control_dependencies([tf.group(*ops_before_update)] if ops_before_update else []):
+            self.append_apply_gradients_ops(step, pairs, update_ops)
+            return self.count_step(global_step, update_ops), pairs[0]
 
     def append_apply_gradients_ops(
         self,
@@ -274,7 +274,7 @@ class VariableMgr(ABC):
             gradient for tower in device_pairs[:: self.num_averaged_towers] for gradient, _ in tower
         ]
         variables = [[pair] for tower in device_pairs for pair in tower]
-        training_ops += step.take(variables, distinct, self._updates_of_step)
+        training_ops += step.apply_all(variables, distinct, self._updates_of_step)
 
     def _begin_update(
         self, step: OptimizerStep, global_step: Variable, combined_grads: list[list[Tensor]]
@@ -296,7 +296,7 @@ class VariableMgr(ABC):
     def assign_ops(self) -> list[tf.Operation]:
         return [variable.assign(value) for variable, value in self.assignments]
 
-    def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
+    def count_step(self, global_step: Variable, update_ops: Sequence[tf.Operation]) -> tf.Operation:
         """Increments the global step after the ops `done`, and after this step has read its
         value.
         """
@@ -304,7 +304,7 @@ class VariableMgr(ABC):
         # one per variable.
         with (
             tf.device(global_step.device),
-            tf.control_dependencies([tf.group(*done), global_step.value.op]),
+            tf.control_dependencies([tf.group(*update_ops), global_step.value.op]),
         ):
             return tf.raw_ops.AssignAddVariableOp(
                 resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
@@ -332,7 +332,7 @@ class VariableMgr(ABC):
 
     def slices(self) -> dict[str, list[Slice]]:
         """Returns the parts of each variable that a checkpoint holds, by its name in the model."""
-        return {name: [whole(variable)] for name, variable in self.savable_variables().items()}
+        return {name: [full_slice(variable)] for name, variable in self.savable_variables().items()}
 
     def _create(
         self,
@@ -344,7 +344,7 @@ class VariableMgr(ABC):
         value: Tensor | None = None,
     ) -> Variable:
         # The updates of moving averages are too small for 16 bits.
-        dtype = self._parts.variable_dtype if trainable else tf.float32
+        dtype = self._config.variable_dtype if trainable else tf.float32
         variable = create_variable(
             name, shape, scope=scope, device=device, trainable=trainable, dtype=dtype
         )
@@ -353,7 +353,7 @@ class VariableMgr(ABC):
         return variable
 
     def _initial_value(self, name: str, shape: Sequence[int], initializer: Initializer) -> Tensor:
-        return initializer(shape, seed_of(name, self._parts.seed))
+        return initializer(shape, seed_of(name, self._config.seed))
 
 
 def sums_over_towers(

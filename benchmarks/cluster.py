@@ -25,11 +25,11 @@ from pathlib import Path
 from benchmarks.turns import (
     ROOT,
     Numbers,
+    comma_separated,
     make_parser,
     print_report,
+    run_in_turns,
     run_script,
-    some_of,
-    take_turns,
 )
 from tests.support.hosts import Network, make_hosts, why_not
 from tf_cnn.system.errors import RunError, UsageError
@@ -45,16 +45,16 @@ _UNITS = {'mbit': 1, 'gbit': 1000}
 _DEADLINE_SECS = 600
 
 
-def mbit_of(link: str) -> float:
+def parse_mbit(link: str) -> float:
     """Reads a rate as tc(8) does, such as 200mbit or 1gbit."""
-    found = re.fullmatch(r'(\d+(?:\.\d+)?)(mbit|gbit)', link)
-    if not found:
+    match = re.fullmatch(r'(\d+(?:\.\d+)?)(mbit|gbit)', link)
+    if not match:
         raise argparse.ArgumentTypeError(f'{link!r} is no rate; write one such as 200mbit or 1gbit')
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @contextlib.contextmanager
-def started(
+def start_tasks(
     network: Network, command: Sequence[object], folder: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
     """Starts a task of a command on each host, workers first, with logs in a folder; the block's
@@ -65,14 +65,16 @@ def started(
     addresses: dict[str, list[str]] = {'worker': [], 'ps': []}
     for (job, _), host in zip(jobs, network.hosts, strict=True):
         addresses[job].append(f'{host.address}:5000')
-    hosts = [f'--{job}_hosts={",".join(found)}' for job, found in addresses.items()]
+    hosts = [f'--{job}_hosts={",".join(job_addresses)}' for job, job_addresses in addresses.items()]
     tasks = {}
     try:
         for (job, index), host in zip(jobs, network.hosts, strict=True):
-            own = host.command(*command, *hosts, f'--job_name={job}', f'--task_index={index}')
+            task_command = host.command(
+                *command, *hosts, f'--job_name={job}', f'--task_index={index}'
+            )
             with (folder / f'{job}{index}.log').open('wb') as log:
                 tasks[f'{job}{index}'] = subprocess.Popen(
-                    own, env=env, stdout=log, stderr=subprocess.STDOUT
+                    task_command, env=env, stdout=log, stderr=subprocess.STDOUT
                 )
         yield tasks
     finally:
@@ -87,8 +89,8 @@ def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) 
     with tempfile.TemporaryDirectory() as name:
         log = Path(name, 'worker0.log')
         settings = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **env}
-        ends = contextlib.suppress(subprocess.TimeoutExpired)
-        with started(network, command, Path(name), settings) as tasks, ends:
+        ignore_timeout = contextlib.suppress(subprocess.TimeoutExpired)
+        with start_tasks(network, command, Path(name), settings) as tasks, ignore_timeout:
             tasks['worker0'].wait(_DEADLINE_SECS)
         text = log.read_text(errors='replace')
     if not (total := re.search(r'^total images/sec: ([\d.]+)$', text, re.MULTILINE)):
@@ -103,11 +105,14 @@ def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) 
 def main() -> int:
     parser = make_parser(__doc__, batch_size=4, num_batches=10, num_warmup_batches=2, num_ps=1)
     parser.add_argument(
-        '--link', type=mbit_of, default='1gbit', help='what each link carries, as 200mbit or 1gbit'
+        '--link',
+        type=parse_mbit,
+        default='1gbit',
+        help='what each link carries, as 200mbit or 1gbit',
     )
     parser.add_argument('--model', default='resnet50', help='the network')
     parser.add_argument(
-        '--modes', type=some_of(MODES), default=','.join(MODES), help='comma-separated'
+        '--modes', type=comma_separated(MODES), default=','.join(MODES), help='comma-separated'
     )
     parser.add_argument(
         '--flags',
@@ -143,7 +148,7 @@ def main() -> int:
     # Hosts have a /tmp of their own.
     shared = [args.original, args.original_python.parent.parent] if original else []
     with make_hosts(NUM_WORKERS + args.num_ps, rate_mbit=args.link, shared=shared) as network:
-        contestants = {}
+        cases = {}
         for mode in args.modes:
             ours = [
                 sys.executable,
@@ -152,14 +157,16 @@ def main() -> int:
                 *MODES[mode],
                 *args.flags.split(),
             ]
-            contestants[mode] = functools.partial(_train, network, ours, {})
+            cases[mode] = functools.partial(_train, network, ours, {})
             if original:
                 theirs = [*original, '--num_gpus=1', *common, *MODES[mode]]
                 env = {'TF_USE_LEGACY_KERAS': '1'}
-                contestants[f'{mode}, original'] = functools.partial(_train, network, theirs, env)
+                cases[f'{mode}, original'] = functools.partial(_train, network, theirs, env)
                 pairs.append((mode, f'{mode}, original'))
-        taken = take_turns(contestants, args.rounds)
-    return print_report(taken, [pair for pair in pairs if all(name in taken for name in pair)])
+        outcomes = run_in_turns(cases, args.rounds)
+    return print_report(
+        outcomes, [pair for pair in pairs if all(name in outcomes for name in pair)]
+    )
 
 
 if __name__ == '__main__':

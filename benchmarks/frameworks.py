@@ -10,7 +10,14 @@ benchmarks/peers describes. PyTorch may be in another environment, see benchmark
 
 import sys
 
-from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_runs
+from benchmarks.turns import (
+    Numbers,
+    comma_separated,
+    make_parser,
+    print_report,
+    run_commands,
+    run_script,
+)
 from tf_cnn.sweep.runner import PROGRAM
 
 # The module of each peer in benchmarks/peers.
@@ -29,9 +36,12 @@ _SIZES = {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}
 
 def main() -> int:
     parser = make_parser(__doc__, 'frameworks', **_SIZES)
-    for name, known in _CHOICES.items():
+    for name, choices in _CHOICES.items():
         parser.add_argument(
-            f'--{name}', type=some_of(known), default=','.join(known), help='comma-separated'
+            f'--{name}',
+            type=comma_separated(choices),
+            default=','.join(choices),
+            help='comma-separated',
         )
     parser.add_argument(
         '--torch_python', default=sys.executable, help='the Python that has PyTorch'
@@ -52,7 +62,7 @@ def main() -> int:
                 name = f'{peer}, {phase} {precision}'
                 commands[name] = [python, '-m', f'benchmarks.peers.{_PEERS[peer]}', *steps]
                 pairs.append((ours, name))
-            outcomes |= take_runs(commands, args.rounds, args.output / f'{phase}-{precision}')
+            outcomes |= run_commands(commands, args.rounds, args.output / f'{phase}-{precision}')
     return print_report(outcomes, pairs)
 
 

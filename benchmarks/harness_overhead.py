@@ -27,7 +27,14 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
-from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_turns
+from benchmarks.turns import (
+    Numbers,
+    comma_separated,
+    make_parser,
+    print_report,
+    run_in_turns,
+    run_script,
+)
 from tf_cnn.params import Params, make_params
 from tf_cnn.run.build import build_step
 from tf_cnn.sweep.runner import order_of_round
@@ -55,10 +62,10 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(plan.step.seed)
         step = build_step(plan)
-    fetches = step.fetches.present()
+    fetches = step.fetches.as_dict()
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(step.initializers)
-        step.start(session)
+        step.prepare_first_step(session)
         yield lambda count: [session.run(fetches) for _ in range(count)]
 
 
@@ -82,22 +89,25 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
     Returns the medians over the rounds, for each loop and each session.
     """
     names = [name for name in LOOPS if params.model in NETWORKS or name != 'by hand']
-    found: dict[str, list[Numbers]] = {name: [] for name in names}
+    medians: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
             order = [names[index] for index in order_of_round(len(names), number)]
             loops = {name: stack.enter_context(LOOPS[name](params)) for name in order}
             seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
             count = math.ceil(_TURN_SECS / seconds[_OURS])
-            turns = {
+            cases = {
                 name: functools.partial(time_steps, loops[name], count, params.batch_size)
                 for name in order
             }
-            for name, taken in take_turns(turns, num_rounds, is_shown=False).items():
-                found[name].append(
-                    {title: statistics.median(one[title] for one in taken) for title in taken[0]}
+            for name, round_numbers in run_in_turns(cases, num_rounds, is_shown=False).items():
+                medians[name].append(
+                    {
+                        title: statistics.median(numbers[title] for numbers in round_numbers)
+                        for title in round_numbers[0]
+                    }
                 )
-    return found
+    return medians
 
 
 def warm_up(take_steps: TakeSteps) -> float:
@@ -121,7 +131,7 @@ def main() -> int:
     parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
     parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
     parser.add_argument(
-        '--phases', type=some_of(_PHASES), default=','.join(_PHASES), help='comma-separated'
+        '--phases', type=comma_separated(_PHASES), default=','.join(_PHASES), help='comma-separated'
     )
     parser.add_argument(
         '--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations'
@@ -142,10 +152,10 @@ def main() -> int:
             num_batches=10**9,
             num_warmup_batches=_MIN_WARMUP,
         )
-        found = measure(params, args.sessions, args.rounds)
+        medians = measure(params, args.sessions, args.rounds)
         case = f'{model} {size} {phase}'
-        outcomes |= {f'{case}, {name}': sessions for name, sessions in found.items()}
-        pairs += [(f'{case}, {_OURS}', f'{case}, {name}') for name in found if name != _OURS]
+        outcomes |= {f'{case}, {name}': sessions for name, sessions in medians.items()}
+        pairs += [(f'{case}, {_OURS}', f'{case}, {name}') for name in medians if name != _OURS]
         print(f'{case}: done', file=sys.stderr, flush=True)
     return print_report(outcomes, pairs)
 

@@ -9,7 +9,7 @@ benchmarks/peers/plain_tensorflow.py has the plain loops. Each turn is a new pro
 
 import sys
 
-from benchmarks.turns import make_parser, print_report, run_script, take_runs
+from benchmarks.turns import make_parser, print_report, run_commands, run_script
 from tf_cnn.sweep.runner import PROGRAM
 
 _PLAIN = (sys.executable, '-m', 'benchmarks.peers.plain_tensorflow')
@@ -34,7 +34,7 @@ def main() -> int:
     commands = {'plain tf.data': [*_PLAIN, *common]}
     commands |= {pipeline: [*ours, f'--input_pipeline={pipeline}'] for pipeline in _PIPELINES}
     pairs = [(pipeline, 'plain tf.data') for pipeline in _PIPELINES]
-    return print_report(take_runs(commands, args.rounds, args.output), pairs)
+    return print_report(run_commands(commands, args.rounds, args.output), pairs)
 
 
 if __name__ == '__main__':

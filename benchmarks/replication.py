@@ -17,8 +17,8 @@ from benchmarks.turns import (
     make_parser,
     numbers_of,
     print_report,
+    run_commands,
     run_script,
-    take_runs,
 )
 from tf_cnn.results.document import Result, as_float
 from tf_cnn.sweep.runner import PROGRAM
@@ -77,7 +77,7 @@ def main() -> int:
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         commands[name] = [*PROGRAM, *before, *common, *flags, *steps]
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
-    return print_report(take_runs(commands, args.rounds, args.output, _numbers), pairs)
+    return print_report(run_commands(commands, args.rounds, args.output, _numbers), pairs)
 
 
 if __name__ == '__main__':

@@ -23,10 +23,10 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.turns import Numbers, make_parser, print_report, run_script, take_turns
-from tf_cnn.inputs.array_draws import Positions, in_random_order
+from benchmarks.turns import Numbers, make_parser, print_report, run_in_turns, run_script
+from tf_cnn.inputs.array_draws import ImagePositions, shuffled_indices
 from tf_cnn.run.step_graph import Fetches
-from tf_cnn.run.steps_in_graph import StepsInGraph, frames
+from tf_cnn.run.steps_in_graph import GraphLoop, use_frame_loops
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
 
@@ -46,7 +46,7 @@ class Experiment(NamedTuple):
 
 # A way to train, in the current graph: returns, for a session, the function that takes all steps;
 # and ops that move the data to where they are needed, in groups that run one after the other.
-Way = tuple[Callable[[tf.Session], Callable[[], Any]], Sequence[Any]]
+InputMethod = tuple[Callable[[tf.Session], Callable[[], Any]], Sequence[Any]]
 
 
 class Perceptron:
@@ -74,7 +74,7 @@ class Perceptron:
         return self._optimizer.minimize(self.loss(x, y))
 
 
-def feed_dict(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> Way:
+def feed_dict(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> InputMethod:
     step, data, rng = network.step(*fed), experiment.data, np.random.default_rng(2)
 
     def start(session: tf.Session) -> Callable[[], None]:
@@ -90,7 +90,9 @@ def feed_dict(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -
     return start, ()
 
 
-def tf_data(network: Perceptron, fed: Sequence[Any], experiment: Experiment, *, buffer: int) -> Way:
+def tf_data(
+    network: Perceptron, fed: Sequence[Any], experiment: Experiment, *, buffer: int
+) -> InputMethod:
     with tf.device('/cpu:0'):
         examples = tf.data.Dataset.from_tensor_slices(tuple(fed)).repeat().shuffle(buffer, seed=1)
         batches = examples.batch(experiment.batch_size, drop_remainder=True).prefetch(
@@ -110,14 +112,14 @@ def tf_data(network: Perceptron, fed: Sequence[Any], experiment: Experiment, *, 
     return lambda session: session.make_callable(loop), [iterator.initializer, iterator.get_next()]
 
 
-def foldl(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> Way:
+def foldl(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> InputMethod:
     sources, initializers = _on_device(fed, experiment.data)
     shape = [experiment.num_batches, experiment.batch_size]
     batches = tf.random.uniform(shape, 0, len(experiment.data[0]), tf.int32, seed=1)
 
-    def take_step(done: Any, rows: Any) -> Any:
+    def take_step(previous: Any, rows: Any) -> Any:
         with tf.control_dependencies(
-            [done, network.step(*(tf.gather(source, rows) for source in sources))]
+            [previous, network.step(*(tf.gather(source, rows) for source in sources))]
         ):
             return tf.constant(0)
 
@@ -125,7 +127,7 @@ def foldl(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> Wa
     return lambda session: session.make_callable(loop), [initializers]
 
 
-def device(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> Way:
+def device(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> InputMethod:
     step, initializers = _step_on_device(network, fed, experiment)
 
     def start(session: tf.Session) -> Callable[[], None]:
@@ -140,10 +142,10 @@ def device(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> W
     return start, [initializers]
 
 
-def device_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> Way:
+def device_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> InputMethod:
     step, initializers = _step_on_device(network, fed, experiment)
     # The number of steps is not read from this loop, so a constant stands for it.
-    loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]))
+    loop = GraphLoop(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]))
 
     def start(session: tf.Session) -> Callable[[], Any]:
         return functools.partial(
@@ -160,8 +162,8 @@ def _step_on_device(
     the data there.
     """
     sources, initializers = _on_device(fed, experiment.data)
-    positions = Positions(0, experiment.batch_size, experiment.batch_size)
-    rows = in_random_order(positions.of_step, len(experiment.data[0]), seed=1)
+    positions = ImagePositions(0, experiment.batch_size, experiment.batch_size)
+    rows = shuffled_indices(positions.current, len(experiment.data[0]), seed=1)
     step = network.step(*(tf.gather(source, rows) for source in sources))
     return step, [*initializers, positions.variable.initializer]
 
@@ -178,7 +180,7 @@ def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Ope
     return [store.read_value() for store in stores], [store.initializer for store in stores]
 
 
-WAYS: Mapping[str, Callable[[Perceptron, Sequence[Any], Experiment], Way]] = {
+INPUT_METHODS: Mapping[str, Callable[[Perceptron, Sequence[Any], Experiment], InputMethod]] = {
     'feed_dict': feed_dict,
     'tf.data, buffer of 1,000': functools.partial(tf_data, buffer=1_000),
     'tf.data, buffer of 1,000,000': functools.partial(tf_data, buffer=1_000_000),
@@ -201,13 +203,13 @@ def train(name: str, experiment: Experiment) -> Numbers:
     step.
     """
     data = experiment.data
-    with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
+    with tf.Graph().as_default() as graph, tf.device(experiment.device), use_frame_loops():
         tf.set_random_seed(1)
         tf.get_variable_scope().set_use_resource(True)
         fed = [tf.placeholder(tf.float32, [None, array.shape[1]]) for array in data]
         network = Perceptron(data[1].shape[1])
         loss = network.loss(*fed)
-        start, groups = WAYS[name](network, fed, experiment)
+        start, groups = INPUT_METHODS[name](network, fed, experiment)
         initializer = tf.global_variables_initializer()
     config = tf.ConfigProto(use_per_session_threads=True, allow_soft_placement=True)
     config.intra_op_parallelism_threads = 1
@@ -215,14 +217,14 @@ def train(name: str, experiment: Experiment) -> Numbers:
     with tf.Session(graph=graph, config=config) as session:
         take_steps = start(session)
         session.run(initializer)
-        prepare = [session.make_callable(ops, fed) for ops in groups]
+        data_moves = [session.make_callable(ops, fed) for ops in groups]
         begin = time.perf_counter()
-        for bring in prepare:
-            bring(*data)
+        for move_data in data_moves:
+            move_data(*data)
         preparation = time.perf_counter() - begin
         take_steps()
         total = time.perf_counter() - begin
-        reached = session.run(
+        final_loss = session.run(
             loss, dict(zip(fed, (array[:100_000] for array in data), strict=True))
         )
     steps = total - preparation
@@ -230,7 +232,7 @@ def train(name: str, experiment: Experiment) -> Numbers:
         's in all': total,
         's of preparation': preparation,
         's of steps': steps,
-        'loss': reached,
+        'loss': final_loss,
     }
 
 
@@ -245,11 +247,11 @@ def main() -> int:
     experiment = Experiment(
         make_data(args.num_examples), args.batch_size, args.num_batches, args.device
     )
-    baseline, *others = WAYS
-    turns = take_turns(
-        {name: functools.partial(train, name, experiment) for name in WAYS}, args.rounds
+    baseline, *other_names = INPUT_METHODS
+    turns = run_in_turns(
+        {name: functools.partial(train, name, experiment) for name in INPUT_METHODS}, args.rounds
     )
-    return print_report(turns, [(baseline, name) for name in others])
+    return print_report(turns, [(baseline, name) for name in other_names])
 
 
 if __name__ == '__main__':

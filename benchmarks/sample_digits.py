@@ -49,10 +49,10 @@ def write_mnist(output: Path) -> int:
             Image.fromarray(digit).resize((20, 20), Image.Resampling.BICUBIC)
         )
     output.mkdir(parents=True)
-    for prefix, chosen in (('train', ~held_out), ('t10k', held_out)):
+    for prefix, mask in (('train', ~held_out), ('t10k', held_out)):
         for kind, values in (
-            ('images', large[chosen]),
-            ('labels', labels[chosen].astype(np.uint8)),
+            ('images', large[mask]),
+            ('labels', labels[mask].astype(np.uint8)),
         ):
             # The magic number stands for unsigned bytes and the number of dimensions. All numbers
             # are big-endian.

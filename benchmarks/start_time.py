@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, take_turns
+from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_in_turns, run_script
 from tf_cnn.sweep.runner import PROGRAM
 from tf_cnn.system.errors import RunError
 
@@ -54,19 +54,19 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
 def time_to_first_step(command: Sequence[str]) -> Numbers:
     """Runs a command, and returns the seconds until the line that ends the measurement."""
     environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
-    began, found = time.perf_counter(), None
+    start, seconds = time.perf_counter(), None
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         for line in process.stdout or ():
-            if found is None and line.startswith((_FIRST_STEP, _DONE)):
-                found = time.perf_counter() - began
-    if found is None or process.returncode:
+            if seconds is None and line.startswith((_FIRST_STEP, _DONE)):
+                seconds = time.perf_counter() - start
+    if seconds is None or process.returncode:
         raise RunError(
             f'{" ".join(command)}: it ended with exit code {process.returncode}; see its error '
             'above'
         )
-    return {'s to the first step': found}
+    return {'s to the first step': seconds}
 
 
 def main() -> int:
@@ -74,12 +74,14 @@ def main() -> int:
     parser.add_argument('--model', default='resnet50', help='the network beside trivial')
     args = parser.parse_args()
     cases = _cases(args.model, args.towers, args.global_batch_size)
-    one = f'{args.model}, 1 tower'
-    pairs = [(name, one if 'towers' in name else _IMPORT) for name in cases if name != _IMPORT]
-    contestants = {
+    single_tower = f'{args.model}, 1 tower'
+    pairs = [
+        (name, single_tower if 'towers' in name else _IMPORT) for name in cases if name != _IMPORT
+    ]
+    measurements = {
         name: functools.partial(time_to_first_step, command) for name, command in cases.items()
     }
-    return print_report(take_turns(contestants, args.rounds), pairs)
+    return print_report(run_in_turns(measurements, args.rounds), pairs)
 
 
 if __name__ == '__main__':

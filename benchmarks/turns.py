@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from tf_cnn.compare.intervals import estimate_runs
-from tf_cnn.machine.surroundings import machine_facts
+from tf_cnn.machine.surroundings import describe_machine
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_machine
 from tf_cnn.results.tables import Table, TableColumn
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     PROGRAM,
-    Contestant,
-    Rounds,
-    Starter,
-    describe,
-    failure_of,
+    InterleavedRuns,
+    RepeatedCommand,
+    Runner,
+    describe_outcome,
+    make_failure,
     order_of_round,
 )
 from tf_cnn.system.errors import BenchmarkError, format_error
@@ -37,10 +37,10 @@ Numbers = Mapping[str, float]
 
 
 def numbers_of(run: Result) -> Numbers:
-    found = run.disturbance
+    noise = run.noise
     # 0 also where it is unknown, as for runs under a second.
-    others = (found.get('other_cpu_share') or 0.0) + (found.get('steal_share') or 0.0)
-    return {'images/sec': run.images_per_second, 'others, % of cores': 100 * others}
+    other_share = (noise.get('other_cpu_share') or 0.0) + (noise.get('steal_share') or 0.0)
+    return {'images/sec': run.images_per_second, 'others, % of cores': 100 * other_share}
 
 
 def make_parser(
@@ -66,10 +66,10 @@ def make_parser(
     return parser
 
 
-def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
+def comma_separated(choices: Collection[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
-        if unknown := [name for name in text.split(',') if name not in known]:
-            raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(known)}')
+        if unknown := [name for name in text.split(',') if name not in choices]:
+            raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(choices)}')
         return text.split(',')
 
     return parse
@@ -87,7 +87,7 @@ def run_script(main: Callable[[], int]) -> None:
         sys.exit(130)
 
 
-def take_runs(
+def run_commands(
     commands: Mapping[str, Sequence[str]],
     rounds: int,
     path: Path,
@@ -96,47 +96,57 @@ def take_runs(
     """Runs commands by name, each in every round, and returns the numbers of their results; None
     where a run failed.
     """
-    contestants = []
-    for name, words in commands.items():
+    repeated_commands = []
+    for name, argv in commands.items():
         file = re.sub(r'[^\w.=-]', '_', name)
-        contestants.append(Contestant(f'{file}/{file}', name, words, failure_of(words, {}, '1*1')))
+        repeated_commands.append(
+            RepeatedCommand(f'{file}/{file}', name, argv, make_failure(argv, {}, '1*1'))
+        )
     folder = Folder(path)
-    folder.begin({one.name: one.words for one in contestants})
-    runs = Rounds(
-        contestants, rounds, folder, Starter((), {'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ})
+    folder.create_or_resume({command.name: command.argv for command in repeated_commands})
+    runs = InterleavedRuns(
+        repeated_commands, rounds, folder, Runner((), {'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ})
     )
     with folder.locked(), SIGNALS.storing():
-        for turn in runs.run():
-            _show(turn.number, turn.contestant.caption, describe(turn.outcome))
-    found: dict[str, list[Numbers | None]] = {one.caption: [] for one in contestants}
-    for one in contestants:
+        for finished_run in runs.run():
+            _print_round(
+                finished_run.round_number,
+                finished_run.command.caption,
+                describe_outcome(finished_run.outcome),
+            )
+    numbers_by_caption: dict[str, list[Numbers | None]] = {
+        one.caption: [] for one in repeated_commands
+    }
+    for one in repeated_commands:
         for run in runs.outcomes[one.name]:
             if isinstance(run, Result) and run.is_complete:
-                found[one.caption].append(numbers(run))
+                numbers_by_caption[one.caption].append(numbers(run))
             else:
-                found[one.caption].append(None)
+                numbers_by_caption[one.caption].append(None)
                 print(
-                    f'{one.caption}: {describe(run)}; to try it again, delete {run.source}',
+                    f'{one.caption}: {describe_outcome(run)}; to try it again, delete {run.source}',
                     file=sys.stderr,
                 )
-    return found
+    return numbers_by_caption
 
 
-def take_turns(
-    contestants: Mapping[str, Callable[[], Numbers]], rounds: int, *, is_shown: bool = True
+def run_in_turns(
+    cases: Mapping[str, Callable[[], Numbers]], rounds: int, *, is_shown: bool = True
 ) -> dict[str, list[Numbers]]:
-    names = [*contestants]
-    taken: dict[str, list[Numbers]] = {name: [] for name in names}
+    names = [*cases]
+    numbers_by_name: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         for name in (names[index] for index in order_of_round(len(names), number)):
-            taken[name].append(contestants[name]())
+            numbers_by_name[name].append(cases[name]())
             if is_shown:
-                found = taken[name][-1].items()
-                _show(number, name, ', '.join(f'{value:.4g} {title}' for title, value in found))
-    return taken
+                latest = numbers_by_name[name][-1].items()
+                _print_round(
+                    number, name, ', '.join(f'{value:.4g} {title}' for title, value in latest)
+                )
+    return numbers_by_name
 
 
-def _show(number: int, name: str, text: str) -> None:
+def _print_round(number: int, name: str, text: str) -> None:
     print(f'round {number}: {name}: {text}', file=sys.stderr, flush=True)
 
 
@@ -152,19 +162,21 @@ def print_report(
     titles = next((list(one) for found in outcomes.values() for one in found if one), [''])
     rows = []
     for name, found in outcomes.items():
-        good = [one for one in found if one]
+        successful = [one for one in found if one]
         cells = [
-            f'{statistics.fmean(one[title] for one in good):.4g}' if good else ''
+            f'{statistics.fmean(one[title] for one in successful):.4g}' if successful else ''
             for title in titles
         ]
-        rows.append([name, *cells, f'{len(good)} of {len(found)}'])
+        rows.append([name, *cells, f'{len(successful)} of {len(found)}'])
     ratios = []
     for names in pairs:
-        both = [
+        complete_rounds = [
             (o, t) for o, t in zip(*(outcomes[name] for name in names), strict=False) if o and t
         ]
-        if both:
-            ratio = estimate_runs([ours[titles[0]] / theirs[titles[0]] for ours, theirs in both])
+        if complete_rounds:
+            ratio = estimate_runs(
+                [ours[titles[0]] / theirs[titles[0]] for ours, theirs in complete_rounds]
+            )
             ends = ratio.interval
             interval = f'{ends[0]:.3f} to {ends[1]:.3f}' if ends else ''
             ratios.append([' / '.join(names), f'{ratio.images_per_second:.3f}', interval])
@@ -172,7 +184,7 @@ def print_report(
         as_table(['', *titles, 'turns'], rows),
         as_table([f'ours / theirs, {titles[0]}', 'ratio', '95 %'], ratios),
     )
-    print('; '.join(format_machine(machine_facts())), *tables, sep='\n\n')
+    print('; '.join(format_machine(describe_machine())), *tables, sep='\n\n')
     return int(any(one is None for found in outcomes.values() for one in found))
 
 

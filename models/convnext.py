@@ -10,7 +10,7 @@ _DROP_PATH = (
     0.1  # rate of stochastic depth at the last block; it grows linearly from block to block
 )
 _LAYER_SCALE = 1e-6
-_initial = truncated_normal(0.02)  # of every kernel, as in the authors' code
+_kernel_initializer = truncated_normal(0.02)  # of every kernel, as in the authors' code
 
 
 def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
@@ -24,26 +24,38 @@ def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
         with cnn.scope(f'stage{stage + 1}'):
             if stage == 0:
                 x = cnn.conv(
-                    x, channels, 4, 'downsample', strides=4, padding='VALID', initializer=_initial
+                    x,
+                    channels,
+                    4,
+                    'downsample',
+                    strides=4,
+                    padding='VALID',
+                    initializer=_kernel_initializer,
                 )
                 x = cnn.layer_norm(x, 'downsample/ln')
             else:
                 x = cnn.layer_norm(x, 'downsample/ln')
                 x = cnn.conv(
-                    x, channels, 2, 'downsample', strides=2, padding='VALID', initializer=_initial
+                    x,
+                    channels,
+                    2,
+                    'downsample',
+                    strides=2,
+                    padding='VALID',
+                    initializer=_kernel_initializer,
                 )
         for index in range(num_blocks):
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
                 x = _block(cnn, x, channels, _DROP_PATH * blocks_before / (_NUM_BLOCKS - 1))
             blocks_before += 1
     x = cnn.layer_norm(cnn.global_avg_pool(x), 'final_ln')
-    return cnn.dense(x, num_classes, 'logits', initializer=_initial)
+    return cnn.dense(x, num_classes, 'logits', initializer=_kernel_initializer)
 
 
 def _block(cnn: LayerBuilder, x: Tensor, channels: int, drop_rate: float) -> Tensor:
     """Figure 4, on the right."""
     shortcut = x
-    x = cnn.layer_norm(cnn.depthwise_conv(x, 7, 'depthwise', initializer=_initial), 'ln')
-    x = cnn.gelu(cnn.conv(x, 4 * channels, 1, 'expand', initializer=_initial))
-    x = cnn.conv(x, channels, 1, 'project', initializer=_initial)
+    x = cnn.layer_norm(cnn.depthwise_conv(x, 7, 'depthwise', initializer=_kernel_initializer), 'ln')
+    x = cnn.gelu(cnn.conv(x, 4 * channels, 1, 'expand', initializer=_kernel_initializer))
+    x = cnn.conv(x, channels, 1, 'project', initializer=_kernel_initializer)
     return cnn.drop_path(cnn.layer_scale(x, 'layer_scale', _LAYER_SCALE), drop_rate) + shortcut

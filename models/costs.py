@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.model_facts import ModelFacts
+from models.model_facts import ModelSpec
 from models.registry import MODELS
 
 _TABLE = Path(__file__).with_name('costs.csv')
@@ -32,7 +32,7 @@ class ModelCost:
     pass.
     """
 
-    facts: ModelFacts
+    model: ModelSpec
     parameters: int
     gmacs: float
 
@@ -41,13 +41,13 @@ def list_costs(pattern: str = '*') -> list[ModelCost]:
     """The costs of the models whose names match a pattern with shell wildcards; those not in the
     table are counted.
     """
-    counted = read_table()
+    cost_table = read_table()
     costs = []
-    for facts in MODELS.list_facts(pattern):
-        key = (facts.name, facts.data_set, facts.image_size)
-        found = counted.get(key) if facts.network.is_builtin else None
-        parameters, multiply_adds = found or _count(facts)
-        costs.append(ModelCost(facts, parameters, multiply_adds / 1e9))
+    for model in MODELS.list_specs(pattern):
+        key = (model.name, model.data_set, model.image_size)
+        row = cost_table.get(key) if model.network.is_builtin else None
+        parameters, multiply_adds = row or _count_cost(model)
+        costs.append(ModelCost(model, parameters, multiply_adds / 1e9))
     return costs
 
 
@@ -63,12 +63,12 @@ def read_table() -> dict[tuple[str, str, int], tuple[int, int]]:
         }
 
 
-def _count(facts: ModelFacts) -> tuple[int, int]:
+def _count_cost(model: ModelSpec) -> tuple[int, int]:
     # TensorFlow reads this variable when it is imported.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-    from models.counting import cost_of
+    from models.counting import model_cost
 
-    cost = cost_of(facts)
+    cost = model_cost(model)
     return cost.parameters, cost.multiply_adds
 
 
@@ -76,28 +76,30 @@ def write_table() -> None:
     with _TABLE.open('w', newline='') as file:
         writer = csv.writer(file, lineterminator='\n')
         writer.writerow(_COLUMNS)
-        for facts in MODELS.list_facts():
-            writer.writerow((facts.name, facts.data_set, facts.image_size, *_count(facts)))
+        for model in MODELS.list_specs():
+            writer.writerow((model.name, model.data_set, model.image_size, *_count_cost(model)))
 
 
-def format_docs(costs: Sequence[ModelCost]) -> str:
+def format_docs_table(costs: Sequence[ModelCost]) -> str:
     rows = [
-        f'| `{cost.facts.name}` | {cost.facts.data_set} | {cost.parameters:,} | {cost.gmacs:.3g} | '
-        f'{cost.facts.image_size} | {cost.facts.batch_size} | {_format_rate(cost.facts)} |\n'
+        f'| `{cost.model.name}` | {cost.model.data_set} | {cost.parameters:,} | {cost.gmacs:.3g} | '
+        f'{cost.model.image_size} | {cost.model.batch_size} | {_format_learning_rate(cost.model)} |\n'
         for cost in costs
     ]
     return ''.join([_DOCS_HEAD, '|---|---|---|---|---|---|---|\n', *rows])
 
 
-def _format_rate(facts: ModelFacts) -> str:
-    images = facts.schedule.per_images
-    return f'{facts.learning_rate:g}{f" for {images} images" if images else ""}'
+def _format_learning_rate(model: ModelSpec) -> str:
+    batch_size = model.schedule.reference_batch_size
+    return f'{model.learning_rate:g}{f" for {batch_size} images" if batch_size else ""}'
 
 
-def replace_docs(text: str, costs: Sequence[ModelCost]) -> str:
-    return re.sub(f'{re.escape(_DOCS_HEAD)}(?:.+\n)*', lambda _: format_docs(costs), text, count=1)
+def replace_docs_table(text: str, costs: Sequence[ModelCost]) -> str:
+    return re.sub(
+        f'{re.escape(_DOCS_HEAD)}(?:.+\n)*', lambda _: format_docs_table(costs), text, count=1
+    )
 
 
 if __name__ == '__main__':
     write_table()
-    _DOCS.write_text(replace_docs(_DOCS.read_text(), list_costs()))
+    _DOCS.write_text(replace_docs_table(_DOCS.read_text(), list_costs()))

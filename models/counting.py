@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor
-from models.model_facts import ModelFacts, Network
-from models.network_check import errors_of_network
+from models.model_facts import ModelSpec, Network
+from models.network_check import explain_network_errors
 from models.networks import PlaceholderVariables, build_network
 from tf_cnn.inputs.data_sets import DATA_SETS
 
@@ -36,14 +36,14 @@ class Cost:
         return self.multiply_adds / 1e9
 
 
-def cost_of(facts: ModelFacts) -> Cost:
+def model_cost(model: ModelSpec) -> Cost:
     """Returns the cost of a model with its data set, in a new graph. UsageError if a user's network
     cannot be built.
     """
-    data_set = DATA_SETS[facts.data_set]
-    image_shape = (facts.image_size, facts.image_size, data_set.channels)
-    with errors_of_network(facts.network, facts.name):
-        return network_cost(facts.network, image_shape, data_set.num_classes)
+    data_set = DATA_SETS[model.data_set]
+    image_shape = (model.image_size, model.image_size, data_set.channels)
+    with explain_network_errors(model.network, model.name):
+        return network_cost(model.network, image_shape, data_set.num_classes)
 
 
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:
@@ -59,39 +59,39 @@ def network_cost(network: Network, image_shape: tuple[int, int, int], num_classe
             network, images, num_classes, variables, 'NHWC', is_training=True
         ).logits
         parameters = sum(value.shape.num_elements() for value in variables.trainable.values())
-        return Cost(parameters, sum(map(_multiply_adds, _operations_behind(logits))))
+        return Cost(parameters, sum(map(_multiply_adds, _ancestors(logits))))
 
 
-def _operations_behind(tensor: Tensor) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    waiting = [tensor.op]
-    while waiting:
-        operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
-            waiting.extend(source.op for source in operation.inputs)
-    return found
+def _ancestors(tensor: Tensor) -> set[tf.Operation]:
+    ancestors: set[tf.Operation] = set()
+    pending = [tensor.op]
+    while pending:
+        operation = pending.pop()
+        if operation not in ancestors:
+            ancestors.add(operation)
+            pending.extend(source.op for source in operation.inputs)
+    return ancestors
 
 
 def _multiply_adds(operation: tf.Operation) -> int:
-    factor = _MULTIPLY_ADDS_OF_A_VALUE.get(operation.type)
+    factor = _MULTIPLY_ADDS_PER_OUTPUT.get(operation.type)
     return operation.outputs[0].shape.num_elements() * factor(operation) if factor else 0
 
 
-def _shape(operation: tf.Operation, number: int) -> list[int]:
+def _input_shape(operation: tf.Operation, number: int) -> list[int]:
     return operation.inputs[number].shape.as_list()
 
 
 # Multiply-adds of one value of an operation's result. Kernels are [H, W, in, out], or with groups
 # [H, W, in / groups, out]; depthwise kernels are [H, W, in, multiplier], and each of their results
 # depends on one channel.
-_MULTIPLY_ADDS_OF_A_VALUE: dict[str, Callable[[tf.Operation], int]] = {
-    'Conv2D': lambda operation: math.prod(_shape(operation, 1)[:3]),
-    'DepthwiseConv2dNative': lambda operation: math.prod(_shape(operation, 1)[:2]),
-    'MatMul': lambda operation: _shape(operation, 0)[
+_MULTIPLY_ADDS_PER_OUTPUT: dict[str, Callable[[tf.Operation], int]] = {
+    'Conv2D': lambda operation: math.prod(_input_shape(operation, 1)[:3]),
+    'DepthwiseConv2dNative': lambda operation: math.prod(_input_shape(operation, 1)[:2]),
+    'MatMul': lambda operation: _input_shape(operation, 0)[
         -2 if operation.get_attr('transpose_a') else -1
     ],
-    'BatchMatMulV2': lambda operation: _shape(operation, 0)[
+    'BatchMatMulV2': lambda operation: _input_shape(operation, 0)[
         -2 if operation.get_attr('adj_x') else -1
     ],
 }

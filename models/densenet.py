@@ -61,10 +61,10 @@ def densenet(
                 x = cnn.avg_pool(composite(x, filters, 1), 2, 2)
         for layer in range(num_layers):
             with cnn.scope(f'block{block + 1}/layer{layer + 1}'):
-                grown = x
+                new_features = x
                 if bottleneck:
                     with cnn.scope('bottleneck'):
-                        grown = composite(grown, 4 * growth_rate, 1)
-                x = cnn.concat([x, composite(grown, growth_rate, 3)])
+                        new_features = composite(new_features, 4 * growth_rate, 1)
+                x = cnn.concat([x, composite(new_features, growth_rate, 3)])
     x = cnn.relu(cnn.batch_norm(x, 'final_bn'))
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')

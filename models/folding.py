@@ -30,17 +30,17 @@ class ConstantNorm:
     shift: Array | None
 
     def apply(self, x: Tensor, data_format: str) -> Tensor:
-        kind = x.dtype.as_numpy_dtype
+        dtype = x.dtype.as_numpy_dtype
         if self.factor is not None:
             shape = [-1, 1, 1] if data_format == 'NCHW' else [-1]
-            x *= tf.constant(self.factor.astype(kind).reshape(shape))
+            x *= tf.constant(self.factor.astype(dtype).reshape(shape))
         if self.shift is not None:
-            x = tf.nn.bias_add(x, tf.constant(self.shift.astype(kind)), data_format=data_format)
+            x = tf.nn.bias_add(x, tf.constant(self.shift.astype(dtype)), data_format=data_format)
         return x
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedNetwork:
     """The variables that remain after folding (float32), and the folded batch norms, both by
     name.
     """
@@ -49,7 +49,9 @@ class Folded:
     norms: Mapping[str, ConstantNorm]
 
 
-def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Array]) -> Folded:
+def fold_batch_norms(
+    graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Array]
+) -> FoldedNetwork:
     """Folds the batch norms of a float32 inference graph; reads has the tensor that it uses for
     each variable, by name.
 
@@ -57,33 +59,41 @@ def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Arra
     norms, such as those before a convolution, keep their factor.
     """
     names = {tensor.ref(): name for name, tensor in reads.items()}
-    left = dict(values)
+    remaining = dict(values)
     norms: dict[str, ConstantNorm] = {}
-    for name, ops in _by_name(graph.get_operations(), names).items():
-        factor, shift = _affine(ops[0], names, values)
-        taken = _take(ops[0], names, left, factor, shift) if len(ops) == 1 else None
-        norms[name] = taken or ConstantNorm(factor, shift)
+    for name, ops in _batch_norm_ops(graph.get_operations(), names).items():
+        factor, shift = _factor_and_shift(ops[0], names, values)
+        remaining_norm = (
+            _fold_into_convolution(ops[0], names, remaining, factor, shift)
+            if len(ops) == 1
+            else None
+        )
+        norms[name] = remaining_norm or ConstantNorm(factor, shift)
         for suffix in ('gamma', 'beta', 'moving_mean', 'moving_variance'):
-            left.pop(f'{name}/{suffix}', None)
-    return Folded(left, norms)
+            remaining.pop(f'{name}/{suffix}', None)
+    return FoldedNetwork(remaining, norms)
 
 
-def _by_name(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
+def _batch_norm_ops(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
     """The ops of each batch norm that LayerBuilder made, by its name; a network may use one several
     times.
     """
-    found: dict[str, list[Any]] = {}
+    norm_ops: dict[str, list[Any]] = {}
     for op in ops:
         if op.type == 'FusedBatchNormV3':
             name = names.get(op.inputs[2].ref(), '').removesuffix('/beta')
             reads = [names.get(tensor.ref()) for tensor in op.inputs[2:]]
             # Users' networks may contain batch norms of their own, which stay as they are.
-            if reads == [f'{name}/{part}' for part in ('beta', 'moving_mean', 'moving_variance')]:
-                found.setdefault(name, []).append(op)
-    return found
+            if reads == [
+                f'{name}/{suffix}' for suffix in ('beta', 'moving_mean', 'moving_variance')
+            ]:
+                norm_ops.setdefault(name, []).append(op)
+    return norm_ops
 
 
-def _affine(op: Any, names: Mapping[Any, str], values: Mapping[str, Array]) -> tuple[Array, Array]:
+def _factor_and_shift(
+    op: Any, names: Mapping[Any, str], values: Mapping[str, Array]
+) -> tuple[Array, Array]:
     """The factor and the shift of a batch norm, [C] float32."""
     _, scale, beta, mean, variance = op.inputs
     # In float64, so that folding rounds once.
@@ -94,7 +104,7 @@ def _affine(op: Any, names: Mapping[Any, str], values: Mapping[str, Array]) -> t
     return factor.astype(np.float32), (exact[0] - factor * exact[1]).astype(np.float32)
 
 
-def _take(
+def _fold_into_convolution(
     op: Any, names: Mapping[Any, str], values: dict[str, Array], factor: Array, shift: Array
 ) -> ConstantNorm | None:
     """Multiplies the kernel of the convolution before a batch norm by the factor; None if none can
@@ -103,22 +113,22 @@ def _take(
     source, bias, user = op.inputs[0].op, None, op
     if source.type == 'BiasAdd':
         bias, user, source = source, source, source.inputs[0].op
-        if not _is_only_user(bias.outputs[0], op) or not _is_only_variable(
+        if not _is_only_user(bias.outputs[0], op) or not _is_unshared_variable(
             bias.inputs[1], names, bias
         ):
             return None
     if source.type not in _CONVOLUTIONS or not _is_only_user(source.outputs[0], user):
         return None
-    if not _is_only_variable(source.inputs[1], names, source):
+    if not _is_unshared_variable(source.inputs[1], names, source):
         return None
     kernel = names[source.inputs[1].ref()]
     # The last axis of a depthwise kernel [H, W, C, M] counts the outputs of a channel.
-    per_output = (
+    kernel_factor = (
         factor.reshape(values[kernel].shape[2:])
         if source.type == 'DepthwiseConv2dNative'
         else factor
     )
-    values[kernel] = values[kernel] * per_output
+    values[kernel] = values[kernel] * kernel_factor
     if bias is None:
         return ConstantNorm(None, shift)
     name = names[bias.inputs[1].ref()]
@@ -130,5 +140,5 @@ def _is_only_user(tensor: Tensor, op: Any) -> bool:
     return [user.name for user in tensor.consumers()] == [op.name]
 
 
-def _is_only_variable(tensor: Tensor, names: Mapping[Any, str], op: Any) -> bool:
+def _is_unshared_variable(tensor: Tensor, names: Mapping[Any, str], op: Any) -> bool:
     return tensor.ref() in names and _is_only_user(tensor, op)

@@ -160,12 +160,12 @@ def _stem(cnn: LayerBuilder, x: Tensor) -> Tensor:
         x = cnn.concat(
             [cnn.max_pool(x, 3, 2), _conv(cnn, x, 96, 3, 'conv4', strides=2, padding='VALID')]
         )
-        short = _conv(cnn, _conv(cnn, x, 64, 1, 'b3/conv1'), 96, 3, 'b3/conv2', padding='VALID')
-        long = _conv(cnn, x, 64, 1, 'b7/conv1')
-        long = _conv(cnn, long, 64, (7, 1), 'b7/conv2')
-        long = _conv(cnn, long, 64, (1, 7), 'b7/conv3')
-        long = _conv(cnn, long, 96, 3, 'b7/conv4', padding='VALID')
-        x = cnn.concat([short, long])
+        b3 = _conv(cnn, _conv(cnn, x, 64, 1, 'b3/conv1'), 96, 3, 'b3/conv2', padding='VALID')
+        b7 = _conv(cnn, x, 64, 1, 'b7/conv1')
+        b7 = _conv(cnn, b7, 64, (7, 1), 'b7/conv2')
+        b7 = _conv(cnn, b7, 64, (1, 7), 'b7/conv3')
+        b7 = _conv(cnn, b7, 96, 3, 'b7/conv4', padding='VALID')
+        x = cnn.concat([b3, b7])
         return cnn.concat(
             [_conv(cnn, x, 192, 3, 'conv5', strides=2, padding='VALID'), cnn.max_pool(x, 3, 2)]
         )

@@ -134,7 +134,7 @@ class LayerBuilder:
         self._norms = norms
         self._scopes: list[str] = []
         self._num_dropouts = 0
-        self._no_statistics: Tensor = None
+        self._empty_statistics: Tensor = None
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -163,19 +163,19 @@ class LayerBuilder:
     ) -> Tensor:
         """A 2-D convolution. kernel_size is (height, width), or one number for both."""
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
-        kernel = self._variable(
+        kernel = self._read_variable(
             f'{name}/kernel', [height, width, self._num_channels(x), filters], initializer
         )
-        x, padding = self._padded(x, height, strides, padding)
+        x, padding = self._pad(x, height, strides, padding)
         x = tf.nn.conv2d(
             x,
             kernel,
-            self._spatial(strides),
+            self._window(strides),
             padding,
             data_format=self._data_format,
-            name=self._scoped(name),
+            name=self._scoped_name(name),
         )
-        return self._bias(x, name) if use_bias else x
+        return self._add_bias(x, name) if use_bias else x
 
     def depthwise_conv(
         self,
@@ -191,19 +191,19 @@ class LayerBuilder:
         """A 2-D convolution of each channel separately. The kernel is [kernel_size, kernel_size,
         channels, 1].
         """
-        kernel = self._variable(
+        kernel = self._read_variable(
             f'{name}/kernel', [kernel_size, kernel_size, self._num_channels(x), 1], initializer
         )
-        x, padding = self._padded(x, kernel_size, strides, padding)
+        x, padding = self._pad(x, kernel_size, strides, padding)
         x = tf.raw_ops.DepthwiseConv2dNative(
             input=x,
             filter=kernel,
-            strides=self._spatial(strides),
+            strides=self._window(strides),
             padding=padding,
             data_format=self._data_format,
-            name=self._scoped(name),
+            name=self._scoped_name(name),
         )
-        return self._bias(x, name) if use_bias else x
+        return self._add_bias(x, name) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str, *, untrained_scale: float = 1.0) -> Tensor:
         """Fused batch normalisation of each channel. Factors, offsets and moving averages are
@@ -213,45 +213,51 @@ class LayerBuilder:
         training the moving averages of fresh weights are 0 and 1, which normalises nothing.
         """
         if self._norms is not None:
-            return self._norms[self._scoped(name)].apply(x, self._data_format)
+            return self._norms[self._scoped_name(name)].apply(x, self._data_format)
         config, shape = self._batch_norm, [self._num_channels(x)]
-        first = ones if self.is_training else constant(untrained_scale)
+        initial_scale = ones if self.is_training else constant(untrained_scale)
         scale = (
-            self._variable(f'{name}/gamma', shape, first, dtype=tf.float32)
+            self._read_variable(f'{name}/gamma', shape, initial_scale, dtype=tf.float32)
             if config.scale
             else tf.ones(shape)
         )
-        offset = self._variable(f'{name}/beta', shape, zeros, dtype=tf.float32)
-        common: dict[str, Any] = {
+        offset = self._read_variable(f'{name}/beta', shape, zeros, dtype=tf.float32)
+        kernel_args: dict[str, Any] = {
             'scale': scale,
             'offset': offset,
             'epsilon': config.epsilon,
             'data_format': self._data_format,
             'is_training': self.is_training,
-            'name': self._scoped(name),
+            'name': self._scoped_name(name),
         }
         if self.is_training and not self._keep_statistics:
-            self._variables.declare(self._scoped(f'{name}/moving_mean'), shape, zeros)
-            self._variables.declare(self._scoped(f'{name}/moving_variance'), shape, ones)
-            if self._no_statistics is None:
-                self._no_statistics = tf.constant([], tf.float32)
+            self._variables.declare(self._scoped_name(f'{name}/moving_mean'), shape, zeros)
+            self._variables.declare(self._scoped_name(f'{name}/moving_variance'), shape, ones)
+            if self._empty_statistics is None:
+                self._empty_statistics = tf.constant([], tf.float32)
             return tf.raw_ops.FusedBatchNormV3(
-                x=x, mean=self._no_statistics, variance=self._no_statistics, **common
+                x=x, mean=self._empty_statistics, variance=self._empty_statistics, **kernel_args
             ).y
-        mean = self._variable(
+        mean = self._read_variable(
             f'{name}/moving_mean', shape, zeros, trainable=False, dtype=tf.float32
         )
-        variance = self._variable(
+        variance = self._read_variable(
             f'{name}/moving_variance', shape, ones, trainable=False, dtype=tf.float32
         )
         if not self.is_training:
-            return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **common).y
+            return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **kernel_args).y
         # With a factor below one, the kernel returns the updated moving averages.
         normalised = tf.raw_ops.FusedBatchNormV3(
-            x=x, mean=mean, variance=variance, exponential_avg_factor=1 - config.decay, **common
+            x=x,
+            mean=mean,
+            variance=variance,
+            exponential_avg_factor=1 - config.decay,
+            **kernel_args,
         )
-        self._variables.assign(self._scoped(f'{name}/moving_mean'), normalised.batch_mean)
-        self._variables.assign(self._scoped(f'{name}/moving_variance'), normalised.batch_variance)
+        self._variables.assign(self._scoped_name(f'{name}/moving_mean'), normalised.batch_mean)
+        self._variables.assign(
+            self._scoped_name(f'{name}/moving_variance'), normalised.batch_variance
+        )
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
@@ -266,8 +272,8 @@ class LayerBuilder:
         normalised = tf.cast((exact - mean) * tf.math.rsqrt(variance + epsilon), x.dtype)
         shape = [x.shape.as_list()[axis]]
         scale, offset = (
-            self._variable(f'{name}/gamma', shape, ones),
-            self._variable(f'{name}/beta', shape, zeros),
+            self._read_variable(f'{name}/gamma', shape, ones),
+            self._read_variable(f'{name}/beta', shape, zeros),
         )
         if x.shape.rank == 4:
             scale, offset = self._per_channel(scale), self._per_channel(offset)
@@ -278,7 +284,7 @@ class LayerBuilder:
         (arXiv:2103.17239).
         """
         return x * self._per_channel(
-            self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial))
+            self._read_variable(f'{name}/gamma', [self._num_channels(x)], constant(initial))
         )
 
     def gate(self, x: Tensor, logits: Tensor) -> Tensor:
@@ -308,22 +314,20 @@ class LayerBuilder:
         """The maximum of each window; padding is never the maximum, even where all values are
         negative.
         """
-        explicit = padding if isinstance(padding, str) else self._zeros_around(padding)
+        explicit = padding if isinstance(padding, str) else self._symmetric_paddings(padding)
         # Only explicit padding keeps oneDNN out. Without a gradient, a float32 copy costs more than
         # that gains.
-        is_better_copied = 'gpu' not in x.device.lower() and (
-            self.is_training or x.dtype != tf.float32
-        )
-        if not isinstance(explicit, str) and is_better_copied:
+        pads_first = 'gpu' not in x.device.lower() and (self.is_training or x.dtype != tf.float32)
+        if not isinstance(explicit, str) and pads_first:
             x, explicit = tf.pad(x, explicit, constant_values=-math.inf), 'VALID'
         return tf.nn.max_pool2d(
-            x, self._spatial(size), self._spatial(strides), explicit, data_format=self._data_format
+            x, self._window(size), self._window(strides), explicit, data_format=self._data_format
         )
 
     def avg_pool(self, x: Tensor, size: int, strides: int, padding: str = 'VALID') -> Tensor:
         """Average pooling; the averages exclude the padding of 'SAME'."""
         return tf.nn.avg_pool2d(
-            x, self._spatial(size), self._spatial(strides), padding, data_format=self._data_format
+            x, self._window(size), self._window(strides), padding, data_format=self._data_format
         )
 
     def global_avg_pool(self, x: Tensor) -> Tensor:
@@ -336,14 +340,14 @@ class LayerBuilder:
         for pixels in self.shape(x)[:2]:
             missing = max((-(-pixels // strides) - 1) * strides + size - pixels, 0)
             pads.append([missing // 2, missing - missing // 2])
-        return tf.pad(x, self._around(*pads))
+        return tf.pad(x, self._paddings(*pads))
 
     def shift(self, x: Tensor) -> Tensor:
         """Shifts activations one pixel up and one to the left; the last row and column become
         zero.
         """
         begin = [0, 0, 1, 1] if self._channels_first else [0, 1, 1, 0]
-        return tf.pad(tf.slice(x, begin, [-1] * 4), self._around([0, 1], [0, 1]))
+        return tf.pad(tf.slice(x, begin, [-1] * 4), self._paddings([0, 1], [0, 1]))
 
     def shape(self, x: Tensor) -> tuple[int, int, int]:
         """The height, the width and the number of channels of activations."""
@@ -355,9 +359,12 @@ class LayerBuilder:
         return tf.concat(branches, 1 if self._channels_first else 3)
 
     def pad_channels(self, x: Tensor, count: int) -> Tensor:
-        none, added = [0, 0], [0, count - self._num_channels(x)]
+        no_padding, channel_padding = [0, 0], [0, count - self._num_channels(x)]
         return tf.pad(
-            x, [none, added, none, none] if self._channels_first else [none, none, none, added]
+            x,
+            [no_padding, channel_padding, no_padding, no_padding]
+            if self._channels_first
+            else [no_padding, no_padding, no_padding, channel_padding],
         )
 
     def local_response_norm(
@@ -386,15 +393,15 @@ class LayerBuilder:
         self, x: Tensor, units: int, name: str, *, initializer: Initializer = glorot_normal
     ) -> Tensor:
         """A fully connected layer, [N, in] -> [N, units]."""
-        kernel = self._variable(f'{name}/kernel', [x.shape.as_list()[-1], units], initializer)
-        bias = self._variable(f'{name}/bias', [units], zeros)
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped(name))
+        kernel = self._read_variable(f'{name}/kernel', [x.shape.as_list()[-1], units], initializer)
+        bias = self._read_variable(f'{name}/bias', [units], zeros)
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped_name(name))
 
     def dropout(self, x: Tensor, rate: float) -> Tensor:
         """While training, sets a fraction of the values to zero and scales the others up:
         Srivastava et al. 2014.
         """
-        return self._dropped(x, rate) if self.is_training else x
+        return self._drop(x, rate) if self.is_training else x
 
     def drop_path(self, x: Tensor, rate: float) -> Tensor:
         """While training, sets all values of a fraction of the images to zero and scales the other
@@ -403,9 +410,9 @@ class LayerBuilder:
         On a branch beside a shortcut this is stochastic depth: Huang et al. 2016
         (arXiv:1603.09382).
         """
-        return self._dropped(x, rate, [tf.shape(x)[0], 1, 1, 1]) if self.is_training and rate else x
+        return self._drop(x, rate, [tf.shape(x)[0], 1, 1, 1]) if self.is_training and rate else x
 
-    def _dropped(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
+    def _drop(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
         self._num_dropouts += 1
         seed = self._seed + self._num_dropouts
         if (
@@ -416,11 +423,11 @@ class LayerBuilder:
             # TensorFlow's dropout selects between x and a number. That number ends the pass that
             # converts NCHW for CPUs, and without oneDNN no kernel computes gradients of
             # convolutions in NCHW.
-            whole = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
-            return x * tf.nn.dropout(whole, rate=rate, seed=seed)
+            mask = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
+            return x * tf.nn.dropout(mask, rate=rate, seed=seed)
         return tf.nn.dropout(x, rate=rate, noise_shape=noise_shape, seed=seed)
 
-    def _variable(
+    def _read_variable(
         self,
         name: str,
         shape: Sequence[int],
@@ -429,14 +436,16 @@ class LayerBuilder:
         trainable: bool = True,
         dtype: tf.DType | None = None,
     ) -> Tensor:
-        value = self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
+        value = self._variables.read(
+            self._scoped_name(name), shape, initializer, trainable=trainable
+        )
         return tf.cast(value, dtype or self._dtype)
 
-    def _bias(self, x: Tensor, name: str) -> Tensor:
-        bias = self._variable(f'{name}/bias', [self._num_channels(x)], zeros)
+    def _add_bias(self, x: Tensor, name: str) -> Tensor:
+        bias = self._read_variable(f'{name}/bias', [self._num_channels(x)], zeros)
         return tf.nn.bias_add(x, bias, data_format=self._data_format)
 
-    def _scoped(self, name: str) -> str:
+    def _scoped_name(self, name: str) -> str:
         return '/'.join((*self._scopes, name))
 
     def _num_channels(self, x: Tensor) -> int:
@@ -449,10 +458,10 @@ class LayerBuilder:
             values, [-1, num_channels, 1, 1] if self._channels_first else [-1, 1, 1, num_channels]
         )
 
-    def _spatial(self, size: int) -> list[int]:
+    def _window(self, size: int) -> list[int]:
         return [1, 1, size, size] if self._channels_first else [1, size, size, 1]
 
-    def _padded(
+    def _pad(
         self, x: Tensor, kernel_size: int, strides: int, padding: Padding
     ) -> tuple[Tensor, str]:
         """Replaces padding by a number of pixels with 'SAME' or 'VALID', after tf.pad where
@@ -467,12 +476,16 @@ class LayerBuilder:
             return x, 'SAME'
         if padding == 0:
             return x, 'VALID'
-        return tf.pad(x, self._zeros_around(padding)), 'VALID'
+        return tf.pad(x, self._symmetric_paddings(padding)), 'VALID'
 
-    def _zeros_around(self, padding: int) -> list[list[int]]:
-        return self._around([padding, padding], [padding, padding])
+    def _symmetric_paddings(self, padding: int) -> list[list[int]]:
+        return self._paddings([padding, padding], [padding, padding])
 
-    def _around(self, rows: list[int], columns: list[int]) -> list[list[int]]:
+    def _paddings(self, rows: list[int], columns: list[int]) -> list[list[int]]:
         """The paddings argument of tf.pad for [above, below] and [left, right]."""
-        none = [0, 0]
-        return [none, none, rows, columns] if self._channels_first else [none, rows, columns, none]
+        no_padding = [0, 0]
+        return (
+            [no_padding, no_padding, rows, columns]
+            if self._channels_first
+            else [no_padding, rows, columns, no_padding]
+        )

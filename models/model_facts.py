@@ -56,26 +56,26 @@ class RateSchedule:
     Attributes:
       factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the
         factor.
-      per_images: the images per update for which the default learning rate is meant; the first rate
+      reference_batch_size: the images per update for which the default learning rate is meant; the first rate
         is proportional to the images per update. None: the first rate does not depend on them.
       warmup_epochs: the epochs in which the rate rises from 0.
       decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0
         disables this.
-      whole_steps: whether the number of steps in an epoch is rounded down.
+      rounds_epochs_down: whether the number of steps in an epoch is rounded down.
     """
 
     factors: tuple[tuple[float, float], ...] = ()
-    per_images: int | None = None
+    reference_batch_size: int | None = None
     warmup_epochs: float = 0.0
     decay_epochs: float = 0.0
-    whole_steps: bool = False
+    rounds_epochs_down: bool = False
 
 
 CONSTANT_RATE = RateSchedule()
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class ModelSpec:
     """A model for a data set. A model may have different networks for different data sets.
 
     Attributes:
@@ -94,5 +94,5 @@ class ModelFacts:
     learning_rate: float
     network: Network
     any_size: bool = False
-    residual: bool = False
+    is_residual: bool = False
     schedule: RateSchedule = CONSTANT_RATE

@@ -66,7 +66,7 @@ def nasnet(
 
 def _normal_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor, filters: int) -> Tensor:
     """Figure 4, on the left: [N, H, W, C] -> [N, H, W, 6 * filters]."""
-    previous = _fit(cnn, previous, x, filters)
+    previous = _match_size(cnn, previous, x, filters)
     x = _project(cnn, x, filters, 'input')
     pooled = cnn.avg_pool(previous, 3, 1, 'SAME')
     return cnn.concat(
@@ -88,7 +88,7 @@ def _reduction_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor | None, filte
 
     The averages of its pooling include the padding, as in keras.applications.
     """
-    previous = x if previous is None else _fit(cnn, previous, x, filters)
+    previous = x if previous is None else _match_size(cnn, previous, x, filters)
     x = _project(cnn, x, filters, 'input')
     padded = cnn.pad_same(x, 3, 2)
     maxima = cnn.max_pool(padded, 3, 2)
@@ -107,7 +107,7 @@ def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
     return cnn.batch_norm(x, f'{name}/bn', untrained_scale=_UNTRAINED_SCALE)
 
 
-def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
+def _match_size(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
     """Converts the output of the last cell but one to the size of x and to the given number of
     filters.
     """
@@ -137,10 +137,10 @@ def _separable(
     """Twice ReLU, depthwise and pointwise convolution, and batch norm; the first has the strides:
     appendix A.
     """
-    for number, step in ((1, strides), (2, 1)):
+    for number, conv_strides in ((1, strides), (2, 1)):
         conv = f'{name}/conv{number}'
         x = cnn.depthwise_conv(
-            cnn.relu(x), kernel_size, f'{conv}/depthwise', strides=step, use_bias=False
+            cnn.relu(x), kernel_size, f'{conv}/depthwise', strides=conv_strides, use_bias=False
         )
         x = cnn.conv(
             x, filters, 1, f'{conv}/pointwise', use_bias=False, initializer=he_normal_fan_out

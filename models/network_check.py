@@ -37,7 +37,7 @@ def check_network(
         --forward_only do.
     """
     flag = format_flag('model', name)
-    with tf.Graph().as_default(), errors_of_network(network, name):
+    with tf.Graph().as_default(), explain_network_errors(network, name):
         variables = PlaceholderVariables()
         images = tf.placeholder(tf.float32, [batch_size, *image_shape])
         heads = build_network(
@@ -55,7 +55,7 @@ def check_network(
 
 
 @contextlib.contextmanager
-def errors_of_network(network: Network, name: str) -> Iterator[None]:
+def explain_network_errors(network: Network, name: str) -> Iterator[None]:
     """Converts any exception of a user's network builder to UsageError, which names the line of the
     --model_file.
     """

@@ -24,15 +24,17 @@ class Logits(NamedTuple):
 
 
 class NotLogitsError(ValueError):
-    def __init__(self, built: Any, num_classes: int) -> None:
-        outputs = built if isinstance(built, tuple) else (built,)
-        number = f'{"a tuple of " * isinstance(built, tuple)}{plural(len(outputs), "output")}'
-        found = ', '.join(
+    def __init__(self, network_output: Any, num_classes: int) -> None:
+        outputs = network_output if isinstance(network_output, tuple) else (network_output,)
+        number = (
+            f'{"a tuple of " * isinstance(network_output, tuple)}{plural(len(outputs), "output")}'
+        )
+        shapes = ', '.join(
             str(output.shape) if tf.is_tensor(output) else type(output).__name__
             for output in outputs
         )
         super().__init__(
-            f'its network returns {number}: {found}; it must return logits [N, {num_classes}], or '
+            f'its network returns {number}: {shapes}; it must return logits [N, {num_classes}], or '
             f'a tuple of these and the logits of an auxiliary head'
         )
 
@@ -67,7 +69,7 @@ def build_network(
         norms=norms,
     )
     build = BUILDERS[network.builder] if isinstance(network.builder, str) else network.builder
-    logits, auxiliary = _heads(
+    logits, auxiliary = _split_heads(
         build(cnn, cnn.images(images), num_classes, **network.options), num_classes
     )
     # The softmax sums many exponentials and needs the precision of float32.
@@ -76,13 +78,13 @@ def build_network(
     )
 
 
-def _heads(built: Any, num_classes: int) -> tuple[Tensor, Tensor | None]:
-    heads = built if isinstance(built, tuple) else (built, None)
+def _split_heads(network_output: Any, num_classes: int) -> tuple[Tensor, Tensor | None]:
+    heads = network_output if isinstance(network_output, tuple) else (network_output, None)
     if len(heads) == 2 and _are_logits(heads[0], num_classes):
         logits, auxiliary = heads
         if auxiliary is None or _are_logits(auxiliary, num_classes):
             return logits, auxiliary
-    raise NotLogitsError(built, num_classes)
+    raise NotLogitsError(network_output, num_classes)
 
 
 def _are_logits(head: Any, num_classes: int) -> bool:
@@ -130,7 +132,7 @@ def variables_in_training(
     return variables
 
 
-def rank_of_labels(logits: Tensor, labels: Tensor) -> Tensor:
+def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
     """How many classes precede the label of each image: logits [N, K] float32, labels [N] int32 ->
     [N] float32.
 
@@ -141,12 +143,12 @@ def rank_of_labels(logits: Tensor, labels: Tensor) -> Tensor:
     num_classes = int(logits.shape[1])
     # GPUs compute with floats; TensorFlow copies 32-bit integers to the host.
     label = tf.cast(labels, tf.float32)[:, tf.newaxis]
-    own = tf.gather(logits, tf.cast(tf.nn.relu(label), tf.int32), batch_dims=1)
+    label_logit = tf.gather(logits, tf.cast(tf.nn.relu(label), tf.int32), batch_dims=1)
     # Below 1, so that it orders equal logits only. Booleans would take longer: their operations are
     # not vectorised.
-    earlier = (label - np.arange(num_classes, dtype=np.float32)) / num_classes
+    tie_break = (label - np.arange(num_classes, dtype=np.float32)) / num_classes
     # 1 for a class that precedes the label, -1 for one that follows it, and 0 for the label.
-    precedes = tf.sign(tf.sign(logits - own) + earlier)
+    precedes = tf.sign(tf.sign(logits - label_logit) + tie_break)
     rank = (tf.reduce_sum(precedes, axis=1) + (num_classes - 1)) / 2
     is_ranked = tf.logical_and(tf.math.is_finite(tf.reduce_sum(logits, axis=1)), label[:, 0] >= 0)
     return tf.where_v2(is_ranked, rank, float('inf'))

@@ -7,11 +7,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from models.model_facts import BatchNorm, Build, ModelFacts, Network
+from models.model_facts import BatchNorm, Build, ModelSpec, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS
 from tf_cnn.inputs.data_sets import DATA_SETS, RECORDS
-from tf_cnn.system.errors import BenchmarkError, UsageError, alternatives, format_flag, similar
-from tf_cnn.system.user_file import UserFile, file_being_run
+from tf_cnn.system.errors import (
+    BenchmarkError,
+    UsageError,
+    format_flag,
+    join_with_or,
+    similar_names,
+)
+from tf_cnn.system.user_file import UserFile, running_file
 
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3
@@ -20,20 +26,20 @@ _SUGGESTIONS = 3
 class Registry:
     """Models by name and data set."""
 
-    def __init__(self, rows: Iterable[ModelFacts]) -> None:
-        self._rows: list[ModelFacts] = []
+    def __init__(self, rows: Iterable[ModelSpec]) -> None:
+        self._rows: list[ModelSpec] = []
         self.register(*rows)
 
-    def register(self, *rows: ModelFacts) -> None:
+    def register(self, *rows: ModelSpec) -> None:
         """Adds models. All rows of a model are added in one call; its default data set is that of
         the first row.
 
         Raises ValueError if a name is taken, a model has two rows for one data set, or a value
         makes no sense.
         """
-        taken = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
+        taken_names = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
-            if row.name in taken:
+            if row.name in taken_names:
                 raise ValueError(
                     f'{row.name}: there is already a model of this name; choose another name'
                 )
@@ -42,9 +48,9 @@ class Registry:
                     f'data_set={row.data_set!r}: there is no such data set; write '
                     f'{", ".join(DATA_SETS)}'
                 )
-            for setting in ('image_size', 'batch_size', 'learning_rate'):
-                if not getattr(row, setting) > 0:
-                    raise ValueError(f'{setting}={getattr(row, setting)}: it must be above 0')
+            for field_name in ('image_size', 'batch_size', 'learning_rate'):
+                if not getattr(row, field_name) > 0:
+                    raise ValueError(f'{field_name}={getattr(row, field_name)}: it must be above 0')
         for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
             if times > 1:
                 raise ValueError(
@@ -58,16 +64,16 @@ class Registry:
 
     def list_models(self, pattern: str = '*') -> list[str]:
         """The names that match a pattern with shell wildcards, sorted."""
-        return list(dict.fromkeys(facts.name for facts in self.list_facts(pattern)))
+        return list(dict.fromkeys(model.name for model in self.list_specs(pattern)))
 
-    def list_facts(self, pattern: str = '*') -> list[ModelFacts]:
+    def list_specs(self, pattern: str = '*') -> list[ModelSpec]:
         """The rows of the models that list_models names."""
         rows = sorted(self._rows, key=lambda row: row.name)
-        return [facts for facts in rows if fnmatch.fnmatchcase(facts.name, pattern)]
+        return [model for model in rows if fnmatch.fnmatchcase(model.name, pattern)]
 
     def find_model(
         self, name: str, data_set: str | None = None, source: str | None = None
-    ) -> ModelFacts:
+    ) -> ModelSpec:
         """The facts of a model for a data set, by default its own. Raises UsageError if there are
         none.
 
@@ -84,8 +90,8 @@ class Registry:
         if not rows:
             # Among equally similar names the catalog's order decides; well-known models come first
             # there.
-            near = similar(name, (facts.name for facts in self._rows), _SUGGESTIONS)
-            hint = f'did you mean {alternatives(near)}? The' if near else 'the'
+            suggestions = similar_names(name, (facts.name for facts in self._rows), _SUGGESTIONS)
+            hint = f'did you mean {join_with_or(suggestions)}? The' if suggestions else 'the'
             raise UsageError(
                 f'{flag}: there is no such model; {hint} subcommand models lists all '
                 f'{len(self.list_models())}, and --model_file=FILE adds yours'
@@ -96,12 +102,12 @@ class Registry:
         if data_set == RECORDS:
             return replace(rows[0], data_set=RECORDS)
         if source:
-            others = dict.fromkeys(
-                facts.name for facts in self.list_facts() if facts.data_set == data_set
+            names = dict.fromkeys(
+                facts.name for facts in self.list_specs() if facts.data_set == data_set
             )
             raise UsageError(
                 f'{flag}: it is not defined for {source}; models for this data set: '
-                f'{", ".join(others)}'
+                f'{", ".join(names)}'
             )
         sets = ' or '.join(facts.data_set for facts in rows)
         raise UsageError(
@@ -140,16 +146,16 @@ def register_model(
 
     Raises ValueError if there is already a model of this name, or a value makes no sense.
     """
-    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file_being_run())
+    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=running_file())
     MODELS.register(
-        ModelFacts(
+        ModelSpec(
             name,
             data_set,
             image_size,
             batch_size,
             learning_rate,
             network,
-            residual='resnet' in name,
+            is_residual='resnet' in name,
         )
     )
 
@@ -160,14 +166,14 @@ def load_model_file(path: str) -> None:
     Raises UsageError if the file cannot be read, fails (the message names its line) or registers no
     model. MODELS is unchanged then, so that the corrected file can be loaded.
     """
-    file, facts = UserFile.read('model_file', path), MODELS.list_facts()
-    if any(row.network.file and row.network.file.path == file.path for row in facts):
+    file, models = UserFile.read('model_file', path), MODELS.list_specs()
+    if any(row.network.file and row.network.file.path == file.path for row in models):
         return
-    before = {row.name for row in facts}
+    names_before = {row.name for row in models}
     try:
         file.run()
     except BenchmarkError:
-        MODELS.unregister(*{*MODELS.list_models()} - before)
+        MODELS.unregister(*{*MODELS.list_models()} - names_before)
         raise
-    if before == {*MODELS.list_models()}:
-        raise UsageError(f'{file.written}: it registers no model; call register_model in it')
+    if names_before == {*MODELS.list_models()}:
+        raise UsageError(f'{file.flag_text}: it registers no model; call register_model in it')

@@ -57,9 +57,11 @@ def resnet(
         for index in range(num_blocks):
             strides = 2 if stage > 0 and index == 0 else 1
             if depth in _WITHOUT_BOTTLENECKS:
-                convs = _basic(64 << stage, strides)
+                convs = _basic_convs(64 << stage, strides)
             else:
-                convs = _bottleneck(64 << stage, strides, stride_first=version in ('v1', 'v2'))
+                convs = _bottleneck_convs(
+                    64 << stage, strides, stride_first=version in ('v1', 'v2')
+                )
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
                 x = _block(cnn, x, convs, version, untrained_scale, project=index == 0)
     return _head(cnn, x, num_classes, version)
@@ -79,7 +81,7 @@ def resnet_cifar(
     untrained_scale = (3 * num_blocks) ** -0.5
     for stage in range(3):
         for index in range(num_blocks):
-            convs = _basic(16 << stage, 2 if stage > 0 and index == 0 else 1)
+            convs = _basic_convs(16 << stage, 2 if stage > 0 and index == 0 else 1)
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
                 activated = stage == index == 0
                 x = _block(
@@ -92,12 +94,12 @@ def _is_v2(version: str) -> bool:
     return version.startswith('v2')
 
 
-def _basic(width: int, strides: int) -> list[_Conv]:
+def _basic_convs(width: int, strides: int) -> list[_Conv]:
     """He et al. 2015, figure 5 (left)."""
     return [_Conv(width, 3, strides), _Conv(width, 3)]
 
 
-def _bottleneck(width: int, strides: int, *, stride_first: bool) -> list[_Conv]:
+def _bottleneck_convs(width: int, strides: int, *, stride_first: bool) -> list[_Conv]:
     """He et al. 2015, figure 5 (right)."""
     first, middle = (strides, 1) if stride_first else (1, strides)
     return [_Conv(width, 1, first), _Conv(width, 3, middle), _Conv(_EXPANSION * width, 1)]

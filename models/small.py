@@ -29,8 +29,8 @@ def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     Krizhevsky et al. 2012, section 3.3, over 9 channels.
     """
     x = cnn.relu(cnn.conv(x, 64, 5, 'conv1', initializer=he_normal))
-    x = _normalised_responses(cnn, cnn.max_pool(x, 3, 2, 'SAME'))
-    x = _normalised_responses(cnn, cnn.relu(cnn.conv(x, 64, 5, 'conv2', initializer=he_normal)))
+    x = _local_response_norm(cnn, cnn.max_pool(x, 3, 2, 'SAME'))
+    x = _local_response_norm(cnn, cnn.relu(cnn.conv(x, 64, 5, 'conv2', initializer=he_normal)))
     x = cnn.flatten(cnn.max_pool(x, 3, 2, 'SAME'))
     for name, units in (('fc1', 384), ('fc2', 192)):
         x = cnn.relu(cnn.dense(x, units, name, initializer=he_normal))
@@ -76,5 +76,5 @@ def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     return cnn.dense(x, num_classes, 'logits')
 
 
-def _normalised_responses(cnn: LayerBuilder, x: Tensor) -> Tensor:
+def _local_response_norm(cnn: LayerBuilder, x: Tensor) -> Tensor:
     return cnn.local_response_norm(x, radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)

@@ -5,7 +5,7 @@ The functions that build their networks are in models/builders.py.
 
 from typing import Any
 
-from models.model_facts import BatchNorm, ModelFacts, Network, RateSchedule
+from models.model_facts import BatchNorm, ModelSpec, Network, RateSchedule
 
 _BATCH_NORM = BatchNorm()
 
@@ -13,12 +13,14 @@ _BATCH_NORM = BatchNorm()
 # Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5
 # epochs (section 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
 _IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
-RESNET_SCHEDULE = RateSchedule(_IMAGENET_FACTORS, per_images=256, warmup_epochs=5.0)
+RESNET_SCHEDULE = RateSchedule(_IMAGENET_FACTORS, reference_batch_size=256, warmup_epochs=5.0)
 # After about 32,000 and 48,000 steps of 128 images: He et al. 2015 (arXiv:1512.03385), section 4.2.
-RESNET_CIFAR_SCHEDULE = RateSchedule(((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), whole_steps=True)
+RESNET_CIFAR_SCHEDULE = RateSchedule(
+    ((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), rounds_epochs_down=True
+)
 # At half and three quarters of 300 epochs: Huang et al. 2017 (arXiv:1608.06993), section 4.2.
 _DENSENET_CIFAR_SCHEDULE = RateSchedule(
-    ((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), whole_steps=True
+    ((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), rounds_epochs_down=True
 )
 _ALEXNET_CIFAR_SCHEDULE = RateSchedule(decay_epochs=100.0)
 
@@ -93,13 +95,13 @@ _EFFICIENTNET_B0 = _network('efficientnet_b0', BatchNorm(decay=0.99, epsilon=1e-
 # Image sizes, batch sizes and learning rates are those of published results of the original
 # program, unless a comment names another source. The first data set of a model is its default.
 CATALOG = (
-    ModelFacts('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
-    ModelFacts('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
-    ModelFacts('lenet', 'imagenet', 28, 32, 0.005, _LENET),
-    ModelFacts('lenet', 'mnist', 28, 32, 0.005, _LENET),
-    ModelFacts('mnist', 'mnist', 28, 128, 0.001, _network('lenet', units=1024)),
-    ModelFacts('alexnet', 'imagenet', 227, 512, 0.005, _network('alexnet')),
-    ModelFacts(
+    ModelSpec('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
+    ModelSpec('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
+    ModelSpec('lenet', 'imagenet', 28, 32, 0.005, _LENET),
+    ModelSpec('lenet', 'mnist', 28, 32, 0.005, _LENET),
+    ModelSpec('mnist', 'mnist', 28, 128, 0.001, _network('lenet', units=1024)),
+    ModelSpec('alexnet', 'imagenet', 227, 512, 0.005, _network('alexnet')),
+    ModelSpec(
         'alexnet',
         'cifar10',
         32,
@@ -108,25 +110,25 @@ CATALOG = (
         _network('alexnet_cifar'),
         schedule=_ALEXNET_CIFAR_SCHEDULE,
     ),
-    ModelFacts('overfeat', 'imagenet', 231, 32, 0.005, _network('overfeat')),
+    ModelSpec('overfeat', 'imagenet', 231, 32, 0.005, _network('overfeat')),
     *(
-        ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, _network('vgg', depth=depth))
+        ModelSpec(f'vgg{depth}', 'imagenet', 224, 64, 0.005, _network('vgg', depth=depth))
         for depth in (11, 16, 19)
     ),
-    ModelFacts('googlenet', 'imagenet', 224, 32, 0.005, _network('googlenet')),
+    ModelSpec('googlenet', 'imagenet', 224, 32, 0.005, _network('googlenet')),
     *(
-        ModelFacts(name, 'imagenet', 299, 32, 0.005, _network(name, _INCEPTION_BATCH_NORM))
+        ModelSpec(name, 'imagenet', 299, 32, 0.005, _network(name, _INCEPTION_BATCH_NORM))
         for name in ('inception3', 'inception3_aux', 'inception4')
     ),
     *(
-        ModelFacts(
+        ModelSpec(
             f'resnet{name}',
             'imagenet',
             224,
             64 if depth == 50 else 32,
             0.128,
             _resnet(depth, version),
-            residual=True,
+            is_residual=True,
             schedule=RESNET_SCHEDULE,
         )
         for name, depth, version in (
@@ -140,21 +142,21 @@ CATALOG = (
     ),
     # Learning rates of 0.1 for 256 images: He et al. 2015, section 3.4.
     *(
-        ModelFacts(
+        ModelSpec(
             f'official_resnet{depth}{suffix}',
             'imagenet',
             224,
             batch_size,
             0.1 * batch_size / 256,
             _official_resnet(depth, version),
-            residual=True,
-            schedule=RateSchedule(_IMAGENET_FACTORS, per_images=batch_size),
+            is_residual=True,
+            schedule=RateSchedule(_IMAGENET_FACTORS, reference_batch_size=batch_size),
         )
         for depth, batch_size in ((18, 32), (34, 32), (50, 128), (101, 32), (152, 32), (200, 32))
         for suffix, version in (('', 'v1.5'), ('_v2', 'v2.5'))
     ),
     *(
-        ModelFacts(
+        ModelSpec(
             f'resnet{depth}{suffix}',
             'cifar10',
             32,
@@ -162,14 +164,14 @@ CATALOG = (
             0.1,
             _resnet_cifar(depth, version),
             any_size=True,
-            residual=True,
+            is_residual=True,
             schedule=RESNET_CIFAR_SCHEDULE,
         )
         for depth in (20, 32, 44, 56, 110)
         for suffix, version in (('', 'v1'), ('_v2', 'v2'))
     ),
     *(
-        ModelFacts(
+        ModelSpec(
             f'densenet{depth}_k{growth_rate}{suffix}',
             'cifar10',
             32,
@@ -182,18 +184,16 @@ CATALOG = (
         for depth, growth_rate in ((40, 12), (100, 12), (100, 24))
         for suffix in ('', '_paper')
     ),
-    ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
-    ModelFacts('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),
-    ModelFacts(
-        'nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)
-    ),
+    ModelSpec('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
+    ModelSpec('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),
+    ModelSpec('nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)),
     # The original program has no published results of these models. Their learning rates are the
     # papers', scaled linearly to the batch size (Goyal et al. 2017, arXiv:1706.02677). DenseNet
     # (section 4.2): 0.1 for 256 images with SGD. EfficientNet: 0.256 (section 5.2) for 4096 images
     # (the authors' code) with RMSProp. ConvNeXt (table 5): 0.004 for 4096 images with AdamW.
-    ModelFacts('densenet121', 'imagenet', 224, 32, 0.0125, _DENSENET121),
-    ModelFacts('efficientnet_b0', 'imagenet', 224, 32, 0.002, _EFFICIENTNET_B0),
-    ModelFacts('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, _network('convnext_tiny')),
+    ModelSpec('densenet121', 'imagenet', 224, 32, 0.0125, _DENSENET121),
+    ModelSpec('efficientnet_b0', 'imagenet', 224, 32, 0.002, _EFFICIENTNET_B0),
+    ModelSpec('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, _network('convnext_tiny')),
 )
 
 # Models of the original program that this one does not have, and why.

@@ -29,7 +29,7 @@ os.environ.setdefault('KERAS_HOME', os.devnull)
 _FONTS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
 os.environ.setdefault('MPLCONFIGDIR', _FONTS.name)
 # Otherwise the first run of this process decides, and later ones with fewer towers are refused.
-THIS_PROCESS.keep({INTRA: 0})
+THIS_PROCESS.record({INTRA: 0})
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.sections import Phase
 from tf_cnn.system.signals import Stopped
-from tf_cnn.training.checkpoint_files import has_ended, latest_checkpoint
+from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -160,9 +160,9 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     record = read_result(tmp_path / 'r.json')
     assert isinstance(record, Result)
     assert (record.is_complete, len(record.step_seconds())) == (False, 1)
-    assert record.ended.exit_code == 128 + number
+    assert record.exit_status.exit_code == 128 + number
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
-    assert not has_ended(str(tmp_path))
+    assert not has_training_ended(str(tmp_path))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     after = losses(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)

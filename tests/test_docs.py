@@ -29,8 +29,8 @@ from tests.support.documents import (
 from tests.support.images import write_noise, write_photos
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.params import Params, RunFacts, find_idle, parse_argv
-from tf_cnn.planning.environment import Environment
+from tf_cnn.params import Params, RunContext, ignored_flag_warnings, parse_argv
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, ServerPlan
 from tf_cnn.system.errors import UsageError
@@ -80,7 +80,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
     if argv[0] not in DECLARATIONS:
         return None if argv[0] in MODULES else 'there is no such subcommand'
     try:
-        rest = DECLARATIONS[argv[0]].parse(argv[1:]).rest
+        rest = DECLARATIONS[argv[0]].parse(argv[1:]).run_argv
         parsed = parse_argv(MODULES['sweep'].split_hosts(rest)[0] if argv[0] == 'sweep' else rest)
         # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
@@ -96,10 +96,12 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
 def _idle(params: Params, *, alone: bool) -> list[str]:
     # Lines of clusters are those of several parameter servers, for which no flag about them is
     # idle.
-    facts = RunFacts(
-        alone=alone, residual=MODELS.find_model(params.model).residual, num_ps=0 if alone else 2
+    facts = RunContext(
+        is_single_process=alone,
+        is_residual=MODELS.find_model(params.model).is_residual,
+        num_ps=0 if alone else 2,
     )
-    return find_idle(params, facts)
+    return ignored_flag_warnings(params, facts)
 
 
 def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
@@ -120,7 +122,7 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
             return None
         plan = make_plan(
             parse_argv(fit(argv, data, outputs, keep_devices=not line.needs)).params,
-            Environment({}),
+            ProcessEnvironment({}),
         )
     except UsageError as error:
         return str(error)

@@ -17,7 +17,7 @@ from sklearn.datasets import load_sample_image
 from preprocessing import (
     RESIZE_METHODS,
     ImageOptions,
-    draw,
+    draw_random_numbers,
     parse_example,
     preprocess,
     resize_and_distort,
@@ -40,7 +40,11 @@ NUM_CLASSES = 10
 def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -> np.ndarray:
     """[times, H, W, C] uint8, an image for each session.run."""
     with tf.Graph().as_default(), open_session() as session:
-        draws = draw(position + 1, options).of_image(position) if options.training else None
+        draws = (
+            draw_random_numbers(position + 1, options).of_image(position)
+            if options.training
+            else None
+        )
         image = preprocess(tf.constant(file), tf.constant(NO_BOXES), options, position, draws)
         assert image.shape.as_list() == [options.height, options.width, options.channels]
         return np.stack([session.run(image) for _ in range(times)])
@@ -138,7 +142,7 @@ def windows(height: int, width: int, boxes: np.ndarray, count: int = 300) -> np.
     """[4, count] int: y, x, heights, widths of random crops."""
     shape = [height, width, 3]
     with tf.Graph().as_default(), open_session() as session:
-        seeds = draw(count, TRAINING).window_seeds
+        seeds = draw_random_numbers(count, TRAINING).window_seeds
         [drawn] = for_each_image(
             lambda seed: [random_window_of(tf.constant(shape), tf.constant(boxes), seed)], [seeds]
         )

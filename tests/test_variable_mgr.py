@@ -16,7 +16,7 @@ from models.networks import PlaceholderVariables
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS, Weights
-from tf_cnn.managers.all_reduce import Algorithm, by_halves, make_algorithm
+from tf_cnn.managers.all_reduce import Algorithm, halves_algorithm, make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.buckets import Packing
 from tf_cnn.training.optimizers import OptimizerStep
@@ -71,7 +71,7 @@ SYNCHRONOUS = {
     'replicated-xring': Mode('replicated', algorithm=of_spec('xring')),
     'replicated-ranges': Mode('replicated', algorithm=of_spec('psgpu:100:xring')),
     'replicated-halves': Mode(
-        'replicated', algorithm=lambda towers: by_halves(towers, [(0, len(towers) // 2)])
+        'replicated', algorithm=lambda towers: halves_algorithm(towers, [(0, len(towers) // 2)])
     ),
     'replicated-repacked': Mode(
         'replicated', algorithm=of_spec('xring'), packing=Packing(num_chunks=3)

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from models.registry import MODELS
-from tf_cnn.machine.meters import Disturbances, host_peak_bytes
-from tf_cnn.machine.surroundings import environment_facts, machine_facts
+from tf_cnn.machine.meters import NoiseMeter, host_peak_bytes
+from tf_cnn.machine.surroundings import describe_machine, library_variables
 from tf_cnn.results import sections
 from tf_cnn.results.document import SCHEMA_VERSION, Result
-from tf_cnn.results.sections import Phase, with_unknowns
-from tf_cnn.results.steps import Cause, Measured, Step, StepValues
-from tf_cnn.system.atomic import write_whole
+from tf_cnn.results.sections import Phase, partial_section
+from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
+from tf_cnn.system.atomic import write_atomically
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)
@@ -54,21 +54,21 @@ def run_steps(
     """Takes the steps (each returns the loss) of a network of this program, prints images/sec,
     writes the result.
     """
-    disturbances, steps = Disturbances(), list[Step[StepValues]]()
+    noise_meter, steps = NoiseMeter(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):
         if not number:
-            disturbances.start()
+            noise_meter.start()
         index, phase = (number + 1, Phase.TIMED) if number >= 0 else (len(steps) + 1, Phase.WARMUP)
         start = time.perf_counter()
         loss = step()
         values = StepValues(loss, steps_before=len(steps), steps_after=len(steps) + 1)
         steps.append(Step(phase, index, time.perf_counter() - start, values, start))
-    disturbance = disturbances.stop()
+    noise = noise_meter.stop()
     gaps = [
-        {Cause.OTHER: max(0.0, after.start - before.end)}
+        {PauseCause.OTHER: max(0.0, after.start - before.end)}
         for before, after in itertools.pairwise(steps)
     ]
-    run = with_unknowns(
+    run = partial_section(
         sections.RunSection,
         role='forward-only' if args.forward_only else 'training',
         variable_update='none',
@@ -89,50 +89,52 @@ def run_steps(
         **dict.fromkeys(('num_missing_shards', 'num_skipped_steps'), 0),
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
     )
-    result = _result(Measured(run, tuple(steps), (*gaps, {})), model, peer, versions, disturbance)
+    result = _result(StepLog(run, tuple(steps), (*gaps, {})), model, peer, versions, noise)
     print(f'{peer}: loss {loss:.3f}')
     print(f'total images/sec: {result.images_per_second:.2f}')
     if args.result_file:
-        write_whole(json.dumps(result.to_dict()), args.result_file)
+        write_atomically(json.dumps(result.to_dict()), args.result_file)
 
 
 def _result(
-    measured: Measured, model: str, peer: str, versions: Mapping[str, str], disturbance: Any
+    measurement: StepLog, model: str, peer: str, versions: Mapping[str, str], noise: Any
 ) -> Result:
     """Returns a result, docs/results.md; a peer does not know its costs, energy and waits."""
-    memory, machine = sections.MemorySection(host_peak_bytes(), {}), machine_facts()
+    memory, machine = sections.MemorySection(host_peak_bytes(), {}), describe_machine()
     unix_at_zero = time.time() - time.perf_counter()
     worker = sections.WorkerSection(
-        None, machine['hostname'] or '', memory, measured.columns(unix_at_zero)
+        None, machine['hostname'] or '', memory, measurement.steps_section(unix_at_zero)
     )
-    first, last = measured.steps[0].start, measured.steps[-1].end
-    start, end = (datetime.fromtimestamp(unix_at_zero + one, UTC) for one in (first, last))
+    first, last = measurement.steps[0].start, measurement.steps[-1].end
+    start, end = (datetime.fromtimestamp(unix_at_zero + offset, UTC) for offset in (first, last))
     return Result(
         schema_version=SCHEMA_VERSION,
         id=uuid.uuid4().hex,
         is_complete=True,
-        ended=sections.Ending(0, None),
+        exit_status=sections.ExitSection(0, None),
         started_at=f'{start:%Y-%m-%dT%H:%M:%SZ}',
         ended_at=f'{end:%Y-%m-%dT%H:%M:%SZ}',
         program=sections.ProgramSection(peer, None),
         command=sections.CommandSection(sys.argv[1:], {'peer': peer}, {}),
-        run=measured.run,
+        run=measurement.run,
         cluster=sections.ClusterSection('1*1', 1, 1, 0, ()),
-        model=with_unknowns(sections.ModelSection, name=model),
+        model=partial_section(sections.ModelSection, name=model),
         workers=[worker],
-        throughput=measured.throughput,
-        statistics=sections.StatisticsSection.of([step.seconds for step in measured.timed_steps]),
+        throughput=measurement.throughput,
+        statistics=sections.StatisticsSection.of(
+            [step.seconds for step in measurement.timed_steps]
+        ),
         phases=dict.fromkeys(sections.START_PHASES),
-        compute=with_unknowns(sections.ComputeSection),
+        compute=partial_section(sections.ComputeSection),
         memory=memory,
-        transfer=sections.Transfer((), 0),
-        input=with_unknowns(sections.InputSection),
-        energy=with_unknowns(sections.EnergySection),
+        transfer=sections.TransferSection((), 0),
+        input=partial_section(sections.InputSection),
+        energy=partial_section(sections.EnergySection),
         evaluations=(),
         machine=cast(
-            sections.MachineFacts, {**machine, 'versions': {**machine['versions'], **versions}}
+            sections.MachineSection, {**machine, 'versions': {**machine['versions'], **versions}}
         ),
-        environment=environment_facts(os.environ),
-        disturbance=disturbance,
+        environment=library_variables(os.environ),
+        noise=noise,
         warnings=(),
     )

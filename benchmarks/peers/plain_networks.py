@@ -22,7 +22,7 @@ class Layers:
 
     def __init__(self, *, is_training: bool) -> None:
         self.kernels: list[tf.Variable] = []
-        self.others: list[tf.Variable] = []
+        self.vectors: list[tf.Variable] = []
         self.updates: list[tf.Operation] = []
         self._is_training = is_training
 
@@ -39,7 +39,7 @@ class Layers:
     def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
         size = int(x.shape[3])
         mean, variance = (self._vector(size, start, trainable=False) for start in (0.0, 1.0))
-        found = tf.raw_ops.FusedBatchNormV3(
+        normalised = tf.raw_ops.FusedBatchNormV3(
             x=x,
             scale=self._vector(size, 1.0),
             offset=self._vector(size, 0.0),
@@ -51,10 +51,10 @@ class Layers:
         )
         if self._is_training:
             self.updates += [
-                mean.assign(found.batch_mean).op,
-                variance.assign(found.batch_variance).op,
+                mean.assign(normalised.batch_mean).op,
+                variance.assign(normalised.batch_variance).op,
             ]
-        return found.y
+        return normalised.y
 
     def dense(self, x: tf.Tensor, units: int, deviation: float = 0.01) -> tf.Tensor:
         weights = self._kernel([int(x.shape[1]), units], deviation)
@@ -67,10 +67,10 @@ class Layers:
         return self.kernels[-1]
 
     def _vector(self, size: int, value: float, *, trainable: bool = True) -> tf.Variable:
-        made = tf.Variable(tf.fill([size], value), trainable=trainable, use_resource=False)
+        variable = tf.Variable(tf.fill([size], value), trainable=trainable, use_resource=False)
         if trainable:
-            self.others.append(made)
-        return made
+            self.vectors.append(variable)
+        return variable
 
 
 def _resnet50(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:

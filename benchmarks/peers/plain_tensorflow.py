@@ -52,7 +52,7 @@ def make_step(
         else:
             # The returned loss includes weight decay, as in the program.
             loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
-            variables = [*layers.kernels, *layers.others]
+            variables = [*layers.kernels, *layers.vectors]
             gradients = tf.gradients(loss, variables)
             optimizer = tf.train.GradientDescentOptimizer(LEARNING_RATE)
             ops = [*ops, optimizer.apply_gradients(zip(gradients, variables, strict=True))]
@@ -66,8 +66,10 @@ def make_step(
 def _random_images(batch_size: int, network: PlainNetwork) -> tuple[tf.Tensor, tf.Tensor]:
     images = tf.random.uniform([batch_size, network.image_size, network.image_size, 3], -1, 1)
     labels = tf.random.uniform([batch_size], 0, network.num_classes, tf.int32)
-    kept = [tf.Variable(values, trainable=False, use_resource=True) for values in (images, labels)]
-    return kept[0].read_value(), kept[1].read_value()
+    variables = [
+        tf.Variable(values, trainable=False, use_resource=True) for values in (images, labels)
+    ]
+    return variables[0].read_value(), variables[1].read_value()
 
 
 def make_pipeline(data_dir: str, batch_size: int) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:

@@ -74,8 +74,8 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
 
         return forward
     kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
-    groups = [{'params': kernels, 'weight_decay': WEIGHT_DECAY}, {'params': others}]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+    groups = [{'params': kernels, 'weight_decay': WEIGHT_DECAY}, {'params': vectors}]
     optimizer = torch.optim.SGD(groups, measuring.LEARNING_RATE, foreach=True)
 
     def train() -> float:

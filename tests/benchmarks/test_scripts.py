@@ -69,7 +69,7 @@ def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_th
     assert products_of(by_hand) == products_of(ours)
     assert layers_of(by_hand) == layers_of(ours)
     sizes = [
-        int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.others)
+        int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.vectors)
     ]
     parameters, _ = read_table()[model, facts.data_set, facts.image_size]
     assert sum(sizes) == parameters
@@ -141,14 +141,14 @@ def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures('forget_models')
 def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
-    from models.counting import cost_of
+    from models.counting import model_cost
     from models.registry import load_model_file
 
     load_model_file(str(BENCHMARKS / 'mnist_network.py'))
     facts = MODELS.find_model('mnist_network')
     assert facts.image_size == 28
     # Two convolutions of 5x5, two dense layers, with biases.
-    assert cost_of(facts).parameters == 832 + 51_264 + 3_212_288 + 10_250
+    assert model_cost(facts).parameters == 832 + 51_264 + 3_212_288 + 10_250
 
 
 def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
@@ -158,7 +158,7 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
         resident_data.make_data(4096), batch_size=64, num_batches=120
     )
     untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0))
-    trained = {name: resident_data.train(name, experiment) for name in resident_data.WAYS}
+    trained = {name: resident_data.train(name, experiment) for name in resident_data.INPUT_METHODS}
     for name, training in trained.items():
         assert training['loss'] < untrained['loss'] / 2, name
     # The loop takes the same steps.

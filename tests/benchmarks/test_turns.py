@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 from benchmarks.peers.measuring import make_parser, run_steps
-from benchmarks.turns import print_report, take_runs, take_turns
+from benchmarks.turns import print_report, run_commands, run_in_turns
 from tests.support.outputs import refused
 from tests.support.sample_results import FAKE, environment, sizes_in
-from tf_cnn.compare.sides import read_side
+from tf_cnn.compare.sides import read_run_set
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.schema import FILE
 
@@ -27,7 +27,7 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     for name, value in environment(tmp_path, {'--batch_size=3': 'fail'}).items():
         monkeypatch.setenv(name, value)
     commands = {f'with {size}': [*FAKE, f'--batch_size={size}'] for size in (10, 12, 3)}
-    taken = take_runs(commands, 2, tmp_path / 'out')
+    taken = run_commands(commands, 2, tmp_path / 'out')
     # What failed in its first run is not repeated.
     assert sizes_in(tmp_path) == [10, 12, 3, 12, 10]
     rates = {
@@ -35,11 +35,11 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     }
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
     # compare reads the folder of a contestant.
-    assert len(read_side(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].results) == 2
-    take_runs(commands, 3, tmp_path / 'out')
+    assert len(read_run_set(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].results) == 2
+    run_commands(commands, 3, tmp_path / 'out')
     assert sorted(sizes_in(tmp_path)[5:]) == [10, 12]
     with refused(tmp_path / 'out', 'other commands'):
-        take_runs({'one': [*FAKE, '--batch_size=4']}, 3, tmp_path / 'out')
+        run_commands({'one': [*FAKE, '--batch_size=4']}, 3, tmp_path / 'out')
     capsys.readouterr()
     assert print_report(taken, [('with 12', 'with 10')]) == 1
     printed = capsys.readouterr().out.splitlines()
@@ -53,7 +53,7 @@ def test_functions_take_turns_and_three_rounds_have_an_interval(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     counting = itertools.count(1)
-    taken = take_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
+    taken = run_in_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
     assert {name: [one['s'] for one in found] for name, found in taken.items()} == {
         'a': [1, 4, 6],
         'b': [2, 3, 5],
@@ -84,9 +84,9 @@ def test_the_result_of_a_peer_can_be_compared(
         'image_size': 224,
         'role': 'forward-only',
     }
-    assert found.work == {'model': 'resnet50', **facts}
+    assert found.workload == {'model': 'resnet50', **facts}
     assert found.step_seconds().size == 12
     assert 0 < sum(found.step_seconds()) <= found.throughput.wall_seconds
     assert f'total images/sec: {found.images_per_second:.2f}' in capsys.readouterr().out
-    assert read_side(args.result_file).groups
+    assert read_run_set(args.result_file).groups
     jsonschema.Draft202012Validator(json.loads(FILE.read_text())).validate(as_json(found))

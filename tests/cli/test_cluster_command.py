@@ -14,7 +14,7 @@ from tests.support.programs import CORES, STARTED, members
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cli.cluster import make_commands
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.launch.hosts import Command, reserved_addresses, share_cores
+from tf_cnn.launch.hosts import Command, reserve_addresses, share_cores
 from tf_cnn.params import parse_argv
 
 ROOT = Path(cluster_command.__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
     params = [parse_argv(command.argv[2:]).params for command in commands]
     assert [own.graph_file for own in params] == [None, None, 'graph']
     clusters = [find_cluster(own, {}) for own in params]
-    assert [str(cluster and cluster.own) for cluster in clusters] == [
+    assert [str(cluster and cluster.own_task) for cluster in clusters] == [
         *('worker 0 (127.0.0.1:2000)', 'worker 1 (127.0.0.1:2001)', 'controller 0 (127.0.0.1:3000)')
     ]
     # No flag names parameter servers if there are none.
@@ -127,7 +127,7 @@ def test_each_worker_gets_as_many_cores() -> None:
 
 @pytest.mark.unit
 def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
-    with reserved_addresses(20) as addresses, reserved_addresses(20) as others:
+    with reserve_addresses(20) as addresses, reserve_addresses(20) as others:
         assert len({*addresses, *others}) == 40
         host, port = addresses[0].split(':')
         with socket.socket() as stranger, pytest.raises(OSError, match='in use'):

@@ -458,11 +458,16 @@ def test_settings_of_one_folder_are_compared_within_their_batch_size(
     ]
     page = summarize_collection(collect(['all'])).rows
     for row in page:
-        assert row.base
+        assert row.baseline
         same_size = [
-            other for other in page if other.traits['batch size'] == row.traits['batch size']
+            other
+            for other in page
+            if other.properties['batch size'] == row.properties['batch size']
         ]
-        assert len(same_size) == 1 or row.base.traits['batch size'] == row.traits['batch size']
+        assert (
+            len(same_size) == 1
+            or row.baseline.properties['batch size'] == row.properties['batch size']
+        )
     # Where every setting has a batch size of its own, batch sizes are compared.
     write_repeats('sizes', 100, (32, 64, 128))
     assert len({row['baseline'] for row in rows_of(capsys, 'sizes')}) == 2

@@ -34,7 +34,7 @@ def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
         'size',
     ]
     rows = [line.split() for line in lines[2:]]
-    assert [row[0] for row in rows] == [facts.name for facts in MODELS.list_facts()]
+    assert [row[0] for row in rows] == [facts.name for facts in MODELS.list_specs()]
     assert ['resnet50', 'imagenet', '25,559,081', '3.858', '224', '64'] in rows
     narrow = run_models(capsys, 'lenet')
     assert 'resnet50' not in narrow
@@ -53,7 +53,7 @@ def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> Non
         'name': 'resnet50',
         'dataset': 'imagenet',
         'parameters': 25_559_081,
-        'gflops_per_image': pytest.approx(3.858, abs=5e-4),
+        'gmacs_per_image': pytest.approx(3.858, abs=5e-4),
         'gflops_unit': '10^9 multiply-adds',
         'image_size': 224,
         'default_batch_size': 64,

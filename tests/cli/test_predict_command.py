@@ -19,8 +19,8 @@ from tf_cnn.compare.predict import (
     ERRORS,
     Prediction,
     Series,
-    crossings,
     link_bytes,
+    num_transfers,
     predict,
 )
 
@@ -145,7 +145,7 @@ def test_the_busiest_link_carries_what_the_mode_sends() -> None:
     found |= {(4, 1, 1): 300, (4, 1, 2): 150, (4, 1, 8): 75}
     for (workers, devices, servers), expected in found.items():
         assert link_bytes(100.0, workers, devices, servers) == expected
-        assert crossings(workers, servers) == (2 if workers > 1 and servers else 1)
+        assert num_transfers(workers, servers) == (2 if workers > 1 and servers else 1)
 
 
 def test_results_on_several_devices_are_measured_or_extended(

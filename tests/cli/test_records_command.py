@@ -20,7 +20,7 @@ from tests.support.images import (
 from tests.support.outputs import failed, refused
 from tf_cnn.cli import records
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.system.errors import to_install
+from tf_cnn.system.errors import install_command
 
 pytestmark = pytest.mark.graph
 
@@ -54,7 +54,7 @@ def test_without_pillow_the_command_that_installs_it_is_named(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, 'PIL', None)
-    with refused('records', to_install('pillow')):
+    with refused('records', install_command('pillow')):
         convert(photos, tmp_path)
 
 

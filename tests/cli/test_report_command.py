@@ -15,7 +15,7 @@ from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import check_warning, run_process
 from tests.support.sample_results import sample_document, write_sample
 from tf_cnn.cli import report
-from tf_cnn.system.errors import to_install
+from tf_cnn.system.errors import install_command
 
 pytestmark = pytest.mark.unit
 
@@ -104,7 +104,7 @@ def test_a_missing_extra_is_named(
     results: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with refused(name, to_install(name)):
+    with refused(name, install_command(name)):
         report.main([str(results)])
 
 

@@ -13,7 +13,7 @@ from tests.support.outputs import check_line, refused
 from tests.support.sample_results import created, failed_run, plan_of, sample_record, starter
 from tf_cnn.cli.sweep import main, run_plan
 from tf_cnn.results.document import Failure, Result
-from tf_cnn.sweep.sweep_file import shipped
+from tf_cnn.sweep.sweep_file import list_shipped_sweeps
 from tf_cnn.sweep.texts import result_table
 
 ROOT = Path(tf_cnn.cli.sweep.__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def test_the_sweeps_that_come_with_the_program_are_listed(
 ) -> None:
     assert main(['--help']) == 0
     text = ' '.join(capsys.readouterr().out.split())
-    assert ', '.join(shipped()) in text
+    assert ', '.join(list_shipped_sweeps()) in text
 
 
 @pytest.mark.unit

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.programs import Relay
 from tf_cnn.cluster.failure_detector import FailureWatch
-from tf_cnn.cluster.rendezvous import Membership, Rendezvous
+from tf_cnn.cluster.rendezvous import Rendezvous, TrainingGroup
 from tf_cnn.cluster.topology import Cluster, Task, Timeout
 
 DEADLINE_SECS = 60.0
@@ -36,7 +36,7 @@ class Member:
     target: str
     incarnation: int
 
-    def join(self, timeout: Timeout = PATIENT, step: int | None = None) -> 'Future[Membership]':
+    def join(self, timeout: Timeout = PATIENT, step: int | None = None) -> 'Future[TrainingGroup]':
         return begin(self.rendezvous.join, {'step': step, 'end': None}, timeout)
 
 
@@ -85,7 +85,7 @@ class LocalCluster:
         return Cluster(hosts['ps'], hosts['worker'], job, int(index), 'the flags')
 
     def task(self, name: str) -> Task:
-        return self.cluster(name).own
+        return self.cluster(name).own_task
 
     def start(self, name: str) -> Member:
         """Starts a task; if it was started before, a new process replaces it."""
@@ -93,8 +93,8 @@ class LocalCluster:
         server = server_of(name, self._num_starts[name])
         self._num_starts[name] += 1
         self.relays[name].lead_to(server.target.removeprefix('grpc://'))
-        rendezvous = Rendezvous(cluster, together=self._together, settings={})
-        return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own))
+        rendezvous = Rendezvous(cluster, is_synchronous=self._together, settings={})
+        return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own_task))
 
     def stop(self, name: str) -> None:
         """Makes the task stop answering."""
@@ -188,7 +188,7 @@ def introduce(members: dict[str, Member]) -> None:
             rendezvous.compare_settings(rendezvous.entries() or {}, rendezvous.incarnations())
 
 
-def join_all(members: dict[str, Member]) -> list[Membership]:
+def join_all(members: dict[str, Member]) -> list[TrainingGroup]:
     introduce(members)
     futures = [member.join() for name, member in members.items() if name.startswith('worker')]
     return [result(future) for future in futures]

@@ -23,7 +23,7 @@ from tests.cluster.local_cluster import (
 from tests.support.outputs import check_line, failed
 from tf_cnn.cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
 from tf_cnn.cluster.serve import serve
-from tf_cnn.cluster.server import Health
+from tf_cnn.cluster.server import LivenessProbe
 from tf_cnn.cluster.topology import Task, Timeout
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -37,7 +37,7 @@ def test_only_tasks_that_are_there_answer() -> None:
             for index, end in enumerate((mute, silent))
         ]
         # One accepts connections and says nothing, at the other nobody listens.
-        assert Health().incarnations(tasks) == dict.fromkeys(tasks)
+        assert LivenessProbe().incarnations(tasks) == dict.fromkeys(tasks)
 
 
 class Detecting:
@@ -90,7 +90,7 @@ def test_a_task_that_failed_is_named_with_its_reason(
     cluster = make_cluster(2)
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
-    members[name].rendezvous.end(143, 'stopped by SIGTERM')
+    members[name].rendezvous.record_exit(143, 'stopped by SIGTERM')
     if has_gone:
         cluster.stop(name)
     failure = detecting.failure()
@@ -108,7 +108,7 @@ def test_a_task_that_has_ended_well_is_not_missed_nor_one_that_nobody_watches(
     if is_stopped:
         detecting.watch.stop()
     else:
-        members['worker 1'].rendezvous.end(0)
+        members['worker 1'].rendezvous.record_exit(0)
     cluster.stop('worker 1')
     if is_stopped:
         detecting.watch.join(DEADLINE_SECS)
@@ -249,12 +249,12 @@ def test_a_server_ends_when_all_workers_have_ended_and_reports_why_one_failed(
     cluster = make_cluster(together=together)
     members = cluster.start_all()
     serving = begin_serving(members['ps 0'])
-    members['worker 1'].rendezvous.end(0)
+    members['worker 1'].rendezvous.record_exit(0)
     assert_waits(serving)
-    members['worker 0'].rendezvous.end(77, 'the disk is full')
+    members['worker 0'].rendezvous.record_exit(77, 'the disk is full')
     with failed(cluster.task('worker 0'), '77', 'the disk is full'):
         result(serving)
-    members['worker 0'].rendezvous.end(0)
+    members['worker 0'].rendezvous.record_exit(0)
     serve(members['ps 0'].rendezvous, PATIENT, 0.0, print)
 
 
@@ -268,7 +268,7 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
     server = cluster.start('ps 1')
     serving = begin_serving(server)
     for name in ('worker 0', 'worker 1'):
-        old[name].rendezvous.end(1, 'ps 1 was lost')
+        old[name].rendezvous.record_exit(1, 'ps 1 was lost')
         cluster.stop(name)
     assert_waits(serving)
     members = {
@@ -277,7 +277,7 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
     }
     join_all(members)
     for name in ('worker 0', 'worker 1'):
-        members[name].rendezvous.end(0)
+        members[name].rendezvous.record_exit(0)
     result(serving)
 
 
@@ -295,7 +295,7 @@ def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster:
     join_all(members)
     serving = begin_serving(members['ps 1'])
     cluster.stop(lost)
-    members['worker 0'].rendezvous.end(1, f'{lost} was lost')
+    members['worker 0'].rendezvous.record_exit(1, f'{lost} was lost')
     with failed(lost):
         result(serving)
 
@@ -316,5 +316,5 @@ def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_los
     again = begin_serving(members['ps 0'])
     assert_waits(again)
     for name in ('worker 0', 'worker 1'):
-        cluster.start(name).rendezvous.end(0)
+        cluster.start(name).rendezvous.record_exit(0)
     result(again)

@@ -18,11 +18,11 @@ from tests.support.machines import (
 )
 from tests.support.outputs import refused
 from tf_cnn.cluster.environments import (
-    environment_of_runs,
+    environment_for_runs,
     expand_counts,
     expand_nodes,
-    find_unjoined,
-    without_clusters,
+    find_rank_variables,
+    remove_cluster_variables,
 )
 from tf_cnn.cluster.topology import Cluster
 
@@ -68,7 +68,7 @@ def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
         cluster = found(slurm_step(rank), num_ps=2)
         job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
         assert cluster == Cluster(SLURM_HOSTS[:2], SLURM_HOSTS[2:], job, index, 'Slurm')
-        assert cluster.own.host == SLURM_HOSTS[rank]
+        assert cluster.own_task.host == SLURM_HOSTS[rank]
         # srun numbers its tasks for MPI, too.
         assert (
             found(slurm_step(rank, PMI_RANK=str(rank), PMI_SIZE='5', PMI_FD='9'), num_ps=2)
@@ -129,7 +129,7 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
         SLURM_STEP_TASKS_PER_NODE='1(x3)',
         SLURM_DISTRIBUTION='cyclic',
     )
-    assert str(found(environ).own) == 'worker 0 (gpu02:10448)'
+    assert str(found(environ).own_task) == 'worker 0 (gpu02:10448)'
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_task_counts_are_read_as_slurm_writes_them(text: str, counts: list[int])
 
 def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback_and_derive_the_same_port() -> None:
     clusters = [found(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
-    assert [str(cluster.own) for cluster in clusters] == [
+    assert [str(cluster.own_task) for cluster in clusters] == [
         *('ps 0 (127.0.0.1:4000)', 'worker 0 (127.0.0.1:4001)', 'worker 1 (127.0.0.1:4002)')
     ]
     assert {cluster.source for cluster in clusters} == {'Open MPI'}
@@ -212,7 +212,7 @@ def test_without_a_namespace_a_port_is_asked_for() -> None:
     del environ['PMIX_NAMESPACE']
     with refused('OMPI_COMM_WORLD_RANK=0', '--cluster_port='):
         find(environ)
-    assert found(environ, cluster_port=4000).own.host == '127.0.0.1:4000'
+    assert found(environ, cluster_port=4000).own_task.host == '127.0.0.1:4000'
 
 
 NUMBERS = ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')
@@ -261,7 +261,9 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
     assert '--ps_hosts' not in str(error.value)
     with refused(own, *HOSTS_TO_WRITE):
         find(environ)
-    assert str(found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE).own) == 'worker 1 (b:1)'
+    assert (
+        str(found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE).own_task) == 'worker 1 (b:1)'
+    )
 
 
 # ---- alone ---------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ def test_what_numbers_a_process_that_runs_alone_is_named(
     environ: dict[str, str], named: str | None
 ) -> None:
     assert find(environ) is None
-    told = find_unjoined(environ)
+    told = find_rank_variables(environ)
     assert (told or '').startswith(named or '')
     assert bool(told) == bool(named)
 
@@ -312,7 +314,7 @@ def test_a_command_that_starts_runs_is_not_started_several_times(
     environ: dict[str, str], named: str
 ) -> None:
     with refused(named, 'sweep'):
-        environment_of_runs(environ, 'sweep')
+        environment_for_runs(environ, 'sweep')
 
 
 def test_runs_of_a_command_inherit_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,9 +324,9 @@ def test_runs_of_a_command_inherit_no_rank(capsys: pytest.CaptureFixture[str]) -
         'JOB_COMPLETION_INDEX': '2',
         'LANG': 'C',
     }
-    left = environment_of_runs(environ, 'sweep')
-    assert left == without_clusters(environ)
-    assert find_unjoined(left) is None
+    left = environment_for_runs(environ, 'sweep')
+    assert left == remove_cluster_variables(environ)
+    assert find_rank_variables(left) is None
     assert left['LANG'] == 'C'
     line, *more = capsys.readouterr().err.splitlines()
     assert not more

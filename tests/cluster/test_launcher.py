@@ -32,7 +32,7 @@ from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.launch.agent import ANSWER, hello
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.ssh import Reach, SshHost, connections
+from tf_cnn.launch.ssh import SshHost, SshTarget, connections
 from tf_cnn.system.errors import RunError
 
 pytestmark = pytest.mark.distributed
@@ -369,9 +369,9 @@ def reached_by(script: str, folder: Path) -> Iterator[SshHost]:
     ssh = folder / 'ssh'
     ssh.write_text(f'#!/bin/sh\n{script}')
     ssh.chmod(0o700)
-    with connections(['somewhere'], Reach((str(ssh),), sys.executable, str(ROOT), str(folder))) as (
-        host,
-    ):
+    with connections(
+        ['somewhere'], SshTarget((str(ssh),), sys.executable, str(ROOT), str(folder))
+    ) as (host,):
         yield host
 
 

@@ -23,7 +23,7 @@ from tests.cluster.local_cluster import (
     result,
 )
 from tests.support.outputs import failed, refused
-from tf_cnn.cluster.rendezvous import NOTHING, Membership, Rendezvous
+from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, Rendezvous, TrainingGroup
 from tf_cnn.cluster.server import KeyValueStore
 from tf_cnn.cluster.topology import Cluster, Task
 
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Make) -> None:
     cluster = make_cluster(sum(name.startswith('ps') for name in order))
     members: dict[str, Member] = {}
-    futures: dict[str, Future[Membership]] = {}
+    futures: dict[str, Future[TrainingGroup]] = {}
     for name in order:
         assert not any(future.done() for future in futures.values())
         members[name] = cluster.start(name)
@@ -49,7 +49,7 @@ def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster:
     memberships = [result(future) for future in futures.values()]
     incarnations = {str(cluster.task(name)): member.incarnation for name, member in members.items()}
     workers = [members[name].incarnation for name in ('worker 0', 'worker 1')]
-    assert memberships == [Membership(incarnations, workers, {'step': 10, 'end': None})] * 2
+    assert memberships == [TrainingGroup(incarnations, workers, {'step': 10, 'end': None})] * 2
 
 
 def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
@@ -59,7 +59,7 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
     old = cluster.start_all()
     (before, _) = join_all(old)
     new = {}
-    joining: dict[str, Future[Membership]] = {}
+    joining: dict[str, Future[TrainingGroup]] = {}
     # The task with the store in the middle: until then the store is that of the old processes.
     for name in ('worker 1', 'ps 0', 'worker 0', 'ps 1'):
         assert not any(future.done() for future in joining.values())
@@ -70,7 +70,7 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
         # The others have not ended yet, and say how they do.
         for other, member in old.items():
             if other not in new:
-                member.rendezvous.end(1, f'{name} was lost')
+                member.rendezvous.record_exit(1, f'{name} was lost')
     introduce(new)
     after = result(joining['worker 0'])
     assert after == result(joining['worker 1']) != before
@@ -100,7 +100,7 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     (first, _) = join_all(members)
-    assert first.members == {str(cluster.task('ps 0')): members['ps 0'].incarnation}
+    assert first.required_incarnations == {str(cluster.task('ps 0')): members['ps 0'].incarnation}
     restarts = {0}
     for _ in range(2):
         cluster.stop('worker 0')
@@ -133,21 +133,21 @@ def test_all_tasks_that_did_not_answer_are_named_and_no_others(
         await_answer(member.rendezvous, cluster.task(name))
     with failed('--connect_timeout_secs=1', cluster.task('worker 0')) as error:
         result(member.join(SOON))
-    assert str(member.rendezvous.cluster.own) not in str(error.value)
+    assert str(member.rendezvous.cluster.own_task) not in str(error.value)
 
 
 def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_cluster: Make) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
     rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')
-    members['worker 1'].rendezvous.end(1, 'no space left')
+    members['worker 1'].rendezvous.record_exit(1, 'no space left')
     entries = rendezvous.entries() or {}
     # It may not have gone yet.
     for incarnation in (None, members['worker 1'].incarnation):
-        ends = rendezvous.ends(entries, {**rendezvous.incarnations(), task: incarnation})
+        ends = rendezvous.exits(entries, {**rendezvous.incarnations(), task: incarnation})
         assert (ends[task].exit_code, ends[task].reason) == (1, 'no space left')
     cluster.start('worker 1')
-    assert task not in rendezvous.ends(entries, rendezvous.incarnations())
+    assert task not in rendezvous.exits(entries, rendezvous.incarnations())
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])
@@ -157,10 +157,10 @@ def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
     cluster = make_cluster(num_ps, 3 - num_ps)
     members = cluster.start_all()
     (_, keeper), (_, leaving), (lost, _) = members.items()
-    keeper.rendezvous.end(0)
-    leaving.rendezvous.end(0)
-    result(begin(leaving.rendezvous.stay_for_others))
-    staying = begin(keeper.rendezvous.stay_for_others)
+    keeper.rendezvous.record_exit(0)
+    leaving.rendezvous.record_exit(0)
+    result(begin(leaving.rendezvous.wait_for_other_tasks))
+    staying = begin(keeper.rendezvous.wait_for_other_tasks)
     assert_waits(staying)
     cluster.stop(lost)
     result(staying)
@@ -183,20 +183,20 @@ def test_a_process_with_other_settings_is_refused_by_a_cluster_that_is_running_w
         cluster.stop('worker 1')
         cluster.start('worker 1')
         stranger = Rendezvous(
-            cluster.cluster('worker 1'), together=False, settings={'worker_hosts': 'a:1'}
+            cluster.cluster('worker 1'), is_synchronous=False, settings={'worker_hosts': 'a:1'}
         )
     else:
         # It believes that it trains alone with these parameter servers.
         ps_hosts = tuple(cluster.task(name).host for name in ('ps 0', 'ps 1'))
         own = Cluster(ps_hosts, (serving_alone({'ps': list(ps_hosts)}),), 'worker', 0, 'the flags')
-        stranger = Rendezvous(own, together=True, settings={})
-    with refused(str(stranger.cluster.own), '--worker_hosts'):
-        stranger.join(NOTHING, PATIENT)
+        stranger = Rendezvous(own, is_synchronous=True, settings={})
+    with refused(str(stranger.cluster.own_task), '--worker_hosts'):
+        stranger.join(NO_RESUME_POINT, PATIENT)
     # It does not end as if it were a worker of this cluster.
-    stranger.end(2, 'refused')
+    stranger.record_exit(2, 'refused')
     chief = members['worker 0'].rendezvous
     found, entries = chief.incarnations(), chief.entries() or {}
-    assert not chief.ends(entries, found)
+    assert not chief.exits(entries, found)
     chief.compare_settings(entries, found)
     assert result(members['worker 0'].join()) == generation
 
@@ -208,20 +208,20 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
 ) -> None:
     cluster = make_cluster()
     # It takes itself for a task of this cluster, and listens at another address.
-    impostor = Rendezvous(cluster.cluster(name), together=True, settings={})
+    impostor = Rendezvous(cluster.cluster(name), is_synchronous=True, settings={})
     impostor._own_server = Task('worker', 0, serving_alone({}))
-    joining = None if joins_first else begin(impostor.join, NOTHING, PATIENT)
+    joining = None if joins_first else begin(impostor.join, NO_RESUME_POINT, PATIENT)
     if joining:
         assert_waits(joining)
     members = cluster.start_all()
     (generation, _) = join_all(members) if joins_first else (None, None)
     with refused(f"{name}'s address {cluster.task(name).host} is another process", '--task_index'):
-        result(joining or begin(impostor.join, NOTHING, PATIENT))
-    impostor.end(2, 'refused')
-    impostor.stay_for_others(all_will_end=True)
+        result(joining or begin(impostor.join, NO_RESUME_POINT, PATIENT))
+    impostor.record_exit(2, 'refused')
+    impostor.wait_for_other_tasks(all_will_end=True)
     chief = members['worker 0'].rendezvous
     entries = chief.entries() or {}
-    assert not chief.ends(entries, chief.incarnations())
+    assert not chief.exits(entries, chief.incarnations())
     chief.compare_settings(entries, chief.incarnations())
     assert generation in (None, *join_all(members))
 
@@ -232,7 +232,7 @@ def test_a_worker_that_took_all_steps_belongs_to_the_next_training_when_it_is_st
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     join_all(members)
-    members['worker 1'].rendezvous.end(0)
+    members['worker 1'].rendezvous.record_exit(0)
     with failed():
         result(cluster.start('worker 1').join(SOON))
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.outputs import refused
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.launch.roster import lay_out, read_host_file, read_hosts_flag
+from tf_cnn.launch.roster import lay_out_tasks, read_host_file, read_hosts_flag
 from tf_cnn.params import parse_argv
 
 pytestmark = pytest.mark.unit
@@ -114,7 +114,7 @@ def test_files_without_hosts_are_refused(content: bytes | None, fact: str, tmp_p
 def test_workers_fill_the_slots_and_servers_go_round(
     hosts: str, workers: int | None, num_ps: int, controllers: int, expected: list[str]
 ) -> None:
-    layout = lay_out(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)
+    layout = lay_out_tasks(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)
     assert [
         ' '.join(f'{job}{index}' for job, index in here) for here in layout.values()
     ] == expected
@@ -126,7 +126,7 @@ def test_workers_fill_the_slots_and_servers_go_round(
 )
 def test_workers_without_a_slot_are_refused(hosts: str, workers: int, facts: list[str]) -> None:
     with refused(*facts):
-        lay_out(read_hosts_flag(hosts), '--hosts', workers, 1, 0)
+        lay_out_tasks(read_hosts_flag(hosts), '--hosts', workers, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
         cluster = find_cluster(params, {})
         assert cluster
         assert f'{cluster.job} {cluster.index}' == role
-        assert cluster.own.host.partition(':')[0] == host.rpartition('@')[2]
+        assert cluster.own_task.host.partition(':')[0] == host.rpartition('@')[2]
         assert params.graph_file == ('the graph' if cluster.is_chief else None)
     assert not list(tmp_path.iterdir())
 

@@ -19,7 +19,7 @@ from tests.support.machines import (
     tf_config,
 )
 from tests.support.outputs import refused
-from tf_cnn.cluster.discovery import as_evaluator, find_cluster
+from tf_cnn.cluster.discovery import evaluator_params, find_cluster
 from tf_cnn.params import Params, make_params
 
 pytestmark = pytest.mark.unit
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.unit
 )
 def test_in_tf_config_the_chief_is_the_first_worker(job: str, index: int | str, own: str) -> None:
     cluster = found(tf_config(job, index, **TF_JOB))
-    assert str(cluster.own) == own
+    assert str(cluster.own_task) == own
     assert cluster.source == 'TF_CONFIG'
     assert cluster.worker_hosts == (*TF_JOB['chief'], *TF_JOB['worker'])
     assert cluster.ps_hosts == tuple(TF_JOB['ps'])
@@ -143,7 +143,7 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: s
     training = make_params(
         eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9, num_epochs=90, **given
     )
-    params = as_evaluator(training, environ)
+    params = evaluator_params(training, environ)
     # The length of the training is not how much is evaluated.
     assert params.num_epochs is None
     assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (
@@ -153,23 +153,25 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: s
     )
     assert find_cluster(params, environ) is None
     assert (
-        as_evaluator(
+        evaluator_params(
             make_params(eval=True, eval_interval_secs=3, **given), environ
         ).eval_interval_secs
         == 3
     )
     with refused('TF_CONFIG', '--train_dir'):
-        as_evaluator(Params(), environ)
+        evaluator_params(Params(), environ)
 
 
 @pytest.mark.parametrize('flags', [{'job_name': 'worker', **HOSTS}, HOSTS, {'job_name': 'ps'}])
 def test_an_evaluator_cannot_have_the_role_of_another_task(flags: dict[str, Any]) -> None:
     with refused('TF_CONFIG', 'evaluator', *(f'--{name}={value}' for name, value in flags.items())):
-        as_evaluator(make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB))
+        evaluator_params(
+            make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB)
+        )
 
 
 @pytest.mark.parametrize(
     'environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}]
 )
 def test_only_an_evaluator_has_its_flags_changed(environ: Mapping[str, str]) -> None:
-    assert as_evaluator(Params(), environ) == Params()
+    assert evaluator_params(Params(), environ) == Params()

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.machines import FLAGS, PS, WORKERS, controlled
 from tests.support.outputs import check_line
-from tf_cnn.cluster.rendezvous import find_difference, settings_of
+from tf_cnn.cluster.rendezvous import find_difference, shared_settings
 from tf_cnn.cluster.topology import Cluster, Task, public_hosts
 from tf_cnn.params import make_params
-from tf_cnn.params.table import SPECS, flags_to_agree_on
+from tf_cnn.params.table import SPECS, shared_flags
 
 pytestmark = pytest.mark.unit
 
@@ -33,11 +33,11 @@ def test_workers_of_a_controller_serve_it() -> None:
     workers = tuple(Task('worker', index, host) for index, host in enumerate(WORKERS))
     for own in (*workers, Task('controller', 0, '10.0.0.9:2222')):
         cluster = controlled(own.job, own.index)
-        assert cluster.own == own
+        assert cluster.own_task == own
         assert (cluster.servers, cluster.store_task) == (workers, workers[0])
-        assert cluster.tasks == (*workers, *cluster.trainers)
+        assert cluster.tasks == (*workers, *cluster.training_tasks)
         assert cluster.spec == {'worker': list(WORKERS), 'controller': ['10.0.0.9:2222']}
-        assert (cluster.serves, cluster.is_chief) == (own in workers, own not in workers)
+        assert (cluster.is_server, cluster.is_chief) == (own in workers, own not in workers)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
             ('8 training images', '7 training images'),
         ),
         (
-            settings_of(CLUSTER, {}),
-            settings_of(dataclasses.replace(CLUSTER, worker_hosts=('b:1',)), {}),
+            shared_settings(CLUSTER, {}),
+            shared_settings(dataclasses.replace(CLUSTER, worker_hosts=('b:1',)), {}),
             (f'--worker_hosts={",".join(WORKERS)}', '--worker_hosts=b:1'),
         ),
     ],
@@ -111,12 +111,12 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks(
 
 
 def test_a_server_compares_only_what_it_has_and_what_concerns_one_process_may_differ() -> None:
-    worker = flags_to_agree_on(make_params(model='lenet', num_batches=7), serves=False)
+    worker = shared_flags(make_params(model='lenet', num_batches=7), serves=False)
     assert (
-        find_difference({'ps 0': flags_to_agree_on(make_params(), serves=True), 'worker 0': worker})
+        find_difference({'ps 0': shared_flags(make_params(), serves=True), 'worker 0': worker})
         is None
     )
-    apart = flags_to_agree_on(make_params(cross_replica_sync=False), serves=True)
+    apart = shared_flags(make_params(cross_replica_sync=False), serves=True)
     assert find_difference({'ps 0': apart, 'worker 0': worker})
     shared = {
         'model',

@@ -64,17 +64,17 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
         'is_synthetic': True,
         'image_size': None,
     }
-    assert record.work == {**expected, 'role': 'training'}
+    assert record.workload == {**expected, 'role': 'training'}
     assert record.run.batch_size == 32
     assert record.run.data_format == 'NCHW'
     assert record.run.device == 'gpu'
     assert record.throughput.jitter == 0.4
     assert record.machine['versions'] == {'tensorflow': '1.13'}
-    assert dict(record.setting)['variable_update'] == 'parameter_server'
+    assert dict(record.non_default_settings)['variable_update'] == 'parameter_server'
 
 
 def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
-    assert 'tf32' not in one(a_log()).facts
+    assert 'tf32' not in one(a_log()).settings
     added = BANNER.replace(
         'NCHW', 'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16'
     )
@@ -83,7 +83,7 @@ def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
         'fp16',
     )
     added = BANNER.replace('NCHW', f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}')
-    facts = one(a_log(banner=added)).facts
+    facts = one(a_log(banner=added)).settings
     assert (facts['data_format'], facts['precision'], facts['tf32']) == ('NCHW', 'fp32', True)
 
 
@@ -126,8 +126,8 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize('change', DECORATIONS.values(), ids=DECORATIONS)
 def test_a_log_is_read_whatever_stands_around_its_lines(change: Callable[[str], str]) -> None:
     expected, found = one(a_log()), one(change(a_log()))
-    assert found.work == expected.work
-    assert found.setting == expected.setting
+    assert found.workload == expected.workload
+    assert found.non_default_settings == expected.non_default_settings
     assert found.images_per_second == expected.images_per_second
     assert (found.throughput.jitter, found.shape) == (0.4, '2*2')
 

@@ -30,7 +30,7 @@ from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.runner import Starter
+from tf_cnn.sweep.runner import Runner
 
 pytestmark = pytest.mark.unit
 
@@ -290,7 +290,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     for name in ('before', 'after'):
         plan = plan_of(tmp_path, text)
         folder = Folder(tmp_path / name)
-        folder.create(plan)
+        folder.create_for_plan(plan)
         for number, one in enumerate(plan.configurations):
             path = folder.results / f'{one.id}.1.json'
             if number == 2:
@@ -308,7 +308,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
                 },
                 cluster={'num_workers': one.shape.workers, 'num_ps': one.shape.num_ps},
             )
-        assert run_plan(plan, folder, Starter(())) == 1
+        assert run_plan(plan, folder, Runner(())) == 1
         folders.append(str(folder.path))
     table = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()]
     speed_ups = [cells[4].strip() for cells in table[2 : 2 + 5]]
@@ -317,7 +317,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone.rows] == speed_ups
     assert (speed_ups[0], speed_ups[3]) == ('1.00', '1.00')
     both = summarize_collection(collect(folders))
-    assert [row.traits['folder'] for row in both.rows] == [folders[0]] * 5 + [folders[1]] * 5
+    assert [row.properties['folder'] for row in both.rows] == [folders[0]] * 5 + [folders[1]] * 5
     assert len({row.label for row in both.rows}) == 10
     assert [row.speed_up for row in both.rows[:5]] == [row.speed_up for row in alone.rows]
     assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]
@@ -401,7 +401,7 @@ def test_page_and_sweep_conclude_what_compare_concludes(
     modes = '["independent", "parameter_server", "replicated"]'
     plan = plan_of(tmp_path, f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n')
     folder = Folder(tmp_path / 'modes')
-    folder.create(plan)
+    folder.create_for_plan(plan)
     disturbed = [{'code': 'machine_loaded', 'text': 'other processes used 90 % of the cores'}]
     for one, rate in zip(plan.configurations, rates, strict=True):
         for number in range(1, runs + 1):
@@ -416,7 +416,7 @@ def test_page_and_sweep_conclude_what_compare_concludes(
     assert tf_cnn_benchmarks.main(['compare', str(folder.results), '--format=json']) == 0
     found = json.loads(capsys.readouterr().out)['rows']
     assert [row['verdict'] for row in found] == [None, *verdicts]
-    assert run_plan(plan, folder, Starter(())) == 0
+    assert run_plan(plan, folder, Runner(())) == 0
     lines = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()[:5]]
     column = [cell.strip() for cell in lines[0]].index('verdict')
     assert [cells[column].strip() for cells in lines[2:]] == ['baseline', *verdicts]

@@ -15,7 +15,13 @@ from tests.support.sample_results import (
     step_seconds,
 )
 from tf_cnn.compare.ratios import estimate
-from tf_cnn.compare.report_rows import Summary, answers, names_of, number, summarize_collection
+from tf_cnn.compare.report_rows import (
+    Summary,
+    describe_fastest,
+    format_number,
+    name_settings,
+    summarize_collection,
+)
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Failure, Result
 
@@ -33,7 +39,7 @@ def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others
             for size, rate, changes in ((64, 100, of_first), (32, second, {}), (16, 50, {}))
             for repeat in range(runs)
         ]
-        (found,) = answers(summary_of(*results).shown)
+        (found,) = describe_fastest(summary_of(*results).shown)
         return found
 
     assert answer(80).startswith('batch 64 leads with ')
@@ -64,7 +70,7 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     summary = summary_of(sample_record(flags={'optimizer': 'sgd'}), record_of(other))
     assert len(summary.rows) == 2
     assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
-    assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
+    assert [row.properties['machine'] for row in summary.rows] == ['alpha', 'beta']
 
 
 def test_runs_that_differ_in_what_changes_no_step_are_one_row_with_the_interval_of_their_mean() -> (
@@ -103,7 +109,7 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
         failed_run(model='resnet50', shape='1*2'),
         failed_run('other.json', model='resnet50'),
     )
-    failures[0].command.given = {'model': '--model=resnet50'}
+    failures[0].command.given_flags = {'model': '--model=resnet50'}
     summary = summary_of(
         sample_record(flags={'variable_update': 'parameter_server'}), failures=failures
     )
@@ -111,7 +117,7 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
     assert not any(label.startswith('#') for label in labels)
     assert ['resnet50' in label for label in labels] == [False, True, True]
     # The default.
-    assert summary.rows[1].traits['variable_update'] == 'parameter_server'
+    assert summary.rows[1].properties['variable_update'] == 'parameter_server'
 
 
 def test_speed_ups_are_within_one_model() -> None:
@@ -123,7 +129,7 @@ def test_speed_ups_are_within_one_model() -> None:
     summary = summary_of(*results)
     assert [row.speed_up for row in summary.rows] == pytest.approx([1, 2, 1, 2])
     # As they were measured.
-    assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*2', '1*1', '1*2']
+    assert [row.properties['W*G+P'] for row in summary.rows] == ['1*1', '1*2', '1*1', '1*2']
 
 
 def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered() -> None:
@@ -138,7 +144,7 @@ def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered
         }
         for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
     ]
-    assert names_of(settings, columns) == [
+    assert name_settings(settings, columns) == [
         'lenet · batch 32',
         'lenet · batch 64',
         'resnet50 · batch 64',
@@ -148,7 +154,7 @@ def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered
         for end in 'ab'
         for shape in ('1*1', '1*2')
     ]
-    names = names_of(long, ('model', 'W*G+P', 'path'))
+    names = name_settings(long, ('model', 'W*G+P', 'path'))
     assert len(set(names)) == 4
     assert [name.split()[0] for name in names] == ['#1', '#2', '#3', '#4']
     assert max(map(len, names)) < 60
@@ -173,13 +179,13 @@ def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
         for sync in ('true', 'false')
         for staged in ('false', 'true')
     ]
-    names = names_of(settings, [*settings[0]])
+    names = name_settings(settings, [*settings[0]])
     assert names[:4] == ['lenet · sync · not staged', 'lenet · sync · staged', *names[2:4]]
     assert names[2:4] == ['lenet · async · not staged', 'lenet · async · staged']
     # Also where a long value differs only at its end.
     paths = [f'/{"data/" * 20}{name}' for name in ('imagenet', 'flowers')]
     settings = [{**row, 'data_dir': path} for row in settings for path in paths]
-    for name, row in zip(names_of(settings, [*settings[0]]), settings, strict=True):
+    for name, row in zip(name_settings(settings, [*settings[0]]), settings, strict=True):
         assert ('async' in name, 'not staged' in name) == (
             row['cross_replica_sync'] == 'false',
             row['staged_vars'] == 'false',
@@ -199,7 +205,7 @@ def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
     ],
 )
 def test_numbers_have_four_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
@@ -210,4 +216,4 @@ def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
     assert len(summary.rows) == 1
     other = summary_of(old, sample_record(seed=2, flags={'xla': True}))
     assert 'xla' in other.columns
-    assert [row.traits['xla'] for row in other.rows] == ['false', 'true']
+    assert [row.properties['xla'] for row in other.rows] == ['false', 'true']

@@ -5,7 +5,14 @@ import re
 
 import pytest
 
-from tf_cnn.results.tables import Table, TableColumn, abbreviate, as_csv, print_table, printable
+from tf_cnn.results.tables import (
+    Table,
+    TableColumn,
+    abbreviate,
+    as_csv,
+    escape_unprintable,
+    print_table,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -145,6 +152,6 @@ def test_results_without_a_row_print_the_notes_or_nothing(
 
 
 def test_text_from_files_cannot_change_the_terminal_and_of_many_names_three_are_shown() -> None:
-    assert printable('a\x1b[31m\nb ü') == 'a\\x1b[31m\\nb ü'
+    assert escape_unprintable('a\x1b[31m\nb ü') == 'a\\x1b[31m\\nb ü'
     assert abbreviate(['a', 'b', 'c']) == 'a, b, c'
     assert abbreviate(list('abcde')) == 'a, b, c and 2 more'

@@ -31,9 +31,9 @@ from tests.support.outputs import check_line, failed, refused
 from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.framing import WalkedShards, walk_shards
+from tf_cnn.inputs.framing import ScanSummary, scan_shards
 from tf_cnn.inputs.shard_check import first_fault
-from tf_cnn.run.process import check_lengths
+from tf_cnn.run.process import check_record_lengths
 
 pytestmark = pytest.mark.graph
 
@@ -163,7 +163,7 @@ def test_a_fault_is_found_named_and_counted(
     paths = [str(path) for path in shards]
     assert first_fault(paths, 4, deadline_secs=60) == line
     # Without reading the records.
-    assert walk_shards(paths, deadline_secs=60).fault == (
+    assert scan_shards(paths, deadline_secs=60).fault == (
         line if kind in ('cut short', 'not TFRecords') else None
     )
 
@@ -180,7 +180,7 @@ def test_a_shard_that_was_written_with_compression_is_said_to_be_compressed(
     with tf.io.TFRecordWriter(str(shards[0]), options) as writer:
         for record in data:
             writer.write(record)
-    line = check_line(walk_shards([str(shards[0])], deadline_secs=60).fault, shards[0], *facts)
+    line = check_line(scan_shards([str(shards[0])], deadline_secs=60).fault, shards[0], *facts)
     assert 'corrupt' not in line
 
 
@@ -198,11 +198,11 @@ def test_good_shards_have_no_fault(good_shards: Path, shards: list[Path]) -> Non
     with_image(encoded(picture(mode='CMYK')), record=1)(shards[0])
     paths = [str(path) for path in shards]
     assert first_fault(paths, 4, deadline_secs=60) is None
-    assert walk_shards(paths, deadline_secs=60) == WalkedShards(
+    assert scan_shards(paths, deadline_secs=60) == ScanSummary(
         num_records=len(list(read_examples(good_shards)))
     )
     # Shards that could not be looked at in time are counted.
-    assert walk_shards(paths, deadline_secs=-1).num_unknown == 4
+    assert scan_shards(paths, deadline_secs=-1).num_unfinished == 4
 
 
 def test_a_corrupt_shard_is_named_before_a_bad_record_of_an_earlier_one_within_the_deadline(
@@ -221,14 +221,16 @@ def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path: Path) -> N
     content = bytearray(path.read_bytes())
     content[17 * 9_000] ^= 2
     path.write_bytes(content)
-    check_line(walk_shards([str(path)], deadline_secs=60).fault, path, 'record 9000', 'checksum')
+    check_line(scan_shards([str(path)], deadline_secs=60).fault, path, 'record 9000', 'checksum')
 
 
 def test_the_counts_of_dataset_json_are_compared_with_the_shards(shards: list[Path]) -> None:
     path = shards[0].parent / 'dataset.json'
 
     def check() -> None:
-        check_lengths(open_folder(str(path.parent), 'records').shards['train'], {}, pytest.fail)
+        check_record_lengths(
+            open_folder(str(path.parent), 'records').shards['train'], {}, pytest.fail
+        )
 
     check()
     facts = json.loads(path.read_text())
@@ -299,6 +301,6 @@ def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(
 def test_a_shard_without_a_record_is_named_before_training(shards: list[Path]) -> None:
     shards[2].write_bytes(b'')
     warnings: list[str] = []
-    check_lengths(Shards('train', tuple(map(str, shards)), 0), {}, warnings.append)
+    check_record_lengths(Shards('train', tuple(map(str, shards)), 0), {}, warnings.append)
     [warning] = warnings
     check_line(warning, shards[2])

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from tests.support.images import claiming, encoded, picture, pixels
 from tests.support.outputs import check_line
-from tf_cnn.convert.images import EncodedImage, Undecodable, encode_image
+from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
 
 pytestmark = pytest.mark.graph
 
@@ -151,7 +151,7 @@ def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(
 ) -> None:
     (tmp_path / 'image.jpg').write_bytes(data)
     result = encode_image(str(tmp_path / 'image.jpg'), 95)
-    assert isinstance(result, Undecodable)
+    assert isinstance(result, UndecodableImage)
     check_line(result.reason, *facts)
 
 
@@ -159,9 +159,9 @@ def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodab
     tmp_path: Path,
 ) -> None:
     (tmp_path / 'link.jpg').symlink_to('missing.jpg')
-    assert encode_image(str(tmp_path / 'link.jpg'), 95) == Undecodable(os.strerror(ENOENT))
+    assert encode_image(str(tmp_path / 'link.jpg'), 95) == UndecodableImage(os.strerror(ENOENT))
     with open(tmp_path / 'image.jpg', 'wb') as file:
         file.truncate(1 << 31)
     result = encode_image(str(tmp_path / 'image.jpg'), 95)
-    assert isinstance(result, Undecodable)
+    assert isinstance(result, UndecodableImage)
     check_line(result.reason, str(1 << 31))

@@ -25,7 +25,7 @@ def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_fold
     )
     assert 'bird/more/6.JPEG' in {image.path for image in folder.images}
     # Files that are not images are passed over by reason.
-    assert sorted(folder.passed_over.values()) == [
+    assert sorted(folder.skipped_paths.values()) == [
         ('.DS_Store', 'cat/.hidden.jpg'),
         ('cat/list.csv',),
         ('notes.txt',),
@@ -45,7 +45,7 @@ def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_pa
         'b/1.jpg',
         'b/link.jpg',
     ]
-    assert sorted(folder.passed_over.values()) == [
+    assert sorted(folder.skipped_paths.values()) == [
         ('a/loop', 'b/loop'),
         ('a/pipe.jpg', 'b/pipe.jpg'),
     ]
@@ -65,7 +65,7 @@ def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path: Path, tar
     (photos / 'cat' / '2.jpg').symlink_to(target)
     (photos / '3.jpg').symlink_to(target)
     folder = scan_folder(str(photos))
-    assert folder.passed_over == {'a broken link': ('cat/owl',), 'in no class folder': ('3.jpg',)}
+    assert folder.skipped_paths == {'a broken link': ('cat/owl',), 'in no class folder': ('3.jpg',)}
     assert [image.path for image in folder.images] == ['cat/1.jpg', 'cat/2.jpg', 'dog/1.jpg']
 
 
@@ -133,7 +133,7 @@ def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level
     ]
     folder = scan_folder(images(tmp_path, 'cat/1.jpg', *made))
     assert (folder.classes, len(folder.images)) == (('cat',), 1)
-    ((_, passed_over),) = folder.passed_over.items()
+    ((_, passed_over),) = folder.skipped_paths.items()
     assert sorted(passed_over) == [
         '$RECYCLE.BIN',
         '__MACOSX',

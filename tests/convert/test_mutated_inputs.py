@@ -123,7 +123,7 @@ def failures(records: Sequence[bytes]) -> list[str]:
             image, label, boxes = preprocessing.parse_example(
                 record, NUM_CLASSES, options.uses_boxes
             )
-            draws = preprocessing.draw(1, options).of_image(0) if training else None
+            draws = preprocessing.draw_random_numbers(1, options).of_image(0) if training else None
             fetches.append([preprocessing.preprocess(image, boxes, options, 0, draws), label])
     found = [''] * len(records)
     with tf.Session(graph=graph) as session:

@@ -22,7 +22,13 @@ from tests.support.images import (
 )
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.convert.output import unfinished_folder
-from tf_cnn.inputs.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
+from tf_cnn.inputs.layout import (
+    DATASET_INFO_FILE,
+    read_dataset_info,
+    read_labels,
+    scan_folder,
+    shard_name,
+)
 
 pytestmark = pytest.mark.graph
 
@@ -141,8 +147,8 @@ def test_validation_shards_join_the_train_shards_when_the_classes_agree(
     write_files(tmp_path, content(shards))
     convert(photos, tmp_path, '--subset=validation', '--shards=2')
     kept = {name: data for name, data in content(tmp_path).items() if 'validation' not in name}
-    assert {**kept, FACTS_FILE: b''} == {**content(shards), FACTS_FILE: b''}
-    assert read_facts(str(tmp_path))['train'] == read_facts(str(shards))['train']
+    assert {**kept, DATASET_INFO_FILE: b''} == {**content(shards), DATASET_INFO_FILE: b''}
+    assert read_dataset_info(str(tmp_path))['train'] == read_dataset_info(str(shards))['train']
     assert len(list(read_examples(tmp_path, 'validation'))) == 24
 
 

@@ -162,7 +162,8 @@ def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
             # JobSet: <jobset>-<replicated job>-<job>-<pod>.<subdomain>, which is by default the
             # name of the JobSet.
             assert (
-                cluster.own.host.split(':')[0] == f'{title}-{replicated["name"]}-0-{index}.{title}'
+                cluster.own_task.host.split(':')[0]
+                == f'{title}-{replicated["name"]}-0-{index}.{title}'
             )
             found.append(cluster)
     assert len({(cluster.ps_hosts, cluster.worker_hosts) for cluster in found}) == 1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.programs import members
 from tf_cnn.cli.cluster import make_commands
-from tf_cnn.launch.hosts import Command, reserved_addresses
+from tf_cnn.launch.hosts import Command, reserve_addresses
 from tf_cnn.system.tether import die_with_parent
 
 # Of a loaded machine; a cluster of four processes takes 15 seconds.
@@ -261,7 +261,7 @@ def make_cluster(
     count = num_ps + num_workers + num_controllers
     with contextlib.ExitStack() as stack:
         if network is None:
-            addresses = stack.enter_context(reserved_addresses(count))
+            addresses = stack.enter_context(reserve_addresses(count))
         else:
             addresses = [f'127.0.0.1:{2222 + number}' for number in range(count)]
         end = num_ps + num_workers

@@ -176,7 +176,7 @@ def undisturbed(num_steps: int) -> Weights:
         graph = one_tower_graph(images, Momentum(MOMENTUM), LEARNING_RATE, WEIGHT_DECAY)
         session.run([graph.initializers, graph.pipeline.initializers])
         for _ in range(num_steps):
-            session.run(graph.fetches.present())
+            session.run(graph.fetches.as_dict())
         return session.run(values_of(graph))
 
 

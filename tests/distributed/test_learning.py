@@ -23,7 +23,7 @@ from tests.distributed.milestones import EVALUATED
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment, launched
 from tf_cnn.launch.hosts import Command
 from tf_cnn.params import parse_argv
-from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
+from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
@@ -95,7 +95,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     assert printed
     latest = latest_checkpoint(str(folder / 'train'))
     assert latest
-    return Killed(folder / 'train', step_of(latest), float(printed[1]))
+    return Killed(folder / 'train', checkpoint_step(latest), float(printed[1]))
 
 
 @pytest.mark.parametrize(

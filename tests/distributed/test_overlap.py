@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cluster import MODES, NUM_WORKERS, started
+from benchmarks.cluster import MODES, NUM_WORKERS, start_tasks
 from benchmarks.turns import ROOT
 from tests.support.hosts import NEEDED, make_hosts
 
@@ -42,7 +42,10 @@ def test_gradients_and_values_cross_a_link_at_the_same_time(mode: str, tmp_path:
     samples = tmp_path / 'samples'
     with make_hosts(3, rate_mbit=100, shared=[tmp_path]) as network, samples.open('w') as file:
         sampler = network.hosts[2].command(sys.executable, '-c', SAMPLER)
-        with subprocess.Popen(sampler, stdout=file), started(network, command, tmp_path) as tasks:
+        with (
+            subprocess.Popen(sampler, stdout=file),
+            start_tasks(network, command, tmp_path) as tasks,
+        ):
             for name, task in tasks.items():
                 assert task.wait(DEADLINE_SECS) == 0, (tmp_path / f'{name}.log').read_text()
     # The last line may be cut.

@@ -20,10 +20,10 @@ from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.runs import values_in
 from tf_cnn.inputs.layout import LABELS_FILE
-from tf_cnn.launch.hosts import Command, reserved_addresses
+from tf_cnn.launch.hosts import Command, reserve_addresses
 from tf_cnn.params import make_params, parse_argv
 from tf_cnn.results.sections import EvaluationRow
-from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
+from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
@@ -147,7 +147,7 @@ def test_a_cluster_evaluates_as_one_process_does(
     BenchmarkCNN(parse_argv([*FLAGS, *own, f'--num_batches={NUM_STEPS}']).params).run()
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
-    assert step_of(before) == NUM_STEPS
+    assert checkpoint_step(before) == NUM_STEPS
     _, printed = run(
         [mode, '--model=lenet', '--eval', '--num_eval_epochs=1'], data_dir, tmp_path, num_ps
     )
@@ -281,7 +281,7 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(
 )
 def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path: Path) -> None:
     """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
-    with reserved_addresses(2 + num_ps) as addresses:
+    with reserve_addresses(2 + num_ps) as addresses:
         cluster = {
             job: [host] for job, host in zip(('chief', 'worker', 'ps'), addresses, strict=False)
         }

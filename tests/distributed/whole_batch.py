@@ -28,14 +28,14 @@ from tests.support.oracles import (
 )
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline
+from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
 from tf_cnn.inputs.synthetic import SyntheticInput
-from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.classes import make_variable_mgr
-from tf_cnn.managers.modes import Place
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.modes import Topology
+from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.params import parse_argv
-from tf_cnn.planning.step import StepSettings
+from tf_cnn.planning.step import StepConfig
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
@@ -129,7 +129,7 @@ class WholeBatch(InputPipeline):
             options = ImageOptions(size, size, data_set.channels, training=False)
             seed = SEED + worker * num_towers
             own = SyntheticInput(
-                InputParts(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed)
+                InputConfig(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed)
             )
             self.initializers += own.initializers
             batches += [own.tower_batch(tower) for tower in range(num_towers)]
@@ -151,7 +151,7 @@ def one_tower_graph(
     staged: bool = False,
 ) -> StepGraph:
     """Adds one tower of lenet that trains on these images to the current graph."""
-    settings = StepSettings(
+    settings = StepConfig(
         network=MODELS.find_model('lenet').network,
         num_classes=DATA_SETS['imagenet'].num_classes,
         data_format='NHWC',
@@ -163,8 +163,8 @@ def one_tower_graph(
         learning_rate=LearningRate((learning_rate,)),
         seed=SEED,
     )
-    parts = ManagerParts(cpus(1), SEED, cpus(1), by_copies(cpus(1)))
-    variables = make_variable_mgr('parameter_server', Place.ALONE, parts, staged=staged)
+    parts = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
+    variables = make_variable_mgr('parameter_server', Topology.LOCAL, parts, staged=staged)
     return build_step_graph(settings, optimizer, variables, images)
 
 
@@ -211,11 +211,11 @@ def one_tower(
         session.run(graph.initializers)
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
-        graph.start(session)
+        graph.prepare_first_step(session)
         values = values_of(graph)
 
         def losses() -> list[float]:
-            return [float(session.run(graph.fetches.present())['loss']) for _ in range(NUM_STEPS)]
+            return [float(session.run(graph.fetches.as_dict())['loss']) for _ in range(NUM_STEPS)]
 
         before = session.run(values)
         own_losses = losses()

@@ -15,7 +15,7 @@ import pytest
 from tests.support.images import idx, python2_pickle, write_cifar, write_mnist
 from tests.support.outputs import check_line, refused
 from tf_cnn.inputs.array_files import count_images, has_files, load_arrays
-from tf_cnn.inputs.data_folder import recognise
+from tf_cnn.inputs.data_folder import recognise_data_set
 
 pytestmark = pytest.mark.unit
 
@@ -45,7 +45,7 @@ def test_cifar10_is_read_as_it_was_written(
     tmp_path: Path, below: str, for_python: bool, subset: str
 ) -> None:
     write_cifar(tmp_path / below, IMAGES, LABELS, subset, for_python=for_python)
-    assert recognise(str(tmp_path)) == 'cifar10'
+    assert recognise_data_set(str(tmp_path)) == 'cifar10'
     check_arrays('cifar10', tmp_path, subset, IMAGES)
 
 

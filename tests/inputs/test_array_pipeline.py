@@ -17,13 +17,13 @@ import tensorflow.compat.v1 as tf
 from preprocessing import ImageOptions, Scale, shift_and_flip
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, write_shard
-from tf_cnn.inputs.array_draws import in_random_order
+from tf_cnn.inputs.array_draws import shuffled_indices
 from tf_cnn.inputs.array_pipeline import ArrayPipeline
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.device_input import DeviceInput
 from tf_cnn.inputs.feed_input import FeedInput
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.inputs.pipeline import InputParts, WorkersInput
+from tf_cnn.inputs.pipeline import InputConfig, WorkersInput
 from tf_cnn.inputs.validation import Share, array_examples, read_images, record_examples
 
 pytestmark = pytest.mark.graph
@@ -56,7 +56,7 @@ def steps_of(
     """Images and labels of each step and tower. Warms up twice, which must not matter."""
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
         fixed = {'source': SOURCE, 'num_classes': 10, 'options': options, 'batch_size': batch_size}
-        pipeline = kind(InputParts(devices=cpus(num_towers), **{**fixed, **parts}))
+        pipeline = kind(InputConfig(devices=cpus(num_towers), **{**fixed, **parts}))
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         pipeline.warm_up(session, before)
@@ -138,7 +138,7 @@ def orders_of(count: int, num_epochs: int) -> np.ndarray:
     """The order of each epoch of this many images: [E, N]."""
     with tf.Graph().as_default(), open_session() as session:
         positions = tf.cast(tf.range(num_epochs * count, dtype=tf.int64), tf.uint64)
-        return session.run(in_random_order(positions, count, seed=7)).reshape(num_epochs, count)
+        return session.run(shuffled_indices(positions, count, seed=7)).reshape(num_epochs, count)
 
 
 @pytest.mark.parametrize('count', [*range(1, 18), 1797, 50_000])
@@ -245,7 +245,7 @@ def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -
         source = Arrays('train', np.zeros([count, 32, 32, 3], np.uint8), np.zeros(count, np.int32))
         options = replace(AS_THEY_ARE, height=32, width=32, augmentation='padded_crop')
         with tf.Graph().as_default() as graph:
-            ArrayPipeline(InputParts(source, cpus(1), batch_size, 10, options))
+            ArrayPipeline(InputConfig(source, cpus(1), batch_size, 10, options))
         return graph
 
     small, large = graph_of(10, 2), graph_of(1000, 200)
@@ -292,7 +292,7 @@ def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         shares = [
             FeedInput(
-                InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, worker=number, num_workers=2)
+                InputConfig(SOURCE, [device], 4, 10, AS_THEY_ARE, worker=number, num_workers=2)
             )
             for number, device in enumerate(cpus(2))
         ]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_sample_image
 
-from preprocessing import distort_in_hsv, distort_in_yiq, to_levels
+from preprocessing import distort_in_hsv, distort_in_yiq, to_uint8
 from tests.support.graphs import open_session
 
 pytestmark = pytest.mark.graph
@@ -98,4 +98,4 @@ def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_posit
 def test_levels_are_rounded_and_clipped() -> None:
     with tf.Graph().as_default(), open_session() as session:
         pixels = tf.constant([-1e6, -0.6, 0.4, 0.6, 99.49, 99.51, 254.6, 255.4, 300, 1e6])
-        assert session.run(to_levels(pixels)).tolist() == [0, 0, 0, 1, 99, 100, 255, 255, 255, 255]
+        assert session.run(to_uint8(pixels)).tolist() == [0, 0, 0, 1, 99, 100, 255, 255, 255, 255]

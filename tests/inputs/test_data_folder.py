@@ -16,11 +16,11 @@ from PIL import Image
 from tests.support.images import convert, encoded, example, write_cifar, write_mnist, write_shard
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.cli import records
-from tf_cnn.inputs.data_folder import open_folder, recognise
+from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.params import Params, make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import check_launch, make_plan
 from tf_cnn.planning.plan import Plan
 
@@ -60,14 +60,14 @@ EXPECTED = DataSet(
 
 
 def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> None:
-    assert recognise(digits) == 'records'
+    assert recognise_data_set(digits) == 'records'
     folder = open_folder(digits, 'records')
     assert folder.data_set == EXPECTED
     shards = folder.open('train')
     assert isinstance(shards, Shards)
     assert len(shards.paths) == 2
-    assert folder.warning_about(shards) is None
-    assert [folder.subset_of_steps(forward_only=alone) for alone in (False, True)] == [
+    assert folder.completeness_warning(shards) is None
+    assert [folder.subset_for_steps(forward_only=alone) for alone in (False, True)] == [
         'train',
         'validation',
     ]
@@ -102,7 +102,9 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
     (copied(digits, tmp_path) / shard_name('train', 0, 2)).unlink()
     folder = open_folder(str(tmp_path), 'records')
     assert 0 < folder.data_set.num_train_examples < 5
-    check_line(folder.warning_about(folder.open('train')), f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
+    check_line(
+        folder.completeness_warning(folder.open('train')), f'--data_dir={tmp_path}', ' 1 ', ' 2 '
+    )
 
 
 def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) -> None:
@@ -139,10 +141,10 @@ def test_an_invalid_dataset_json_is_refused(digits: str, tmp_path: Path, text: s
 
 def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(IMAGES[0]), 1)])
-    assert recognise(str(tmp_path)) == 'imagenet'
+    assert recognise_data_set(str(tmp_path)) == 'imagenet'
     folder = open_folder(str(tmp_path), 'imagenet')
     assert folder.data_set == DATA_SETS['imagenet']
-    assert folder.subset_of_steps(forward_only=True) == 'train'
+    assert folder.subset_for_steps(forward_only=True) == 'train'
     with refused(
         '--data_name=records', f'--data_dir={tmp_path}', 'labels.txt', '--data_name=imagenet'
     ):
@@ -194,14 +196,14 @@ def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     write_cifar(tmp_path / 'cifar' / 'cifar-10-batches-bin', IMAGES, np.arange(10))
     write_mnist(tmp_path / 'mnist', IMAGES[:4, :28, :28, 0], np.arange(4), 'validation')
-    assert [recognise(str(tmp_path / name)) for name in ('cifar', 'mnist', 'none')] == [
+    assert [recognise_data_set(str(tmp_path / name)) for name in ('cifar', 'mnist', 'none')] == [
         'cifar10',
         'mnist',
         None,
     ]
     cifar = open_folder(str(tmp_path / 'cifar'), 'cifar10')
     assert (cifar.data_set.num_train_examples, cifar.data_set.num_validation_examples) == (10, 0)
-    assert cifar.subset_of_steps(forward_only=True) == 'train'
+    assert cifar.subset_for_steps(forward_only=True) == 'train'
     arrays = cifar.open('train')
     assert isinstance(arrays, Arrays)
     assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == (
@@ -209,16 +211,20 @@ def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
         (10, 32, 32, 3),
         list(range(10)),
     )
-    check_line(cifar.warning_about(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000)
+    check_line(
+        cifar.completeness_warning(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000
+    )
     mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
-    assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == (
+    assert (mnist.subset_for_steps(forward_only=True), mnist.data_set.num_validation_examples) == (
         'validation',
         4,
     )
 
 
 # In one process, and before the launcher starts several.
-@pytest.mark.parametrize('check', [lambda params: make_plan(params, Environment({})), check_launch])
+@pytest.mark.parametrize(
+    'check', [lambda params: make_plan(params, ProcessEnvironment({})), check_launch]
+)
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
     tmp_path: Path, check: Callable[[Params], object]
 ) -> None:
@@ -238,7 +244,7 @@ def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
 
 
 def plan_of(data_dir: object, **more: Any) -> Plan:
-    plan = make_plan(make_params(data_dir=str(data_dir), **more), Environment({}))
+    plan = make_plan(make_params(data_dir=str(data_dir), **more), ProcessEnvironment({}))
     assert isinstance(plan, Plan)
     return plan
 

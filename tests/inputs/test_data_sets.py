@@ -44,7 +44,7 @@ def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_pass
     touch(tmp_path, '.train-00000-of-00001', 'train-of-1', 'labels.txt')
     found = find_shards(touch(tmp_path, *names, *beside, 'validation-00000-of-00001'), 'train')
     assert found == Shards(
-        'train', tuple(str(tmp_path / name) for name in names), 1, passed_over=tuple(beside)
+        'train', tuple(str(tmp_path / name) for name in names), 1, skipped_files=tuple(beside)
     )
     others = ['validation-a-of-b', 'validation-00000-of-00001']
     assert [

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session, step
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.staged import HostBatch, StagedInput
 from tf_cnn.inputs.synthetic import SyntheticInput
 
@@ -64,7 +64,7 @@ def test_a_batch_is_on_the_device_of_its_tower() -> None:
     devices = cpus(3)[1:]
     with tf.Graph().as_default(), open_session(num_cpus=3) as session:
         source = Source(2)
-        synthetic = InputParts(None, devices, 2, 10, ImageOptions(4, 4, 3, training=False))
+        synthetic = InputConfig(None, devices, 2, 10, ImageOptions(4, 4, 3, training=False))
         for pipeline in (StagedInput(devices, source), SyntheticInput(synthetic)):
             for tower, device in enumerate(devices):
                 batch = pipeline.tower_batch(tower)
@@ -109,7 +109,7 @@ def synthetic(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The images and labels of two towers in two steps."""
     with tf.Graph().as_default() as graph, open_session(num_cpus=2) as session:
         pipeline = SyntheticInput(
-            InputParts(None, cpus(2), 64, 10, ImageOptions(8, 8, 3, training=False), seed)
+            InputConfig(None, cpus(2), 64, 10, ImageOptions(8, 8, 3, training=False), seed)
         )
         assert not tf.global_variables()
         session.run(pipeline.initializers)

@@ -21,7 +21,7 @@ from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, flip_a_bit, write_shard
 from tf_cnn.inputs.data_sets import Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
@@ -84,7 +84,7 @@ def steps_of(
     pool = {name: more.pop(name) for name in ('pool_records', 'readers') if name in more}
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
         built = pipeline(
-            InputParts(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more), **pool
+            InputConfig(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more), **pool
         )
         session.run(built.initializers)
         built.warm_up(session)
@@ -154,7 +154,7 @@ def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
 ) -> None:
     def ops(batch_size: int) -> list[tf.Operation]:
         with tf.Graph().as_default() as graph:
-            parts = InputParts(shards, cpus(2), batch_size, NUM_CLASSES, options)
+            parts = InputConfig(shards, cpus(2), batch_size, NUM_CLASSES, options)
             RecordPipeline(replace(parts, normalize_on_device=normalize_on_device))
             return graph.get_operations()
 
@@ -181,7 +181,7 @@ def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
             for settings in (
                 TfDataSettings(),
                 TfDataSettings(cycle_length=1),
-                TfDataSettings(caches=True),
+                TfDataSettings(caches_records=True),
                 TfDataSettings(prefetched_shards=2),
             )
         ),
@@ -247,7 +247,7 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides(met
         number = tf.placeholder(tf.int64, [])
         numbered = preprocess_numbered(tf.constant(FILES[0]), no_boxes, options, number)
         for position in range(4):
-            draws = preprocessing.draw(
+            draws = preprocessing.draw_random_numbers(
                 1, options, seeds=tf.constant([options.seed, position], tf.int64)
             ).of_image(0)
             expected = preprocessing.preprocess(
@@ -261,16 +261,21 @@ def test_a_sloppy_order_has_every_record_and_one_record_can_stand_for_all(shards
     sloppy = TfDataSettings(sloppy=True, prefetched_batches=0, private_threads=2)
     assert sorted(labels_in(steps_of(shards, 3, 8, tf_data=sloppy))) == list(range(NUM_CLASSES))
     assert (
-        len(set(labels_in(steps_of(shards, 3, 8, tf_data=TfDataSettings(repeats_one=True))))) == 1
+        len(
+            set(
+                labels_in(steps_of(shards, 3, 8, tf_data=TfDataSettings(repeats_first_record=True)))
+            )
+        )
+        == 1
     )
 
 
 def test_cached_records_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / shard_name('train', 0, 1)
     write_shard(path, map(record, range(4)))
-    parts = InputParts(find_shards(str(tmp_path), 'train'), cpus(1), 4, NUM_CLASSES, EVALUATION)
+    parts = InputConfig(find_shards(str(tmp_path), 'train'), cpus(1), 4, NUM_CLASSES, EVALUATION)
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = TfDataPipeline(replace(parts, tf_data=TfDataSettings(caches=True)))
+        pipeline = TfDataPipeline(replace(parts, tf_data=TfDataSettings(caches_records=True)))
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         path.unlink()
@@ -289,7 +294,7 @@ def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
         private_threads=7,
     )
     with tf.Graph().as_default() as graph:
-        TfDataPipeline(InputParts(shards, cpus(2), 2, NUM_CLASSES, EVALUATION, tf_data=settings))
+        TfDataPipeline(InputConfig(shards, cpus(2), 2, NUM_CLASSES, EVALUATION, tf_data=settings))
     ops = graph.get_operations()
     prefetches = [
         int(tf.get_static_value(op.inputs[1])) for op in ops if op.type == 'PrefetchDataset'

@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_shard
-from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA, input_for
+from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA, pipeline_row_for
 from tf_cnn.inputs.data_sets import Arrays, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.pipelines import PIPELINE_CLASSES
 from tf_cnn.inputs.stages import DECODE, PARSE, STAGES, TRANSFER
 
@@ -37,7 +37,7 @@ def run(
     runs last.
     """
     with tf.Graph().as_default(), open_session(num_cpus=towers) as session:
-        parts = InputParts(source, cpus(towers), 4, 10, TRAINING, until=until)
+        parts = InputConfig(source, cpus(towers), 4, 10, TRAINING, last_stage=until)
         pipeline = PIPELINE_CLASSES[name](parts)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
@@ -65,6 +65,6 @@ def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(
         source = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))
     ends = {
         stage: run(source, name, stage, towers=2, steps=2)
-        for stage in input_for(source, name).stages
+        for stage in pipeline_row_for(source, name).stages
     }
     assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_cnn.system.atomic import clear_own, move_whole, write_whole
+from tf_cnn.system.atomic import move_atomically, remove_own_files, write_atomically
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +19,7 @@ def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> 
         os.chown(file, 1234, 1235)
     before = file.stat()
     link.symlink_to(file)
-    write_whole('new', link)
+    write_atomically('new', link)
     after = file.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (
         before.st_mode,
@@ -36,7 +36,7 @@ def test_a_folder_keeps_its_mode_when_it_is_replaced(tmp_path: Path) -> None:
     old.mkdir(0o700)
     new.mkdir(0o755)
     (new / 'file').touch()
-    move_whole(new, old)
+    move_atomically(new, old)
     assert old.stat().st_mode & 0o777 == 0o700
     assert list(tmp_path.rglob('*')) == [old, old / 'file']
 
@@ -46,7 +46,7 @@ def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can
 ) -> None:
     other, file = tmp_path / 'other', tmp_path / ('x' * 255)
     other.touch()
-    write_whole(b'new', file)
+    write_atomically(b'new', file)
     assert file.stat().st_mode == other.stat().st_mode
     assert sorted(tmp_path.iterdir()) == sorted([other, file])
 
@@ -66,9 +66,9 @@ def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None
         (own / name).write_text('mine')
         os.utime(own / name, (0, 0))
     (own / 'made').touch()
-    write_whole('new', own / 'r.json')
+    write_atomically('new', own / 'r.json')
     with pytest.raises(OSError, match=str(own)):
-        clear_own(own, lambda found: found in ('made', 'r.json'))
+        remove_own_files(own, lambda found: found in ('made', 'r.json'))
     assert {path.name for path in own.iterdir()} == {'made', 'r.json'} | (
         {Path(name).parts[0]} - {'a-link'}
     )

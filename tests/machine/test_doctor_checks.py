@@ -57,13 +57,13 @@ def _has_gpu(environ: Any = os.environ, root: Path = Path('/')) -> bool:
 
 
 def driver_of(tmp_path: Path, files: dict[str, str]) -> Finding:
-    return doctor_checks.driver(write_files(tmp_path / 'root', files))
+    return doctor_checks.check_driver(write_files(tmp_path / 'root', files))
 
 
 def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
-    check(doctor_checks.driver(tmp_path), SKIPPED)
+    check(doctor_checks.check_driver(tmp_path), SKIPPED)
     if not has_nvidia_gpu():
-        for other in (doctor_checks.libraries, doctor_checks.architecture):
+        for other in (doctor_checks.check_cuda_libraries, doctor_checks.check_architectures):
             check(other(), SKIPPED)
     check(driver_of(tmp_path, ON_BUS), WRONG, '1 GPU ', 'docs/gpu.md')
 
@@ -93,7 +93,7 @@ def test_a_gpu_needs_kernels_of_its_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], outcome: str
 ) -> None:
     use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
-    found = doctor_checks.architecture()
+    found = doctor_checks.check_architectures()
     check(found, outcome, '.'.join(map(str, capability)))
     assert ('CUDA_CACHE_MAXSIZE' in (found.advice or '')) == (outcome == WARNING)
     assert (driver_of(tmp_path, WITH_DRIVER).outcome == WRONG) == (outcome == WRONG)
@@ -104,11 +104,11 @@ def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('LD_LIBRARY_PATH', compile_cuda(tmp_path)['LD_LIBRARY_PATH'])
-    check(doctor_checks.libraries(), OK)
+    check(doctor_checks.check_cuda_libraries(), OK)
     write_files(tmp_path, {'libnccl.so.2': 'this is no library'})
-    check(doctor_checks.libraries(), WARNING, 'libnccl.so.2', '--all_reduce_spec=nccl')
+    check(doctor_checks.check_cuda_libraries(), WARNING, 'libnccl.so.2', '--all_reduce_spec=nccl')
     write_files(tmp_path, {'libcudart.so.12': 'this is no library'})
-    check(doctor_checks.libraries(), WRONG, 'libcudart.so.12')
+    check(doctor_checks.check_cuda_libraries(), WRONG, 'libcudart.so.12')
 
 
 def test_gpus_of_one_kind_are_listed_once() -> None:
@@ -121,8 +121,8 @@ def test_gpus_of_one_kind_are_listed_once() -> None:
 def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> (
     None
 ):
-    check(doctor_checks.compare_counts('it computes', 2, 2, {}), OK)
-    found = doctor_checks.compare_counts('it computes', 1, 3, {'num_gpus': 1})
+    check(doctor_checks.compare_gpu_counts('it computes', 2, 2, {}), OK)
+    found = doctor_checks.compare_gpu_counts('it computes', 1, 3, {'num_gpus': 1})
     check(
         found,
         WARNING,

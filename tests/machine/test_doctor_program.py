@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.outputs import check_line
 from tf_cnn.doctor import program as doctor_program
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG
-from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.all_reduce_spec import COLLECTIVE
 
 pytestmark = pytest.mark.graph
@@ -38,20 +38,20 @@ def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
             total, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata
         )
     ran = [node for part in metadata.partition_graphs for node in part.node]
-    assert doctor_program.list_moved(graph.as_graph_def().node, ran) == [
+    assert doctor_program.list_misplaced_ops(graph.as_graph_def().node, ran) == [
         'Tanh moved on CPU:0 instead of GPU:0'
     ]
 
 
 def test_sums_of_every_type_are_exact_and_those_that_miss_a_tower_are_found_on_its_device() -> None:
     for dtype in (tf.float32, tf.float16, tf.bfloat16):
-        assert doctor_program.list_faults(TOWERS, by_copies(TOWERS), dtype) == []
+        assert doctor_program.list_wrong_sums(TOWERS, copy_algorithm(TOWERS), dtype) == []
 
     def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
-        right = by_copies(TOWERS)(tensors, index)
+        right = copy_algorithm(TOWERS)(tensors, index)
         return right if index else [*right[:-1], tf.add_n(tensors[:-1])]
 
-    (fault,) = doctor_program.list_faults(TOWERS, forgets_the_last, tf.float32)
+    (fault,) = doctor_program.list_wrong_sums(TOWERS, forgets_the_last, tf.float32)
     check_line(fault, '1 of 1 sums', TOWERS[-1])
 
 
@@ -60,13 +60,13 @@ def test_what_nccl_cannot_sum_is_not_asked_of_it(
     monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
     monkeypatch.setattr(doctor_program, '_num_gpus', lambda: 2)
-    found = doctor_program.exact_sums(algorithm, 'bf16')
+    found = doctor_program.check_sums(algorithm, 'bf16')
     assert (found.outcome, 'bfloat16' in found.found) == (SKIPPED, True)
 
 
 def test_collective_sums_have_the_order_of_a_run() -> None:
     with tf.Graph().as_default() as graph:
-        reduce = doctor_program.algorithm_over(TOWERS, COLLECTIVE)
+        reduce = doctor_program.algorithm_for_towers(TOWERS, COLLECTIVE)
         for index in range(2):
             reduce([tf.ones([1])] * len(TOWERS), index)
     ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce']
@@ -105,11 +105,11 @@ def test_a_processor_where_tensorflow_leaves_onednn_off_is_measured_with_both_va
         '--num_batches=2',
         '--num_warmup_batches=1',
     )
-    finding = doctor_program.onednn(lambda: False, flags)
+    finding = doctor_program.check_onednn(lambda: False, flags)
     assert finding.outcome in (OK, WARNING)
     assert [len(rates) for rates in finding.figures['images_per_second'].values()] == [2, 2]
-    assert doctor_program.onednn(lambda: True).outcome == OK
-    assert doctor_program.onednn(lambda: None).outcome == SKIPPED
+    assert doctor_program.check_onednn(lambda: True).outcome == OK
+    assert doctor_program.check_onednn(lambda: None).outcome == SKIPPED
 
 
 def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_a_longer_measurement() -> None:

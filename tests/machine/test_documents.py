@@ -10,13 +10,13 @@ import pytest
 from tests.support.outputs import check_line
 from tests.support.sample_results import write_sample
 from tf_cnn.cluster.environments import read_tf_config
-from tf_cnn.inputs.layout import read_facts
+from tf_cnn.inputs.layout import read_dataset_info
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import read_result
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.sweep_file import read_sweep_file
 from tf_cnn.system.errors import UsageError
-from tf_cnn.training.checkpoint_files import mark_begun, read_end
+from tf_cnn.training.checkpoint_files import mark_training_begun, read_end_step
 
 pytestmark = pytest.mark.unit
 
@@ -37,8 +37,8 @@ DAMAGES = {
 }
 # By the name of the file: what reads it in a folder.
 READERS: dict[str, Callable[[Path], object]] = {
-    'training-begun': lambda folder: read_end(str(folder), [1, 2, 3]),
-    'dataset.json': lambda folder: read_facts(str(folder)),
+    'training-begun': lambda folder: read_end_step(str(folder), [1, 2, 3]),
+    'dataset.json': lambda folder: read_dataset_info(str(folder)),
     'sweep.json': lambda folder: Folder(folder).read_plan(),
     'sweep.toml': lambda folder: read_sweep_file(folder / 'sweep.toml'),
     'result.json': lambda folder: read_result(folder / 'result.json'),
@@ -74,6 +74,9 @@ def test_results_are_read_beside_a_damaged_plan_of_their_sweep(damage: str, tmp_
 
 
 def test_only_a_training_of_the_same_length_goes_on_to_its_end(tmp_path: Path) -> None:
-    assert read_end(str(tmp_path), [1, 2, 3]) is None
-    mark_begun(str(tmp_path), [1, 2, 3], 9)
-    assert (read_end(str(tmp_path), [1, 2, 3]), read_end(str(tmp_path), [1, 2, 4])) == (9, None)
+    assert read_end_step(str(tmp_path), [1, 2, 3]) is None
+    mark_training_begun(str(tmp_path), [1, 2, 3], 9)
+    assert (read_end_step(str(tmp_path), [1, 2, 3]), read_end_step(str(tmp_path), [1, 2, 4])) == (
+        9,
+        None,
+    )

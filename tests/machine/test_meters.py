@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.machines import CONTAINER, write_files
-from tf_cnn.machine.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
+from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes, wait_for_idle
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +37,7 @@ def test_the_energy_is_that_of_the_packages(tmp_path: Path) -> None:
     write_files(
         tmp_path, second | domain('0:0', 'core', 6_000_000) | domain('2', 'psys', 90_000_000)
     )
-    source, joules = meter.joules() or ('', 0.0)
+    source, joules = meter.stop() or ('', 0.0)
     assert (source, joules) == ('RAPL', pytest.approx(2.5 + (262143.32885 - 262143.0 + 1.0)))
 
 
@@ -53,17 +53,17 @@ def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path: Path) ->
         deadline = time.monotonic() + 10
         while meter._counters[0].last != half_full and time.monotonic() < deadline:
             time.sleep(0.001)
-    assert meter.joules() == ('RAPL', pytest.approx(2 * 262143.32885 + 20_000))
+    assert meter.stop() == ('RAPL', pytest.approx(2 * 262143.32885 + 20_000))
 
 
 def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
     for files in ({}, {'sys/class/powercap/intel-rapl:0/name': 'package-0\n'}):
         meter = EnergyMeter(root=write_files(tmp_path, files))
         meter.start()
-        assert meter.joules() is None
+        assert meter.stop() is None
     no_gpus = EnergyMeter('gpu', {'CUDA_VISIBLE_DEVICES': ''}, tmp_path)
     no_gpus.start()
-    assert no_gpus.joules() is None
+    assert no_gpus.stop() is None
 
 
 def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def disturbances(
     to these.
     """
     clock = Clock()
-    found = Disturbances(root=write_files(root, before), clock=clock)
+    found = NoiseMeter(root=write_files(root, before), clock=clock)
     found.start()
     write_files(root, after)
     clock.now += seconds
@@ -189,7 +189,7 @@ BUSY = (
 
 def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none() -> None:
     num_cores = len(os.sched_getaffinity(0))
-    alone, in_cluster = Disturbances(), Disturbances(in_cluster=True)
+    alone, in_cluster = NoiseMeter(), NoiseMeter(in_cluster=True)
     alone.start()
     in_cluster.start()
     began = time.monotonic()

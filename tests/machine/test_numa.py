@@ -13,12 +13,12 @@ import pytest
 
 from tests.support.machines import write_files
 from tests.support.outputs import check_line, refused
-from tf_cnn.machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import Machine
 from tf_cnn.planning.process_settings import choose_binding
-from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.processes import find_cluster_role
 from tf_cnn.planning.this_process import NUMA, THIS_PROCESS, ProcessSettings
 
 pytestmark = pytest.mark.unit
@@ -52,12 +52,12 @@ def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | N
 
 def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path: Path) -> None:
     root = machine_with(tmp_path, ['0-3,8-11', '4-7,12-15', ''])
-    assert nodes_of(root, range(16)) == {
+    assert cores_by_node(root, range(16)) == {
         0: (0, 1, 2, 3, 8, 9, 10, 11),
         1: (4, 5, 6, 7, 12, 13, 14, 15),
     }
-    assert nodes_of(root, [2, 3, 9]) == {0: (2, 3, 9)}
-    assert nodes_of(tmp_path / 'nowhere', range(16)) == {}
+    assert cores_by_node(root, [2, 3, 9]) == {0: (2, 3, 9)}
+    assert cores_by_node(tmp_path / 'nowhere', range(16)) == {}
 
 
 def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
@@ -125,14 +125,16 @@ def binding(
 ) -> tuple[NumaBinding, list[str]]:
     """What is bound, after it has been done to the thread that asks; and the warnings."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
-    params, environment = make_params(use_numa_affinity=wanted), Environment({}, root=root)
-    processes = replace(find_processes(params, environment, []), place_on_host=place)
+    params, environment = make_params(use_numa_affinity=wanted), ProcessEnvironment({}, root=root)
+    processes = replace(find_cluster_role(params, environment, []), place_on_host=place)
     warnings: list[str] = []
     found = choose_binding(
         params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None, warnings
     )
-    shown = (not found.by_tensorflow and found.shown) or False
-    THIS_PROCESS.apply(ProcessSettings(flags={NUMA: shown}, numa=found.shown, cores=found.cores))
+    shown = (not found.by_tensorflow and found.banner_text) or False
+    THIS_PROCESS.apply(
+        ProcessSettings(flags={NUMA: shown}, numa=found.banner_text, cores=found.cores)
+    )
     return found, warnings
 
 
@@ -182,6 +184,6 @@ def test_the_only_process_of_a_host_is_bound(
 @pytest.mark.usefixtures('fresh_process')
 def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
     found, (line,) = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
-    assert not found.shown
+    assert not found.banner_text
     check_line(line, '--use_numa_affinity=True', 'one NUMA node')
     assert binding(tmp_path, (0, 1), wanted=False) == (NumaBinding(), [])

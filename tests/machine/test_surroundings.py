@@ -27,14 +27,14 @@ from tests.support.machines import (
     write_pynvml,
 )
 from tf_cnn.machine import cgroups
-from tf_cnn.machine.gpus import gpu_facts, has_nvidia_gpu, visible
-from tf_cnn.machine.processors import processor_facts
+from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
+from tf_cnn.machine.processors import describe_processor
 from tf_cnn.machine.surroundings import (
-    environment_facts,
+    describe_machine,
     fingerprint,
     free_memory,
     git_commit,
-    machine_facts,
+    library_variables,
 )
 from tf_cnn.results.summary import format_machine
 from tf_cnn.system import errors
@@ -46,7 +46,7 @@ ROOT = Path(errors.__file__).resolve().parents[2]
 
 def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_host(monkeypatch, memory_bytes=263_846_044 * 1024)
-    facts = machine_facts(root=write_files(tmp_path, epyc_2_sockets()))
+    facts = describe_machine(root=write_files(tmp_path, epyc_2_sockets()))
     assert facts['cpu_model'] == 'AMD EPYC 7451 24-Core Processor'
     assert (facts['num_cores'], facts['num_physical_cores'], facts['num_sockets']) == (96, 48, 2)
     assert facts['memory_bytes'] == 263_846_044 * 1024
@@ -61,7 +61,7 @@ def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
 def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path) -> None:
-    facts = machine_facts(root=write_files(tmp_path, GRAVITON))
+    facts = describe_machine(root=write_files(tmp_path, GRAVITON))
     assert facts['cpu_model'] == 'Neoverse-N1'
     assert facts['num_sockets'] == 1
     assert (facts['is_virtual'], facts['governor']) == (None, None)
@@ -80,7 +80,7 @@ def test_this_machine_is_what_lscpu_says() -> None:
             note(row.get('children', []))
 
     note(listed['lscpu'])
-    facts = processor_facts(Path('/'))
+    facts = describe_processor(Path('/'))
     assert facts['num_cores'] == int(says['CPU(s)'])
     assert facts['cpu_model'].endswith(' '.join(says['Model name'].split()))
     if facts['num_sockets']:
@@ -90,7 +90,7 @@ def test_this_machine_is_what_lscpu_says() -> None:
 
 def test_a_container_has_its_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_host(monkeypatch)
-    facts = machine_facts(root=write_files(tmp_path, epyc_2_sockets() | CONTAINER))
+    facts = describe_machine(root=write_files(tmp_path, epyc_2_sockets() | CONTAINER))
     assert (facts['cgroup_cpus'], facts['cgroup_memory_bytes']) == (1.5, 2**32)
     assert cgroups.cpu_seconds(tmp_path) == pytest.approx(5.0)
     assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)
@@ -112,21 +112,21 @@ def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
 ) -> None:
     use_host(monkeypatch)
     root = write_files(tmp_path, CONTAINER)
-    assert cgroups.memory_left(root) == 2**32
+    assert cgroups.available_memory(root) == 2**32
     used = {
         'memory.current': f'{3 * 2**30}\n',
         'memory.stat': 'inactive_file 1000\nactive_file 24\n',
     }
     write_files(root / 'sys/fs/cgroup', used)
-    assert cgroups.memory_left(root) == free_memory(root) == 2**30 + 1024
+    assert cgroups.available_memory(root) == free_memory(root) == 2**30 + 1024
     use_host(monkeypatch, memory_bytes=1024)
     assert free_memory(root) == 1024
     (root / 'proc/self/cgroup').unlink()
-    assert cgroups.memory_left(root) is None
+    assert cgroups.available_memory(root) is None
 
 
 def test_without_these_files_there_is_no_limit(tmp_path: Path) -> None:
-    facts = machine_facts(root=tmp_path)
+    facts = describe_machine(root=tmp_path)
     assert facts['num_cores'] == os.cpu_count()
     for name in ('num_sockets', 'cgroup_cpus', 'governor', 'is_virtual'):
         assert facts[name] is None
@@ -134,7 +134,7 @@ def test_without_these_files_there_is_no_limit(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_what_its_kernel_says() -> None:
-    facts, cores = machine_facts(), sorted(os.sched_getaffinity(0))
+    facts, cores = describe_machine(), sorted(os.sched_getaffinity(0))
     assert (facts['hostname'], facts['kernel']) == (os.uname().nodename, os.uname().release)
     assert facts['affinity'] == cores
     assert facts['memory_bytes'] == psutil.virtual_memory().total
@@ -145,7 +145,11 @@ def test_this_machine_is_what_its_kernel_says() -> None:
     versions = facts['versions']
     assert (versions['python'], versions['numpy']) == (platform.python_version(), np.__version__)
     assert facts['gpus'] or versions['cuda'] is versions['cudnn'] is versions['nccl'] is None
-    assert machine_facts(4, 2, 'why')['threads'] == {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
+    assert describe_machine(4, 2, 'why')['threads'] == {
+        'intra_op': 4,
+        'inter_op': 2,
+        'reason': 'why',
+    }
 
 
 @pytest.mark.parametrize(
@@ -300,8 +304,8 @@ def test_only_variables_that_change_the_computation_are_kept() -> None:
         'AUTH_HEADER',
     )
     others |= {f'{prefix}_{word}': 's' for prefix in prefixes for word in words}
-    assert environment_facts(kept | others) == kept
-    assert list(environment_facts(kept)) == sorted(kept)
+    assert library_variables(kept | others) == kept
+    assert list(library_variables(kept)) == sorted(kept)
 
 
 def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None:
@@ -333,16 +337,16 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         library, 'nvmlDeviceGetHandleByIndex', lambda index: unknown() if index == 2 else index
     )
-    gpus, _ = gpu_facts()
+    gpus, _ = describe_gpus()
     assert gpus[1:] == [gpus[0] | {'uuid': 'GPU-15a2', 'power_limit_watts': None}]
-    lines = format_machine(machine_facts())
+    lines = format_machine(describe_machine())
     assert lines[1].startswith(
         'NVIDIA A100-SXM4-40GB x 2, 40 GiB each, compute capability 8.0; driver 550.54.15'
     )
     monkeypatch.setattr(library, 'nvmlInit', unknown)
-    assert gpu_facts() == ([], None)
+    assert describe_gpus() == ([], None)
     without_pynvml(monkeypatch)
-    assert gpu_facts() == ([], None)
+    assert describe_gpus() == ([], None)
 
 
 @pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
@@ -353,11 +357,11 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
         ['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60
     )
     code = (
-        'import json; from tf_cnn.machine.gpus import gpu_facts; from tf_cnn.machine.meters '
+        'import json; from tf_cnn.machine.gpus import describe_gpus; from tf_cnn.machine.meters '
         'import EnergyMeter\ndef energy(devices):\n'
         '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return '
         'meter.joules()\n'
-        'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'
+        'print(json.dumps([describe_gpus(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'
     )
     environment = os.environ | {'LD_LIBRARY_PATH': str(tmp_path)}
     ran = subprocess.run(
@@ -397,4 +401,4 @@ def test_visible_gpus_are_chosen_as_cuda_does() -> None:
         ('GPU-15', []),
     ):
         environ = {} if chosen is None else {'CUDA_VISIBLE_DEVICES': chosen}
-        assert visible(uuids, environ) == expected, chosen
+        assert visible_indices(uuids, environ) == expected, chosen

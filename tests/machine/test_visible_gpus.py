@@ -26,9 +26,9 @@ from tests.support.machines import (
     write_pynvml,
 )
 from tests.support.outputs import refused
-from tf_cnn.cluster.environments import find_place_on_host
+from tf_cnn.cluster.environments import find_local_rank_and_size
 from tf_cnn.machine.gpus import count_gpus
-from tf_cnn.machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
+from tf_cnn.machine.visible_gpus import choose_visible_gpus, divide_gpus, gpus_of_process
 from tf_cnn.planning.this_process import THIS_PROCESS, ProcessSettings
 
 pytestmark = pytest.mark.unit
@@ -80,7 +80,7 @@ def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(
     count: int | None,
     expected: str,
 ) -> None:
-    assert own_gpus(needed, place, environ, count) == expected
+    assert gpus_of_process(needed, place, environ, count) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,18 +120,18 @@ def test_too_few_gpus_are_refused_with_both_numbers(
     facts: list[str],
 ) -> None:
     with refused(*facts):
-        own_gpus(needed, place, environ, count)
+        gpus_of_process(needed, place, environ, count)
 
 
 def test_workers_of_one_host_are_counted_by_its_name() -> None:
     hosts = 'a:1,b:1,A:2,a:3'
     places = [
-        found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=i).place_on_host
+        found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=i).local_rank_and_size
         for i in range(4)
     ]
     assert places == [(0, 3), (0, 1), (1, 3), (2, 3)]
     # Ranks 0 to 2 are on the first node, and the first of them keeps the variables.
-    assert [found(slurm_step(rank)).place_on_host for rank in range(1, 5)] == [
+    assert [found(slurm_step(rank)).local_rank_and_size for rank in range(1, 5)] == [
         (0, 2),
         (1, 2),
         (0, 1),
@@ -140,15 +140,18 @@ def test_workers_of_one_host_are_counted_by_its_name() -> None:
 
 
 def test_launchers_tell_a_process_its_place_on_the_host() -> None:
-    assert find_place_on_host({}) is None
-    assert find_place_on_host(slurm_step(2, SLURM_STEP_TASKS_PER_NODE='3,1(x2)')) == (2, 3)
-    assert find_place_on_host(slurm_step(4)) == (0, 1)
-    assert find_place_on_host(open_mpi(5, 8, 4)) == (1, 4)
-    assert find_place_on_host({'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '2'}) == (1, 2)
+    assert find_local_rank_and_size({}) is None
+    assert find_local_rank_and_size(slurm_step(2, SLURM_STEP_TASKS_PER_NODE='3,1(x2)')) == (2, 3)
+    assert find_local_rank_and_size(slurm_step(4)) == (0, 1)
+    assert find_local_rank_and_size(open_mpi(5, 8, 4)) == (1, 4)
+    assert find_local_rank_and_size({'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '2'}) == (1, 2)
     by_horovodrun = {'HOROVOD_LOCAL_RANK': '3', 'HOROVOD_LOCAL_SIZE': '4', 'HOROVOD_RANK': '7'}
-    assert find_place_on_host({**slurm_step(0), **open_mpi(0, 1, 1), **by_horovodrun}) == (3, 4)
+    assert find_local_rank_and_size({**slurm_step(0), **open_mpi(0, 1, 1), **by_horovodrun}) == (
+        3,
+        4,
+    )
     with refused('HOROVOD_LOCAL_RANK=x'):
-        find_place_on_host({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
+        find_local_rank_and_size({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
 
 
 def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(
@@ -181,8 +184,8 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: No
 
 def show_gpus(needed: int, place: tuple[int, int]) -> str | None:
     """Shows this process its GPUs, as a run does; returns None if the host has none."""
-    gpus = choose_visible(needed, place, THIS_PROCESS.environment)
-    THIS_PROCESS.show(gpus)
+    gpus = choose_visible_gpus(needed, place, THIS_PROCESS.environment)
+    THIS_PROCESS.show_gpus(gpus)
     return gpus
 
 
@@ -204,7 +207,7 @@ def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     assert not show_gpus(0, (0, 1))
     assert not show_gpus(1, (0, 2))
-    assert shares_of_workers(1, 2, os.environ) is None
+    assert divide_gpus(1, 2, os.environ) is None
     assert shown() is None
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
     monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
@@ -214,14 +217,14 @@ def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(
 
 @pytest.mark.usefixtures('four_gpus')
 def test_the_launcher_shares_out_all_gpus_of_the_machine() -> None:
-    assert shares_of_workers(2, 2, os.environ) == ['0,1', '2,3']
-    assert shares_of_workers(1, 2, os.environ) == ['0', '1']
-    assert shares_of_workers(0, 2, os.environ) == ['', '']
+    assert divide_gpus(2, 2, os.environ) == ['0,1', '2,3']
+    assert divide_gpus(1, 2, os.environ) == ['0', '1']
+    assert divide_gpus(0, 2, os.environ) == ['', '']
     with refused('--num_gpus=2', '3 workers', '6 GPUs', '4'):
-        shares_of_workers(2, 3, os.environ)
+        divide_gpus(2, 3, os.environ)
     # As many as one worker needs are not the own GPUs of each.
     with refused('--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3'):
-        shares_of_workers(1, 2, listing('3'))
+        divide_gpus(1, 2, listing('3'))
 
 
 @pytest.mark.usefixtures('four_gpus')

@@ -15,12 +15,12 @@ from tests.support.outputs import refused
 from tf_cnn.managers.all_reduce import (
     Algorithm,
     all_reduce,
-    by_copies,
-    by_halves,
-    compacted,
+    compact_algorithm,
+    copy_algorithm,
+    halves_algorithm,
     make_algorithm,
 )
-from tf_cnn.managers.all_reduce_spec import Range, parse_spec
+from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
 from tf_cnn.managers.buckets import Packing
 
 pytestmark = pytest.mark.graph
@@ -38,7 +38,7 @@ def of_spec(spec: str, host: str = HOST) -> Make:
 
 
 def in_halves(*leaders: tuple[int, int]) -> Make:
-    return lambda towers: by_halves(towers, leaders)
+    return lambda towers: halves_algorithm(towers, leaders)
 
 
 def on_each(
@@ -101,7 +101,7 @@ def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
     towers = cpus(3)
     values = np.random.default_rng(0).normal(size=[3, 5, 4]).astype(np.float32)
     with tf.Graph().as_default() as graph, open_session(3) as session:
-        sums = compacted(by_copies(towers[:1]), towers, transfer)(
+        sums = compact_algorithm(copy_algorithm(towers[:1]), towers, transfer)(
             [tf.constant(value) for value in values], 0
         )
         assert [total.device for total in sums] == towers
@@ -254,13 +254,17 @@ def test_one_tower_keeps_its_tensors_as_they_are() -> None:
 
 
 def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
-    assert parse_spec('nccl') == (Range('nccl', None),)
-    ranges = (Range('pscpu', 32 * 1024), Range('xring', 4 * 1024 * 1024), Range('psgpu', None))
+    assert parse_spec('nccl') == (SizeRange('nccl', None),)
+    ranges = (
+        SizeRange('pscpu', 32 * 1024),
+        SizeRange('xring', 4 * 1024 * 1024),
+        SizeRange('psgpu', None),
+    )
     assert parse_spec('pscpu:32k:xring:4M:psgpu') == ranges
     assert parse_spec('pscpu:100:xring')[0].limit_bytes == 100
     assert parse_spec('pscpu#2:2g:nccl/xring#3') == (
-        Range('pscpu', 2 << 30, 2),
-        Range('nccl', None, 1, 'xring', 3),
+        SizeRange('pscpu', 2 << 30, 2),
+        SizeRange('nccl', None, 1, 'xring', 3),
     )
 
 

@@ -143,7 +143,7 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) 
     assert built.step.transfer.bytes_per_step == round(
         3 * 2 * 2 / 3 * total * (transfer or tf.float32).size
     )
-    assert built.step.bytes_of_servers == {}
+    assert built.step.bytes_per_server == {}
 
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
@@ -178,4 +178,4 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
         * (transfer or tf.float32).size
     )
     assert built.step.transfer.bytes_per_step == pytest.approx(sent_per_byte * total, rel=1e-4)
-    assert built.step.bytes_of_servers == {}
+    assert built.step.bytes_per_server == {}

@@ -88,7 +88,7 @@ def test_with_an_automatic_loss_scale_every_update_waits_for_all_sums() -> None:
         COLLECTIVE,
         0,
         server_devices=(),
-        precision=Precision('fp16', loss_scale=1.0, doubled_every=9),
+        precision=Precision('fp16', loss_scale=1.0, steps_until_doubling=9),
     )
     updates = built.ops('ResourceApplyGradientDescent')
     assert updates

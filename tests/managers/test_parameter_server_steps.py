@@ -39,8 +39,8 @@ from tests.support.networks import (
 )
 from tests.support.oracles import Weights
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.launch.hosts import reserved_addresses
-from tf_cnn.training.checkpoints import Checkpointer, joined
+from tf_cnn.launch.hosts import reserve_addresses
+from tf_cnn.training.checkpoints import Checkpointer, join_slices
 from tf_cnn.training.precision import FP32, Precision
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -67,7 +67,7 @@ class Member:
 
     def take_step(self) -> dict[str, Any]:
         """Takes a step, and returns what it computed."""
-        return self.session.run(self.built.step.fetches.present())
+        return self.session.run(self.built.step.fetches.as_dict())
 
     def open_gate(self) -> None:
         """Lets one step of the network `waiting` continue."""
@@ -84,7 +84,7 @@ class Member:
         slices = self.built.step.slices
         with self.built.graph.as_default():
             whole = {
-                name: joined(parts, [part.variable.value for part in parts])
+                name: join_slices(parts, [part.variable.value for part in parts])
                 for name, parts in slices.items()
             }
         return self.session.run(whole)
@@ -115,7 +115,8 @@ class WorkerSessions:
             together.restart(self.members[0].session, 0)
         # At the same time: some copies need all workers.
         for copied in [
-            self._threads.submit(member.built.step.start, member.session) for member in self.members
+            self._threads.submit(member.built.step.prepare_first_step, member.session)
+            for member in self.members
         ]:
             copied.result(DEADLINE_SECS)
 
@@ -144,7 +145,7 @@ def running_servers() -> Iterator[list[str]]:
     config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
-    with reserved_addresses(NUM_SERVERS + NUM_WORKERS) as addresses:
+    with reserve_addresses(NUM_SERVERS + NUM_WORKERS) as addresses:
         hosts = tf.train.ClusterSpec(
             {'ps': addresses[:NUM_SERVERS], 'worker': addresses[NUM_SERVERS:]}
         )
@@ -207,7 +208,7 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(
     plain algorithm.
     """
     # The scale is too high for the first steps, then grows until it is again.
-    precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
+    precision = Precision('fp16', loss_scale=2.0**20, steps_until_doubling=1)
     cluster = start(mode, network=normalised, optimizer='adam', precision=precision)
     skipped = []
     for num_steps in range(1, 8):
@@ -242,7 +243,7 @@ def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_d
 def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
     start: Callable[..., WorkerSessions],
 ) -> None:
-    precision = Precision('fp16', loss_scale=2.0**20, doubled_every=2)
+    precision = Precision('fp16', loss_scale=2.0**20, steps_until_doubling=2)
     cluster = start(PS, optimizer='momentum', precision=precision, sync=False)
     before = cluster.members[0].read()
     skipped = []
@@ -318,7 +319,9 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
         assert_close(stored, expected)
 
 
-@pytest.mark.parametrize('precision', [FP32, Precision('fp16', loss_scale=1.0, doubled_every=9)])
+@pytest.mark.parametrize(
+    'precision', [FP32, Precision('fp16', loss_scale=1.0, steps_until_doubling=9)]
+)
 def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
     precision: Precision, start: Callable[..., WorkerSessions]
 ) -> None:
@@ -341,7 +344,7 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
     for push in pushes[:-1]:
         updated.add(resource_of(push).removeprefix('sum_of_').removesuffix('_0'))
         other.session.run(push, fed)
-        if precision.doubled_every:
+        if precision.steps_until_doubling:
             updated.clear()
         else:
             wait_until(lambda: have_changed(chief.read(), before, updated))
@@ -354,7 +357,7 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
         assert bool(max(chief.session.run(begun)) == 2) is bool(updated)
     other.session.run(pushes[-1], fed)
     step.result(DEADLINE_SECS)
-    assert_close(chief.read(), expected, 1e-2 if precision.doubled_every else 1e-5)
+    assert_close(chief.read(), expected, 1e-2 if precision.steps_until_doubling else 1e-5)
     assert chief.session.run(begun) == [2] * NUM_SERVERS
 
 
@@ -396,7 +399,7 @@ def test_a_collective_sum_updates_its_variable_while_other_sums_wait(
         COLLECTIVE, network=gated_backwards, optimizer='momentum', server_devices=()
     )
     chief, other = cluster.members
-    [begun] = chief.built.step.begun
+    [begun] = chief.built.step.begun_steps
     before = chief.read()
     steps = cluster.begin(0, 1)
     chief.open_gate()

@@ -11,9 +11,9 @@ from models.registry import MODELS
 from tests.support.graphs import cpus
 from tests.support.networks import NUM_WORKERS, PS, REPLICATED, manager_of, servers
 from tf_cnn.graph.variables import num_bytes
-from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.parameter_servers import ParameterServerVariables
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.parts import ManagerConfig
 
 pytestmark = pytest.mark.graph
 
@@ -49,12 +49,14 @@ def variables_on_servers(
 def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) -> None:
     variables = variables_on_servers(model, num_ps)
     held: Counter[str] = Counter()
-    for part in (part for parts in variables.parts.values() for part in parts):
+    for part in (part for parts in variables.slices.values() for part in parts):
         held[part.variable.device] += num_bytes(part.variable.shape)
     assert variables.server_bytes == held
     assert len(held) == num_ps
     assert max(held.values()) - min(held.values()) < 2 << 20
-    assert sum(held.values()) == sum(num_bytes(parts[0].full) for parts in variables.parts.values())
+    assert sum(held.values()) == sum(
+        num_bytes(parts[0].full_shape) for parts in variables.slices.values()
+    )
     if model == 'vgg16':
         # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2: 138 million weights.
         assert sum(held.values()) == 4 * 138_357_544
@@ -62,9 +64,9 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
 
 def test_the_parts_of_a_large_variable_tile_it() -> None:
     variables = variables_on_servers('vgg16', 3, REPLICATED)
-    assert num_bytes(variables.parts['fc1/kernel'][0].full) > 400e6
-    for parts in variables.parts.values():
-        full = parts[0].full
+    assert num_bytes(variables.slices['fc1/kernel'][0].full_shape) > 400e6
+    for parts in variables.slices.values():
+        full = parts[0].full_shape
         assert (len(parts) > 1) is (num_bytes(full) > 512 << 10)
         # The largest part is one row above the mean.
         assert len(parts) == 18 or num_bytes(full) // len(parts) <= 512 << 10
@@ -75,7 +77,7 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
         assert len({part.variable.name for part in parts}) == len(parts)
         times_held = np.zeros(full, np.int8)
         for part in parts:
-            assert part.full == full
+            assert part.full_shape == full
             ends = np.add(part.offset, part.variable.shape)
             times_held[tuple(map(slice, part.offset, ends))] += 1
         assert times_held.min() == times_held.max() == 1
@@ -88,7 +90,7 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
     places = [
         {
             name: [(part.variable.device, part.offset) for part in parts]
-            for name, parts in variables.parts.items()
+            for name, parts in variables.slices.items()
         }
         for variables in (chief, other)
     ]
@@ -98,7 +100,7 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
 
 
 def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:
-    parts = ManagerParts(cpus(1), 1, cpus(1), by_copies(cpus(1)), server_devices=servers(3))
+    parts = ManagerConfig(cpus(1), 1, cpus(1), copy_algorithm(cpus(1)), server_devices=servers(3))
     variables = ParameterServerVariables(parts)
     shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
     with tf.Graph().as_default():
@@ -107,6 +109,6 @@ def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> No
             variables.create(name, shape, True, lambda shape=shape: tf.zeros(shape))  # type: ignore[misc]
     # 100 | 10 | 60, then 30 and 25 to the second, and 20 to the third.
     placed = {
-        name: servers(3).index(part.variable.device) for name, (part,) in variables.parts.items()
+        name: servers(3).index(part.variable.device) for name, (part,) in variables.slices.items()
     }
     assert placed == {'a': 0, 'b': 1, 'c': 2, 'd': 1, 'e': 1, 'f': 2}

@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models import costs
-from models.counting import Cost, cost_of, network_cost
+from models.counting import Cost, model_cost, network_cost
 from models.layers import LayerBuilder
 from models.model_facts import Network
 from models.networks import build_network
@@ -166,15 +166,15 @@ def test_multiply_adds_of_an_operation(operation: str) -> None:
 
 def test_an_auxiliary_head_has_parameters_and_takes_no_arithmetic_of_a_forward_pass() -> None:
     plain, with_head = (
-        cost_of(MODELS.find_model('inception3')),
-        cost_of(MODELS.find_model('inception3_aux')),
+        model_cost(MODELS.find_model('inception3')),
+        model_cost(MODELS.find_model('inception3_aux')),
     )
     head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
     assert with_head == Cost(plain.parameters + head, plain.multiply_adds)
 
 
 def test_every_row_of_the_catalog_is_in_the_table_of_costs() -> None:
-    rows = {(facts.name, facts.data_set, facts.image_size) for facts in MODELS.list_facts()}
+    rows = {(facts.name, facts.data_set, facts.image_size) for facts in MODELS.list_specs()}
     assert set(costs.read_table()) == rows, 'write it anew with: python -m models.costs'
 
 
@@ -188,5 +188,7 @@ def test_every_row_of_the_catalog_is_in_the_table_of_costs() -> None:
 )
 def test_the_table_of_costs_is_what_is_counted(pattern: str) -> None:
     table = costs.read_table()
-    for facts in MODELS.list_facts(pattern):
-        assert table[facts.name, facts.data_set, facts.image_size] == costs._count(facts), facts
+    for facts in MODELS.list_specs(pattern):
+        assert table[facts.name, facts.data_set, facts.image_size] == costs._count_cost(facts), (
+            facts
+        )

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.builders import BUILDERS
-from models.counting import cost_of
+from models.counting import model_cost
 from models.registry import MODELS
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.keras_networks import CONFORMANCE, Case, build, give_weights
@@ -101,7 +101,7 @@ def test_a_network_has_the_parameters_and_gives_the_logits_of_its_counterpart(ca
         name for name, variable in manager.savable_variables().items() if variable.trainable
     ]
     assert sum(weights[name].size for name in trainable) == num_parameters
-    assert cost_of(case.facts).parameters == case.num_parameters
+    assert model_cost(case.facts).parameters == case.num_parameters
     if case.smaller_size is None:
         assert num_parameters == case.num_parameters
     assert relative_error(*expected) > 0.01, (
@@ -118,7 +118,7 @@ def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test()
     networks = {case.facts.network for case in CONFORMANCE} | {
         MODELS.find_model(name).network for name in models
     }
-    assert {facts.network for facts in MODELS.list_facts()} == networks
+    assert {facts.network for facts in MODELS.list_specs()} == networks
     assert {network.builder for network in networks} == {*BUILDERS}
     assert {*MODELS.list_models()} == {case.model for case in CONFORMANCE} | models
     assert all(case.image_size == case.facts.image_size for case in CONFORMANCE)

@@ -16,7 +16,7 @@ import pytest
 import tf_cnn_benchmarks
 from models import costs
 from models.layers import LayerBuilder
-from models.model_facts import BatchNorm, ModelFacts, Network
+from models.model_facts import BatchNorm, ModelSpec, Network
 from models.registry import MODELS, Registry, load_model_file, register_model
 from tests.support.documents import python_block
 from tests.support.images import write_cifar
@@ -64,19 +64,19 @@ def test_a_model_may_be_another_network_for_another_data_set() -> None:
 
 
 def test_resnets_and_no_other_models_are_residual() -> None:
-    for facts in MODELS.list_facts():
-        assert facts.residual == ('resnet' in facts.name)
+    for facts in MODELS.list_specs():
+        assert facts.is_residual == ('resnet' in facts.name)
 
 
 def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -> None:
-    row = ModelFacts('lenet', 'mnist', 28, 32, 0.1, Network(print))
+    row = ModelSpec('lenet', 'mnist', 28, 32, 0.1, Network(print))
     registry = Registry([row, replace(row, data_set='imagenet')])
     assert registry.list_models() == ['lenet']
     assert registry.find_model('lenet') == row
     with refused('--model=vgg16'):
         registry.find_model('vgg16')
     with pytest.raises(ValueError, match=r'lenet.* 2 .*mnist'):
-        Registry([*registry.list_facts(), replace(row, image_size=32)])
+        Registry([*registry.list_specs(), replace(row, image_size=32)])
 
 
 def test_the_example_of_the_docs_is_short_and_trains(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def logits(cnn: Any, x: Any, num_classes: int) -> Any:
 def test_a_registered_model_has_the_facts_it_was_given() -> None:
     register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
     mine = MODELS.find_model('mine')
-    assert mine == ModelFacts('mine', 'mnist', 20, 3, 0.5, mine.network)
+    assert mine == ModelSpec('mine', 'mnist', 20, 3, 0.5, mine.network)
     assert mine.network.builder is logits
     assert MODELS.find_model('mine', 'records').image_size == 20
     assert MODELS.list_models('mi*') == ['mine']

@@ -15,7 +15,7 @@ import tf_cnn_benchmarks
 from tests.support.documents import fit, joined, split_line
 from tests.support.images import write_cifar, write_noise
 from tf_cnn.params import parse_argv
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.this_process import ThisProcess
 from tf_cnn.system.errors import UsageError
@@ -78,8 +78,8 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
             assert parse_argv(joined(line.argv)).params.variable_update == 'horovod'
         try:
             # Each line in a process of its own, which imports TensorFlow when the line is planned.
-            with mock.patch.object(Environment, 'has_tensorflow', new=False):
-                make_plan(parse_argv(argv).params, Environment({}, ThisProcess({})))
+            with mock.patch.object(ProcessEnvironment, 'has_tensorflow', new=False):
+                make_plan(parse_argv(argv).params, ProcessEnvironment({}, ThisProcess({})))
             answer = 'plan'
         except UsageError as error:
             answer = str(error)

@@ -8,8 +8,8 @@ import pytest
 from models.registry import MODELS
 from tests.support.outputs import refused
 from tf_cnn import params
-from tf_cnn.params import RunFacts, make_params, parse_argv
-from tf_cnn.planning.environment import Environment
+from tf_cnn.params import RunContext, make_params, parse_argv
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.system.errors import UsageError
 
@@ -79,7 +79,10 @@ def check(argv: list[str], *, alone: bool = True) -> None:
     cluster.
     """
     given = parse_argv(argv).params
-    params.check(given, RunFacts(alone=alone, residual=MODELS.find_model(given.model).residual))
+    params.check(
+        given,
+        RunContext(is_single_process=alone, is_residual=MODELS.find_model(given.model).is_residual),
+    )
 
 
 @pytest.mark.parametrize('case', CLASHES, ids=lambda case: case[0])
@@ -114,4 +117,4 @@ def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
 
 def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
-        make_plan(make_params(data_dir=str(tmp_path)), Environment({}))
+        make_plan(make_params(data_dir=str(tmp_path)), ProcessEnvironment({}))

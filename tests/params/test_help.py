@@ -58,12 +58,12 @@ def test_no_flag_is_forgotten_and_each_is_described_within_100_columns() -> None
             spec.help,
             spec.group,
             spec.original or '',
-            TABLE[name].says if name in TABLE else '',
+            TABLE[name].message if name in TABLE else '',
         )
         assert [
-            fact for fact in (*facts, *(idle.reason for idle in spec.idle)) if fact not in words
+            fact for fact in (*facts, *(idle.reason for idle in spec.ignored)) if fact not in words
         ] == [], name
-        assert ('same value' in words) == spec.agreed
+        assert ('same value' in words) == spec.shared_by_workers
         # A site makes an anchor of a heading, which is the name alone.
         (entry,) = (part for part in page.split('\n### ') if part.startswith(f'`--{name}`\n'))
         assert words in ' '.join(entry.split())

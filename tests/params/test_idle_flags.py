@@ -5,7 +5,7 @@ import pytest
 from models.registry import MODELS
 from tests.support.outputs import check_line
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params import SPECS, RunFacts, find_idle, parse_argv
+from tf_cnn.params import SPECS, RunContext, ignored_flag_warnings, parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -129,11 +129,13 @@ def idle(argv: str, *, alone: bool | None = None) -> list[str]:
     if alone is None:
         alone = params.worker_hosts is None and MODES[params.variable_update].launcher is None
     residual, num_ps = (
-        MODELS.find_model(params.model).residual,
+        MODELS.find_model(params.model).is_residual,
         len((params.ps_hosts or '').split(',')),
     )
-    facts = RunFacts(alone=alone, residual=residual, num_ps=num_ps if params.ps_hosts else 0)
-    return [*parsed.warnings, *find_idle(params, facts)]
+    facts = RunContext(
+        is_single_process=alone, is_residual=residual, num_ps=num_ps if params.ps_hosts else 0
+    )
+    return [*parsed.warnings, *ignored_flag_warnings(params, facts)]
 
 
 @pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
@@ -180,7 +182,9 @@ def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> Non
                 continue
             parsed = parse_argv(['--device=cpu', *other.split(), f'--{name}={spec.default}'])
             for alone in (True, False):
-                idle = find_idle(parsed.params, RunFacts(alone=alone, residual=False))
+                idle = ignored_flag_warnings(
+                    parsed.params, RunContext(is_single_process=alone, is_residual=False)
+                )
                 assert not [
                     line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')
                 ], (other, name)

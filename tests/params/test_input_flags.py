@@ -7,13 +7,13 @@ import pytest
 from tests.support.outputs import check_line, refused
 from tf_cnn.inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.params import RunFacts, check, find_idle, parse_argv
-from tf_cnn.params.input_flags import chosen_pipeline, tf_data_settings
+from tf_cnn.params import RunContext, check, ignored_flag_warnings, parse_argv
+from tf_cnn.params.input_flags import record_pipeline_name, tf_data_settings
 
 pytestmark = pytest.mark.unit
 
-RECORDS = RunFacts(alone=True, residual=False)
-ARRAYS = RunFacts(alone=True, residual=False, has_records=False)
+RECORDS = RunContext(is_single_process=True, is_residual=False)
+ARRAYS = RunContext(is_single_process=True, is_residual=False, has_records=False)
 TF_DATA, PREFETCH = '--use_datasets --data_dir=d', '--datasets_prefetch_buffer_size'
 OFFICIAL = '--data_dir=d --input_preprocessor=official_models_imagenet'
 OF_TF_DATA: dict[str, tuple[str, Any]] = {
@@ -24,7 +24,7 @@ OF_TF_DATA: dict[str, tuple[str, Any]] = {
     '--datasets_parallel_interleave_prefetch=6': ('prefetched_shards', 6),
     '--datasets_sloppy_parallel_interleave': ('sloppy', True),
     '--datasets_use_caching': ('caches', True),
-    '--datasets_repeat_cached_sample': ('repeats_one', True),
+    '--datasets_repeat_cached_sample': ('repeats_first_record', True),
     '--datasets_num_private_threads=7': ('private_threads', 7),
 }
 
@@ -41,7 +41,7 @@ OF_TF_DATA: dict[str, tuple[str, Any]] = {
     ],
 )
 def test_the_pipeline_is_that_of_the_flags(argv: str, pipeline: str) -> None:
-    assert chosen_pipeline(parse_argv(argv.split()).params) == pipeline
+    assert record_pipeline_name(parse_argv(argv.split()).params) == pipeline
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
@@ -49,7 +49,7 @@ def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
     params = parse_argv(['--data_dir=d', '--use_datasets', flag]).params
     name, value = OF_TF_DATA[flag]
     assert tf_data_settings(params) == TfDataSettings(**{name: value})
-    assert find_idle(params, RECORDS) == []
+    assert ignored_flag_warnings(params, RECORDS) == []
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
@@ -64,9 +64,9 @@ def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
     ],
 )
 def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
-    flag: str, others: str, run: RunFacts, reason: str
+    flag: str, others: str, run: RunContext, reason: str
 ) -> None:
-    [line] = find_idle(parse_argv([*others.split(), flag]).params, run)
+    [line] = ignored_flag_warnings(parse_argv([*others.split(), flag]).params, run)
     name = flag.lstrip('-').removeprefix('no').partition('=')[0]
     check_line(line, f'--{name}=', reason)
 
@@ -113,8 +113,8 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
         ),
     ],
 )
-def test_what_has_no_effect_is_named(argv: str, run: RunFacts, flags: list[str]) -> None:
-    lines = find_idle(parse_argv(argv.split()).params, run)
+def test_what_has_no_effect_is_named(argv: str, run: RunContext, flags: list[str]) -> None:
+    lines = ignored_flag_warnings(parse_argv(argv.split()).params, run)
     assert len(lines) == len(flags), lines
     for line, flag in zip(lines, flags, strict=True):
         check_line(line, flag, 'has no effect')
@@ -174,7 +174,7 @@ def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() 
         '--batch_size=8',
     ]
     params = parse_argv(['--input_only=transfer', '--data_dir=d', *idle, *acting]).params
-    lines = find_idle(params, RECORDS)
+    lines = ignored_flag_warnings(params, RECORDS)
     assert len(lines) == len(idle)
     for line, flag in zip(sorted(lines), sorted(idle), strict=True):
         check_line(line, flag, '--input_only')

@@ -11,7 +11,7 @@ import pytest
 from tests.support.outputs import check_line, refused
 from tf_cnn.flags.spec import ITS_DEFAULT
 from tf_cnn.params import SPECS, Params, parse_argv
-from tf_cnn.params.original import TABLE, Fate
+from tf_cnn.params.original import TABLE, Status
 
 pytestmark = pytest.mark.unit
 
@@ -27,9 +27,9 @@ def test_each_flag_of_the_original_has_a_row() -> None:
     assert {*ORIGINAL} <= {*TABLE}
     for name, row in TABLE.items():
         assert row.spec.name == name
-        assert (name in SPECS) == (row.fate is Fate.WORKS), name
-        assert bool(row.says) == (row.fate is not Fate.WORKS), name
-        assert row.fate is not Fate.RENAMED or row.says in SPECS
+        assert (name in SPECS) == (row.status is Status.WORKS), name
+        assert bool(row.message) == (row.status is not Status.WORKS), name
+        assert row.status is not Status.RENAMED or row.message in SPECS
 
 
 def test_a_default_that_is_not_the_originals_is_told_beside_it() -> None:
@@ -58,12 +58,14 @@ def test_the_default_of_each_flag_of_the_original_is_accepted(name: str) -> None
     )
 
 
-@pytest.mark.parametrize('name', [name for name in ORIGINAL if TABLE[name].fate is Fate.NO_EFFECT])
+@pytest.mark.parametrize(
+    'name', [name for name in ORIGINAL if TABLE[name].status is Status.NO_EFFECT]
+)
 def test_a_flag_without_effect_is_named_in_a_warning(name: str) -> None:
-    values = {'boolean': str(not TABLE[name].silent), 'integer': '2', 'float': '2'}
+    values = {'boolean': str(not TABLE[name].accepted_value), 'integer': '2', 'float': '2'}
     parsed = parse_argv([f'--{name}={values.get(ORIGINAL[name]["type"], "x")}'])
     (line,) = parsed.warnings
-    check_line(line, f'--{name}=', 'has no effect', TABLE[name].says)
+    check_line(line, f'--{name}=', 'has no effect', TABLE[name].message)
     assert parsed.params == Params()
 
 

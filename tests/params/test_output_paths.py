@@ -8,10 +8,10 @@ import pytest
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
 from tf_cnn.params import Params, make_params, parse_argv
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.outputs import check_clashes, check_file, check_outputs
-from tf_cnn.system.atomic import write_whole
+from tf_cnn.planning.outputs import check_file, check_outputs, check_path_conflicts
+from tf_cnn.system.atomic import write_atomically
 
 pytestmark = pytest.mark.unit
 
@@ -102,7 +102,7 @@ def test_no_file_is_written_through_a_link_that_another_user_could_have_made(
         with refused(f'--{name}={path}', 'a link in a folder that others can write'):
             check_file(name, str(path))
         with pytest.raises(OSError, match='others can write'):
-            write_whole('x', path)
+            write_atomically('x', path)
     assert victim.read_text() == ''
     # A new file in such a folder, and the standard output of this process, are no links of others.
     check_file(name, str(shared / 'new'))
@@ -149,14 +149,14 @@ def test_outputs_that_meet_in_a_file_are_refused(
     Path('of').symlink_to('folder')
     paths = dict(flag.removeprefix('--').split('=') for flag in flags.split())
     with refused(*(f'--{name}={path}' for name, path in paths.items())):
-        check_clashes(paths)
+        check_path_conflicts(paths)
 
 
 def test_outputs_that_do_not_meet_are_allowed_and_others_refused_once_their_names_are_known(
     tmp_path: Path,
 ) -> None:
     train = str(tmp_path / 'td')
-    check_clashes(
+    check_path_conflicts(
         {
             'train_dir': train,
             'eval_dir': train,
@@ -164,14 +164,14 @@ def test_outputs_that_do_not_meet_are_allowed_and_others_refused_once_their_name
             'trace_file': f'{train}/t',
         }
     )
-    check_clashes({'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'})
+    check_path_conflicts({'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'})
     argv = [
         f'--trace_file={tmp_path}/lenet.json',
         f'--result_file={tmp_path}/{{model}}.json',
         '--model=lenet',
     ]
     with refused('--trace_file', '--result_file'):
-        make_plan(parse_argv(argv).params, Environment())
+        make_plan(parse_argv(argv).params, ProcessEnvironment())
 
 
 def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> None:

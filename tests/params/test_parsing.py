@@ -17,7 +17,7 @@ from tests.support.outputs import refused
 from tf_cnn.inputs.stages import STAGES
 from tf_cnn.params import SPECS, Params, make_params, parse_argv
 from tf_cnn.params.help_text import describe_flag
-from tf_cnn.params.table import outputs_that_are
+from tf_cnn.params.table import output_flags
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -275,7 +275,7 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv('HOME', '/home/me')
     paths = [name for name, spec in SPECS.items() if spec.is_path]
     read = {'data_dir', 'model_file', 'variable_mgr_file', 'backbone_model_path'}
-    assert {*outputs_that_are(), *read} == {*paths}
+    assert {*output_flags(), *read} == {*paths}
     others = {'num_warmup_batches': 1, 'profile_steps': '1,2'}
     for name in paths:
         assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'

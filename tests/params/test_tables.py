@@ -10,7 +10,7 @@ import pytest
 import tf_cnn_benchmarks
 import variable_mgr
 from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
-from tf_cnn.managers.modes import MODES, Mode, Place
+from tf_cnn.managers.modes import MODES, Mode, Topology
 from tf_cnn.params import make_params
 from tf_cnn.params.optimizer_table import OPTIMIZERS
 from tf_cnn.params.table import SPECS
@@ -31,13 +31,13 @@ def test_the_rule_of_an_optimizer_is_made_of_the_values_of_its_flags(name: str) 
     assert list(vars(rule).values()) == values
 
 
-def places_where(fits: Callable[[Mode], bool]) -> set[tuple[str, Place]]:
+def places_where(fits: Callable[[Mode], bool]) -> set[tuple[str, Topology]]:
     return {
         (mode.name, place)
         for mode in MODES.values()
         if fits(mode)
-        for place in Place
-        if mode.runs(place)
+        for place in Topology
+        if mode.runs_in(place)
     }
 
 

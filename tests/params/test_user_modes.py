@@ -18,8 +18,8 @@ from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params import find_idle, make_params
-from tf_cnn.params.rules import RunFacts
+from tf_cnn.params import ignored_flag_warnings, make_params
+from tf_cnn.params.rules import RunContext
 from tf_cnn.params.user_modes import register_variable_mgr
 from tf_cnn.results.repeats import repeat_key
 from variable_mgr import VariableMgr
@@ -264,11 +264,11 @@ def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Pat
     params = make_params(
         variable_mgr_file=str(write(tmp_path)), variable_update='replicated', num_gpus=2
     )
-    (line,) = find_idle(params, RunFacts(alone=True, residual=False))
+    (line,) = ignored_flag_warnings(params, RunContext(is_single_process=True, is_residual=False))
     check_line(line, f'--variable_mgr_file={tmp_path}/mine.py', '--variable_update')
     assert (
         ran(
-            **{name: getattr(params, name) for name in params.given}
+            **{name: getattr(params, name) for name in params.given_flags}
         ).result.run.variable_mgr_file_sha256
         is None
     )

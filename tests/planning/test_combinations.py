@@ -24,10 +24,10 @@ from tests.support.images import write_noise
 from tests.support.machines import open_mpi, slurm_step, tf_config
 from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.flags.spec import FlagSpec
-from tf_cnn.flags.words import split_words
-from tf_cnn.params import SPECS, Params, Parsed, parse_argv
-from tf_cnn.params.original import FLAGS, TABLE, Fate
-from tf_cnn.planning.environment import Environment
+from tf_cnn.flags.words import split_command_line
+from tf_cnn.params import SPECS, Params, ParsedFlags, parse_argv
+from tf_cnn.params.original import FLAGS, TABLE, Status
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, ServerPlan
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
@@ -303,7 +303,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         with _undone():
             parsed = parse_argv(argv)
-            plan = make_plan(parsed.params, Environment(environ))
+            plan = make_plan(parsed.params, ProcessEnvironment(environ))
     except BenchmarkError as error:
         _check_refusal(error.lines, argv, environ)
         return 'refused' if isinstance(error, UsageError) else 'failed'
@@ -349,14 +349,14 @@ def _check_refusal(lines: Sequence[str], argv: Sequence[str], environ: Mapping[s
 
 
 def _check_nothing_changed(
-    argv: Sequence[str], parsed: Parsed, plan: Plan | ServerPlan, environ: Mapping[str, str]
+    argv: Sequence[str], parsed: ParsedFlags, plan: Plan | ServerPlan, environ: Mapping[str, str]
 ) -> None:
     """Each flag has its value in the settings and in the plan, or a warning names it."""
     warnings = [*parsed.warnings, *plan.warnings]
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
         everything.append(plan.params)
-    texts = split_words(argv, FLAGS, '').texts
+    texts = split_command_line(argv, FLAGS, '').texts
     for name, text in texts.items():
         value = FLAGS[name].read(text)
         # --num_gpus=0 is one device of the CPU.
@@ -365,10 +365,10 @@ def _check_nothing_changed(
         if name in SPECS:
             for params in everything:
                 assert getattr(params, name) == value, (name, text)
-        elif TABLE[name].fate is not Fate.RENAMED:
-            assert value in (None, TABLE[name].silent), (name, text)
+        elif TABLE[name].status is not Status.RENAMED:
+            assert value in (None, TABLE[name].accepted_value), (name, text)
         elif value:
-            ours = getattr(parsed.params, TABLE[name].says)
+            ours = getattr(parsed.params, TABLE[name].message)
             assert ours == value or any(
                 meant in str(ours) for meant in ('nccl', 'fp16', 'tf_data')
             ), (name, text)
@@ -420,7 +420,7 @@ def _draw_runnable(draw: random.Random, words: Sequence[str]) -> list[str]:
         argv = [*chosen, *SHORT.split(), f'--num_gpus={draw.randint(1, 4)}', '--display_every=1']
         try:
             with _undone():
-                make_plan(parse_argv(argv).params, Environment({}))
+                make_plan(parse_argv(argv).params, ProcessEnvironment({}))
         except BenchmarkError:
             continue
         return argv

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import make_banner
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 
 def plan_of(**flags: Any) -> Plan:
-    plan = make_plan(make_params(model='resnet50', device='cpu', **flags), Environment({}))
+    plan = make_plan(make_params(model='resnet50', device='cpu', **flags), ProcessEnvironment({}))
     assert isinstance(plan, Plan)
     return plan
 

@@ -36,8 +36,8 @@ from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.params import make_params
-from tf_cnn.params.original import TABLE, Fate
-from tf_cnn.planning.environment import Environment
+from tf_cnn.params.original import TABLE, Status
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Machine, Plan, ServerPlan
 from tf_cnn.planning.process_settings import Threads
@@ -132,7 +132,7 @@ def _filled(flags: Flags, folder: Path) -> dict[str, Any]:
 
 def _plan(flags: Flags, folder: Path) -> Plan | ServerPlan:
     return make_plan(
-        make_params(**_filled(flags, folder)), Environment({'CUDA_VISIBLE_DEVICES': _GPUS})
+        make_params(**_filled(flags, folder)), ProcessEnvironment({'CUDA_VISIBLE_DEVICES': _GPUS})
     )
 
 
@@ -193,7 +193,7 @@ def onednn_switch(flags: Flags) -> str | None:
     """Observes TF_ENABLE_ONEDNN_OPTS as a process would set it that has not imported TensorFlow
     yet.
     """
-    with mock.patch.object(Environment, 'has_tensorflow', new=False):
+    with mock.patch.object(ProcessEnvironment, 'has_tensorflow', new=False):
         variables: Mapping[str, str | None] = fact('session.process.variables')(flags)
     return variables[ONEDNN_VARIABLE]
 
@@ -567,7 +567,7 @@ WALK: dict[str, Row] = {
     'winograd_nonfused': Row(False, variable('TF_ENABLE_WINOGRAD_NONFUSED')),
     'worker_hosts': Row(
         '10.0.0.1:1,10.0.0.2:1,10.0.0.9:1',
-        fact('processes.num_trainers'),
+        fact('processes.num_training_tasks'),
         {**SERVERS, 'device': 'cpu'},
     ),
     'xla': Row(True, config('graph_options.optimizer_options.global_jit_level')),
@@ -592,7 +592,7 @@ def _is_same(first: Any, second: Any) -> bool:
 
 def test_no_flag_of_the_original_that_works_is_forgotten() -> None:
     assert {*WALK} == {
-        name for name, row in TABLE.items() if row.fate in (Fate.WORKS, Fate.RENAMED)
+        name for name, row in TABLE.items() if row.status in (Status.WORKS, Status.RENAMED)
     }
 
 

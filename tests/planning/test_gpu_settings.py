@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.params import RunFacts, find_idle, make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.params import RunContext, ignored_flag_warnings, make_params
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.planning.this_process import THIS_PROCESS
@@ -52,7 +52,7 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[C
 
 
 def plan_of(**flags: Any) -> Plan:
-    plan = make_plan(make_params(**{'model': 'lenet', **flags}), Environment())
+    plan = make_plan(make_params(**{'model': 'lenet', **flags}), ProcessEnvironment())
     assert isinstance(plan, Plan)
     THIS_PROCESS.apply(plan.session.process)
     return plan
@@ -115,9 +115,9 @@ def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
     } == variables
     assert threads_of(plan) == threads
     # The document has both.
-    assert plan.surroundings.environment.items() >= variables.items()
+    assert plan.run_environment.environment.items() >= variables.items()
     if threads[1]:
-        assert plan.surroundings.machine['threads']['inter_op'] == threads[1]
+        assert plan.run_environment.machine['threads']['inter_op'] == threads[1]
 
 
 def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
@@ -135,18 +135,22 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
     set_gpus: Callable[..., None],
 ) -> None:
-    facts = RunFacts(alone=True, residual=False)
+    facts = RunContext(is_single_process=True, is_residual=False)
     flags = {
         'gpu_thread_mode': 'global',
         'per_gpu_thread_count': 4,
         'batchnorm_persistent': False,
         'tf32': False,
     }
-    for line, name in zip(find_idle(make_params(device='cpu', **flags), facts), flags, strict=True):
+    for line, name in zip(
+        ignored_flag_warnings(make_params(device='cpu', **flags), facts), flags, strict=True
+    ):
         check_line(line, f'--{name}=', 'CPU')
-    assert find_idle(make_params(gpu_thread_mode='gpu_shared', tf32=False), facts) == []
+    assert ignored_flag_warnings(make_params(gpu_thread_mode='gpu_shared', tf32=False), facts) == []
     # The GPUs share the threads of all.
-    (line,) = find_idle(make_params(gpu_thread_mode='global', per_gpu_thread_count=4), facts)
+    (line,) = ignored_flag_warnings(
+        make_params(gpu_thread_mode='global', per_gpu_thread_count=4), facts
+    )
     check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
     # The run finds no GPU.
     set_gpus()
@@ -205,4 +209,4 @@ def test_the_environment_may_forbid_tf32(
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     plan = plan_of()
     assert (plan.machine.tf32, 'TF32' in make_banner(plan)) == (False, False)
-    assert plan.surroundings.environment['NVIDIA_TF32_OVERRIDE'] == '0'
+    assert plan.run_environment.environment['NVIDIA_TF32_OVERRIDE'] == '0'

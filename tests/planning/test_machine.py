@@ -13,12 +13,12 @@ import tensorflow.compat.v1 as tf
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.params import Params, RunFacts, find_idle, make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.params import Params, RunContext, ignored_flag_warnings, make_params
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.machine import find_machine
 from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Machine, Plan, Processes
-from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.plan import ClusterRole, Machine, Plan
+from tf_cnn.planning.processes import find_cluster_role
 from tf_cnn.planning.session import describe_session
 from tf_cnn.planning.this_process import ProcessSettings
 
@@ -34,17 +34,17 @@ def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return request.param
 
 
-ENVIRONMENT = Environment({})
-ALONE = find_processes(make_params(), ENVIRONMENT, [])
+ENVIRONMENT = ProcessEnvironment({})
+ALONE = find_cluster_role(make_params(), ENVIRONMENT, [])
 
 
-def machine_of(params: Params, processes: Processes = ALONE) -> Machine:
+def machine_of(params: Params, processes: ClusterRole = ALONE) -> Machine:
     """The machine of a run of one process, or of one process of a cluster."""
     gpus = ENVIRONMENT.process.start_tensorflow(ProcessSettings())
     return find_machine(params, ENVIRONMENT, processes, None, gpus)
 
 
-def in_cluster_of(params: Params) -> Processes:
+def in_cluster_of(params: Params) -> ClusterRole:
     """Two workers that a controller drives, which is this process, or without one the first of
     them.
     """
@@ -55,10 +55,10 @@ def in_cluster_of(params: Params) -> Processes:
         if controlled
         else {'job_name': 'worker'}
     )
-    return find_processes(dataclasses.replace(params, **flags), ENVIRONMENT, [])
+    return find_cluster_role(dataclasses.replace(params, **flags), ENVIRONMENT, [])
 
 
-def config_of(params: Params, processes: Processes = ALONE) -> tf.ConfigProto:
+def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
     """The settings of its sessions."""
     machine = machine_of(params, processes)
     return describe_session(params, ENVIRONMENT, processes, machine, ProcessSettings(), []).config
@@ -85,7 +85,9 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [
         line
-        for line in make_plan(make_params(model='lenet', device=device), Environment({})).warnings
+        for line in make_plan(
+            make_params(model='lenet', device=device), ProcessEnvironment({})
+        ).warnings
         if 'NVIDIA' in line
     ]
     assert len(told) == (device is None and not num_gpus_here)
@@ -111,7 +113,7 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
         params = make_params(model='lenet', device='cpu', precision=precision)
         lines = [
             line
-            for line in make_plan(params, Environment({}, root=tmp_path)).warnings
+            for line in make_plan(params, ProcessEnvironment({}, root=tmp_path)).warnings
             if 'arithmetic' in line
         ]
         assert len(lines) == (precision == 'fp16' and advised is not None)
@@ -146,11 +148,11 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
     kinds = {}
     for kind, devices in ((None, '/cpu:0'), ('cpu', '/cpu:0'), ('gpu', '/cpu:0 /cpu:1 /cpu:2')):
         flags: dict[str, Any] = {'device': 'cpu', 'num_gpus': 3, 'variable_update': variable_update}
-        plan = make_plan(make_params(**flags, local_parameter_device=kind), Environment({}))
+        plan = make_plan(make_params(**flags, local_parameter_device=kind), ProcessEnvironment({}))
         assert isinstance(plan, Plan)
         assert plan.machine.parameter_devices == tuple(devices.split())
-        assert plan.variables.sums is not None
-        kinds[kind] = [part.algorithm for part in plan.variables.sums]
+        assert plan.variables.size_ranges is not None
+        kinds[kind] = [part.algorithm for part in plan.variables.size_ranges]
     assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
 
 
@@ -158,12 +160,21 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here:
     on_cpu: dict[str, Any] = {'device': 'cpu', 'num_gpus': 2}
     expected = machine_of(make_params(**on_cpu))
     idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
-    assert len(find_idle(idle, RunFacts(alone=True, residual=False))) == 2
+    assert (
+        len(ignored_flag_warnings(idle, RunContext(is_single_process=True, is_residual=False))) == 2
+    )
     assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
     in_cluster = make_params(
         **on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu'
     )
-    assert len(find_idle(in_cluster, RunFacts(alone=False, residual=False))) == 1
+    assert (
+        len(
+            ignored_flag_warnings(
+                in_cluster, RunContext(is_single_process=False, is_residual=False)
+            )
+        )
+        == 1
+    )
     assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected
     # NCCL is for GPUs.
     assert (
@@ -202,7 +213,7 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
 @pytest.mark.parametrize('device', [None, 'cpu'])
 @pytest.mark.usefixtures('num_gpus_here')
 def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
-    plan = make_plan(make_params(model='lenet', num_gpus=0, device=device), Environment({}))
+    plan = make_plan(make_params(model='lenet', num_gpus=0, device=device), ProcessEnvironment({}))
     assert isinstance(plan, Plan)
     assert plan.machine.towers == ('/cpu:0',)
 

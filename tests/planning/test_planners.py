@@ -15,10 +15,10 @@ from tests.support.machines import hydra, write_files
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_record
 from tf_cnn.params import Params, make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import EvalSchedule, Machine
 from tf_cnn.planning.process_settings import Threads, choose_start, choose_threads
-from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.processes import find_cluster_role
 from tf_cnn.planning.this_process import INTRA, ProcessSettings, ThisProcess
 from tf_cnn.results.summary import format_summary
 
@@ -28,13 +28,13 @@ ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
-    environment = Environment({'RANK': '1', 'WORLD_SIZE': '3'})
+    environment = ProcessEnvironment({'RANK': '1', 'WORLD_SIZE': '3'})
     warnings: list[str] = []
-    find_processes(make_params(), environment, warnings)
+    find_cluster_role(make_params(), environment, warnings)
     (warning,) = warnings
     check_line(warning, 'RANK=1', 'WORLD_SIZE=3', 'alone', '--worker_hosts', '--task_index')
     named = make_params(worker_hosts='a:1', variable_update='replicated')
-    find_processes(named, environment, warnings)
+    find_cluster_role(named, environment, warnings)
     assert len(warnings) == 1
 
 
@@ -46,16 +46,16 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
     params = make_params(variable_update='horovod')
     with mock.patch('tf_cnn.cluster.horovod_worker.load_horovod', return_value=Alone()):
         warnings: list[str] = []
-        find_processes(params, Environment({}), warnings)
+        find_cluster_role(params, ProcessEnvironment({}), warnings)
         assert not warnings
         with refused('PMI_RANK=1', '3 processes', 'Horovod'):
-            find_processes(params, Environment(hydra(1, 3, 3)), [])
+            find_cluster_role(params, ProcessEnvironment(hydra(1, 3, 3)), [])
 
 
 def test_a_process_knows_what_its_user_has_set() -> None:
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)
-    process.show('3')
+    process.show_gpus('3')
     process.apply(
         ProcessSettings(variables={'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None})
     )
@@ -118,9 +118,9 @@ def test_memory_that_is_kept_is_not_mapped_anew() -> None:
 def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
     flags: dict[str, Any], variables: dict[str, str], keeps: bool, num_warnings: int
 ) -> None:
-    params, environment = make_params(device='cpu', **flags), Environment(variables)
+    params, environment = make_params(device='cpu', **flags), ProcessEnvironment(variables)
     warnings: list[str] = []
-    processes = find_processes(params, environment, warnings)
+    processes = find_cluster_role(params, environment, warnings)
     found = choose_start(params, environment, processes, None, warnings)
     assert (found.keeps_memory, len(warnings)) == (keeps, num_warnings)
     for warning in warnings:
@@ -177,13 +177,13 @@ def threads_of(
     """
     process = ThisProcess({})
     if earlier is not None:
-        process.keep({INTRA: earlier})
+        process.record({INTRA: earlier})
     machine = Machine(
         'cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC'
     )
     warnings: list[str] = []
     return choose_threads(
-        params, Environment(variables or {}, process, root), machine, 12, warnings
+        params, ProcessEnvironment(variables or {}, process, root), machine, 12, warnings
     ), warnings
 
 
@@ -251,9 +251,9 @@ def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning() -> Non
 
 
 def test_threads_of_openmp_are_named_if_this_tensorflow_has_none() -> None:
-    environment = Environment({'OMP_NUM_THREADS': '4', 'OMP_DISPLAY_ENV': 'true'})
+    environment = ProcessEnvironment({'OMP_NUM_THREADS': '4', 'OMP_DISPLAY_ENV': 'true'})
     params, warnings = make_params(), list[str]()
-    choose_start(params, environment, find_processes(params, environment, []), None, warnings)
+    choose_start(params, environment, find_cluster_role(params, environment, []), None, warnings)
     (line,) = warnings
     check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')
 

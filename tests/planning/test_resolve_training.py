@@ -12,9 +12,9 @@ from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan, VariableFacts
+from tf_cnn.planning.plan import Plan, VariableConfig
 from tf_cnn.run.build import build_step
 
 pytestmark = pytest.mark.graph
@@ -33,22 +33,26 @@ CLUSTERS = {
 
 
 def plan_of(**flags: Any) -> Plan:
-    plan = make_plan(make_params(**{'model': 'trivial', 'device': 'cpu', **flags}), Environment({}))
+    plan = make_plan(
+        make_params(**{'model': 'trivial', 'device': 'cpu', **flags}), ProcessEnvironment({})
+    )
     assert isinstance(plan, Plan)
     return plan
 
 
-def variables_of(**flags: Any) -> VariableFacts:
+def variables_of(**flags: Any) -> VariableConfig:
     return plan_of(**flags).variables
 
 
 @pytest.mark.parametrize('where', [{}, WITH_SERVERS], ids=['alone', 'cluster'])
 def test_variables_are_staged_where_there_are_updates(where: Flags) -> None:
-    assert [variables_of(staged_vars=is_staged, **where).staged for is_staged in (False, True)] == [
+    assert [
+        variables_of(staged_vars=is_staged, **where).is_staged for is_staged in (False, True)
+    ] == [
         False,
         True,
     ]
-    assert not variables_of(staged_vars=True, forward_only=True, **where).staged
+    assert not variables_of(staged_vars=True, forward_only=True, **where).is_staged
 
 
 @pytest.mark.parametrize('mode', CLUSTERS)
@@ -95,12 +99,12 @@ def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int)
 def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: Flags, spec: str) -> None:
     assert variables_of(
         **{'variable_update': 'replicated', 'num_gpus': 2, **flags}
-    ).sums == parse_spec(spec)
+    ).size_ranges == parse_spec(spec)
 
 
 def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known() -> None:
     flags: Flags = {'variable_update': 'replicated', 'hierarchical_copy': True}
-    assert variables_of(num_gpus=4, **flags).sums is None
+    assert variables_of(num_gpus=4, **flags).size_ranges is None
     with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
         variables_of(num_gpus=3, **flags)
     with refused('--network_topology=gcp_v100', '--nohierarchical_copy', 'dgx1'):
@@ -150,8 +154,8 @@ def test_gradients_travel_in_the_16_bits_of_the_precision(
 def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None:
     flags: Flags = {'num_gpus': 2, 'hierarchical_copy': True, 'local_parameter_device': 'gpu'}
     # In two halves, nothing is summed on that device; this mode sums in no halves.
-    assert variables_of(variable_update='replicated', **flags).sums is None
-    assert variables_of(variable_update='collective_all_reduce', **flags).sums == parse_spec(
+    assert variables_of(variable_update='replicated', **flags).size_ranges is None
+    assert variables_of(variable_update='collective_all_reduce', **flags).size_ranges == parse_spec(
         'psgpu'
     )
 
@@ -181,7 +185,7 @@ def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(
         'train_dir': str(tmp_path),
     }
     warnings = make_plan(
-        make_params(**flags, connect_timeout_secs=9.0), Environment(environ)
+        make_params(**flags, connect_timeout_secs=9.0), ProcessEnvironment(environ)
     ).warnings
     assert [line.startswith('--connect_timeout_secs=9.0 ') for line in warnings].count(
         True

@@ -44,7 +44,7 @@ def changed(section: str, **values: Any) -> dict[str, Any]:
 
 
 def advise(found: Result | dict[str, Any]) -> list[WarningRow]:
-    return advice.advise(found if isinstance(found, Result) else record_of(found))
+    return advice.find_warnings(found if isinstance(found, Result) else record_of(found))
 
 
 def the_warning(code: str, document: Result | dict[str, Any], *facts: str) -> None:
@@ -153,9 +153,9 @@ def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
         check_line(warning.text, 'let the run take all of its steps')
         assert '--' not in warning.text
     stopped = record_of(sample_document(seconds=[0.1] * 10, **cut_off('stopped by SIGINT')))
-    assert '--target_seconds' not in advice.doubts([stopped])[0]
+    assert '--target_seconds' not in advice.noise_warnings([stopped])[0]
     complete = record_of(sample_document(seconds=[0.1] * 10))
-    assert advice.doubts([stopped, complete])[0].endswith('write --target_seconds=10')
+    assert advice.noise_warnings([stopped, complete])[0].endswith('write --target_seconds=10')
 
 
 def test_one_disturbance_is_one_warning() -> None:
@@ -192,20 +192,20 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
         for code, share in (('machine_loaded', 0.88), ('spread', None), ('powersave', 0.05))
     ]
     short = record_of(sample_document(seconds=[0.1] * 10))
-    first, second = advice.doubts([*disturbed, short])
+    first, second = advice.noise_warnings([*disturbed, short])
     check_line(first, '! 2 of 4 runs were disturbed', 'up to 88 %')
     check_line(second, '! 1 of 4 runs was too short')
-    assert [advice.mark([result]) for result in (*disturbed, short)] == ['! ', '! ', '', '! ']
-    assert advice.doubts(disturbed[2:]) == []
-    found = [advice.count_doubtful([result]) for result in (*disturbed, short)]
+    assert [advice.doubt_mark([result]) for result in (*disturbed, short)] == ['! ', '! ', '', '! ']
+    assert advice.noise_warnings(disturbed[2:]) == []
+    found = [advice.format_doubtful([result]) for result in (*disturbed, short)]
     assert found == ['other programs', 'spread', '', 'too short']
     # One cause does not stand for another one.
     check_line(first, 'other programs (1 run, up to 88 % of the cores)', 'spread (1 run)')
     assert (
-        advice.count_doubtful([*disturbed, short])
+        advice.format_doubtful([*disturbed, short])
         == '3 of 4: other programs (1), spread (1), too short (1)'
     )
-    assert advice.count_doubtful([short, disturbed[2], short]) == '2 of 3: too short'
+    assert advice.format_doubtful([short, disturbed[2], short]) == '2 of 3: too short'
 
 
 @pytest.mark.parametrize('value', [None, math.nan])

@@ -29,14 +29,14 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
-from tf_cnn.compare.changes import make_document, make_notes, make_rows, make_table
-from tf_cnn.compare.regression import judge
+from tf_cnn.compare.changes import make_comparison_table, make_document, make_notes, make_rows
+from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.report_rows import summarize_collection
-from tf_cnn.compare.sides import read_side, side_of
+from tf_cnn.compare.sides import make_run_set, read_run_set
 from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result, as_json, read_document
-from tf_cnn.results.sections import ComputeSection, with_unknowns
+from tf_cnn.results.sections import ComputeSection, partial_section
 from tf_cnn.results.tables import as_csv
 from tf_cnn.system.errors import UsageError
 
@@ -67,7 +67,7 @@ def test_the_schema_is_made_from_the_classes_and_allows_their_documents() -> Non
 def test_a_document_is_what_was_read_and_what_is_not_finite_is_unknown() -> None:
     assert as_json(sample_record()) == sample_document()
     assert list(as_json(sample_record())) == list(sample_document())
-    unknown = with_unknowns(ComputeSection, flops_per_second=math.nan, share_of_peak=math.inf)
+    unknown = partial_section(ComputeSection, flops_per_second=math.nan, share_of_peak=math.inf)
     assert {*as_json(unknown).values()} == {None}
     assert as_json({'loss': [1.0, math.nan], 'path': '\udcff'}) == {
         'loss': [1.0, None],
@@ -162,10 +162,10 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
     for name, (_, *facts) in DAMAGED.items():
         check_line(problems[name], f'{name}.json', *facts)
     assert len(max(problems.values(), key=len)) < 1000
-    assert read_side(str(tmp_path)).problems == found.problems
+    assert read_run_set(str(tmp_path)).problems == found.problems
     for argument in ('pipe.json', 'zeros.json'):
         with pytest.raises(UsageError):
-            read_side(str(tmp_path / argument))
+            read_run_set(str(tmp_path / argument))
 
 
 # Values that are of the wrong kind or out of bounds somewhere.
@@ -265,12 +265,12 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(
         (results * 3, GOOD),
     ):
         sides = [
-            side_of('a', first, failures if first is results else [], []),
-            side_of('b', second, [], []),
+            make_run_set('a', first, failures if first is results else [], []),
+            make_run_set('b', second, [], []),
         ]
         rows = make_rows(sides, force=True)
         compared = make_document(rows, [])
-        in_json, table = json.dumps(compared), make_table(rows)
+        in_json, table = json.dumps(compared), make_comparison_table(rows)
         json.loads(in_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
         for out in (
             as_csv(compared['rows']),
@@ -281,6 +281,6 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(
             out.encode()
         assert all(line.encode() for line in make_notes(rows, []))
     if results and results[0].images_per_second > 0:
-        judge(results, GOOD)
-        judge(GOOD[:1], [*results * 4, *GOOD])
+        check_regression(results, GOOD)
+        check_regression(GOOD[:1], [*results * 4, *GOOD])
     summarize_collection(Collection((*results, *GOOD), tuple(failures), ()))

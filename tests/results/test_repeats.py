@@ -12,11 +12,11 @@ import tf_cnn_benchmarks
 from tests.support.outputs import check_line
 from tests.support.sample_results import plan_of, record_of, sample_document, sample_record
 from tf_cnn.compare.differences import flag_differences, machine_differences
-from tf_cnn.compare.regression import judge, judgement_notes
+from tf_cnn.compare.regression import check_regression, regression_notes
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.params.table import SPECS
 from tf_cnn.results.collection import collect
-from tf_cnn.results.repeats import repeat_key, work_differences
+from tf_cnn.results.repeats import repeat_key, workload_differences
 from tf_cnn.sweep.texts import result_table
 
 pytestmark = pytest.mark.unit
@@ -104,7 +104,7 @@ def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags() -> Non
     documents[2]['run']['data_set'] = 'cifar10'
     assert len({key_of(document) for document in documents}) == 3
     first, *others = map(record_of, documents)
-    assert [work_differences(first, other) for other in others] == [
+    assert [workload_differences(first, other) for other in others] == [
         {'image_size': (28, 32)},
         {'data_set': ('imagenet', 'cifar10')},
     ]
@@ -174,12 +174,12 @@ def test_everything_that_pools_runs_keeps_those_under_another_limit_apart_and_sa
     rows = summarize_collection(collect([str(tmp_path)])).rows
     assert [len(row.runs) for row in rows] == [3, 3]
     assert len({row.label for row in rows}) == 2
-    judged = judge(
+    judged = check_regression(
         [record_of(limited(name, value, seed=9))], collect([str(tmp_path)]).results, 'new'
     )
     assert (judged.num_earlier, judged.num_left_out) == (3, 3)
-    assert judged.left_out_for == {name: (without, value)}
-    (line,) = judgement_notes([judged])
+    assert judged.left_out_differences == {name: (without, value)}
+    (line,) = regression_notes([judged])
     check_line(line, 'new: 3 earlier runs of this setting do not count', name)
     # A sweep that went on under another limit.
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [32]\n')

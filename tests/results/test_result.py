@@ -9,17 +9,17 @@ import pytest
 
 from tests.support.outputs import check_line
 from tf_cnn.results import console
-from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
+from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, TransferSection, partial_section
 from tf_cnn.results.statistics import Rate
-from tf_cnn.results.steps import Cause, Measured, Step, StepValues
+from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 from tf_cnn.system.errors import format_error, format_warning
 
 pytestmark = pytest.mark.unit
 
 
-def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> Measured:
+def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> StepLog:
     devices = ['/cpu:0', '/cpu:1']
-    run = with_unknowns(
+    run = partial_section(
         RunSection, devices=devices, images_per_step=images_per_step, together=together
     )
     timed = (
@@ -27,12 +27,12 @@ def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any
         Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=8, steps_after=12), start=52.0),
     )
     steps = (Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)), *timed)
-    return dataclasses.replace(Measured(run, steps), **changes)
+    return dataclasses.replace(StepLog(run, steps), **changes)
 
 
 def test_only_timed_steps_count_and_the_others_are_kept() -> None:
     found, rates = measured(), measured().throughput
-    assert found.columns().phase == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
+    assert found.steps_section().phase == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
     assert [step.index for step in found.timed_steps] == [1, 2]
     assert (rates.step_seconds, rates.wall_seconds, rates.images) == (4.0, 5.0, 32)
     assert (rates.images_per_second_of_steps, rates.images_per_second) == (8.0, 6.4)
@@ -40,9 +40,9 @@ def test_only_timed_steps_count_and_the_others_are_kept() -> None:
 
 
 def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out() -> None:
-    pause = {Cause.EVALUATION: 0.5, Cause.CHECKPOINT: 0.25, Cause.OTHER: 0.25}
+    pause = {PauseCause.EVALUATION: 0.5, PauseCause.CHECKPOINT: 0.25, PauseCause.OTHER: 0.25}
     # What lies before the first timed step and after the last one counts nowhere.
-    between = ({Cause.CHECKPOINT: 9.0}, pause, {Cause.EVALUATION: 7.0})
+    between = ({PauseCause.CHECKPOINT: 9.0}, pause, {PauseCause.EVALUATION: 7.0})
     found = measured(between=between)
     assert found.between_seconds == pause
     assert found.throughput.wall_seconds == 4.5
@@ -71,7 +71,9 @@ def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
 def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step() -> None:
     servers, step = [('On ps 0', '1.0 MB'), ('On ps 1', '2.3 MB')], ('Step moves', '6.7 MB')
     for num_workers in (1, 2):
-        lines = console.transfer_lines(Transfer((1_000_000, 2_340_000), 6_680_000), num_workers)
+        lines = console.transfer_lines(
+            TransferSection((1_000_000, 2_340_000), 6_680_000), num_workers
+        )
         assert lines == [('Workers', num_workers), *servers, step]
     assert console.transfer_lines(NO_TRANSFER, 1) == []
 

@@ -12,7 +12,7 @@ from tests.support.outputs import refused
 from tests.support.sample_results import sample_document, step_seconds, untimed_document
 from tf_cnn.params.result_flags import numbered_path
 from tf_cnn.results.document import Result, read_document, read_result
-from tf_cnn.results.result_file import check_not_reserved, reserved
+from tf_cnn.results.result_file import check_not_reserved, reserve
 
 pytestmark = pytest.mark.unit
 
@@ -37,15 +37,15 @@ def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(
 ) -> None:
     path, link = tmp_path / 'r.json', tmp_path / 'link.json'
     link.symlink_to(path)
-    with reserved(str(path)) as file:
+    with reserve(str(path)) as file:
         for other in (path, link):
             with refused(f'--result_file={other}', 'another run'):
                 check_not_reserved(str(other))
-            with refused(f'--result_file={other}', 'another run'), reserved(str(other)):
+            with refused(f'--result_file={other}', 'another run'), reserve(str(other)):
                 pass
         assert file.write(*TIMED)
     check_not_reserved(str(path))
-    with reserved(str(link)) as file:
+    with reserve(str(link)) as file:
         assert file.write(*TIMED)
     assert link.is_symlink()
 
@@ -56,7 +56,7 @@ def test_a_run_that_writes_nothing_leaves_no_file_and_an_empty_one_of_the_user_s
     (tmp_path / 'mine.json').touch()
     for name in ('new.json', 'mine.json'):
         check_not_reserved(str(tmp_path / name))
-        with contextlib.suppress(OSError), reserved(str(tmp_path / name)):
+        with contextlib.suppress(OSError), reserve(str(tmp_path / name)):
             raise OSError
     assert [path.name for path in tmp_path.iterdir()] == ['mine.json']
 
@@ -70,7 +70,7 @@ def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path:
         (TIMED, True),
     ):
         before = path.read_bytes() if path.exists() else b''
-        with reserved(str(path)) as file:
+        with reserve(str(path)) as file:
             assert file.write(text, made) is is_written
         assert (path.read_bytes() == before) is not is_written or text == TIMED[0]
     found = read_result(path)
@@ -94,10 +94,10 @@ def test_a_name_that_the_program_chooses_is_made_once_and_the_next_free_one_is_t
     with contextlib.ExitStack() as stack:
         # Processes that run at the same time, and one after them.
         for name in names[:2]:
-            file = stack.enter_context(reserved(f'{tmp_path}/{names[0]}', numbered))
+            file = stack.enter_context(reserve(f'{tmp_path}/{names[0]}', numbered))
             assert file.path == f'{tmp_path}/{name}'
             file.write(*TIMED)
-    with reserved(f'{tmp_path}/{names[0]}', numbered) as file:
+    with reserve(f'{tmp_path}/{names[0]}', numbered) as file:
         assert file.path == f'{tmp_path}/{names[2]}'
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob('*.json')

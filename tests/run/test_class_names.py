@@ -155,7 +155,7 @@ def test_workers_with_other_class_names_do_not_train_together(
 ) -> None:
     other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
     mine, theirs = (
-        plan_of(model='lenet', data_dir=str(folder)).agreed_data for folder in (animals, other)
+        plan_of(model='lenet', data_dir=str(folder)).shared_data for folder in (animals, other)
     )
     line = find_difference({'worker 0': mine, 'worker 1': theirs})
     check_line(
@@ -164,8 +164,8 @@ def test_workers_with_other_class_names_do_not_train_together(
         '--data_dir with background, dog, cat, owl',
     )
     many = make_data(tmp_path / 'many', *(f'class-{number:03d}' for number in range(30)))
-    names = plan_of(model='lenet', data_dir=str(many)).agreed_data['as class names']
+    names = plan_of(model='lenet', data_dir=str(many)).shared_data['as class names']
     (many / 'labels.txt').write_text(
         (many / 'labels.txt').read_text().replace('class-029', 'class-030')
     )
-    assert plan_of(model='lenet', data_dir=str(many)).agreed_data['as class names'] != names
+    assert plan_of(model='lenet', data_dir=str(many)).shared_data['as class names'] != names

@@ -17,7 +17,7 @@ from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.runs import losses, made
 from tf_cnn.params import make_params
-from tf_cnn.params.rules import RunFacts
+from tf_cnn.params.rules import RunContext
 from tf_cnn.params.table import check
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -106,7 +106,7 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
 
 
 def test_a_cluster_must_sum_in_one_order() -> None:
-    in_a_cluster = RunFacts(alone=False, residual=False)
+    in_a_cluster = RunContext(is_single_process=False, is_residual=False)
     for mode in ('parameter_server', 'distributed_replicated', 'horovod'):
         with refused(
             '--deterministic',

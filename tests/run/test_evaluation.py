@@ -20,7 +20,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from models.networks import rank_of_labels
+from models.networks import label_ranks
 from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session
@@ -39,10 +39,10 @@ from tf_cnn.inputs.validation import (
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
-from tf_cnn.run.evaluation import Evaluation, OwnVariables
+from tf_cnn.run.evaluation import Evaluation, TowerVariables
 from tf_cnn.run.session import Stepper
 from tf_cnn.system.signals import Stopped
-from tf_cnn.training.checkpoint_files import has_ended
+from tf_cnn.training.checkpoint_files import has_training_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -182,7 +182,7 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     result, _, err = train(noise, train_dir=str(tmp_path), **flags, **goal)
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (result.statistics.num_steps, result.is_complete) == (2, True)
-    assert has_ended(str(tmp_path))
+    assert has_training_ended(str(tmp_path))
     document = document_in(path)
     steps, [found] = document['workers'][0]['steps'], document['evaluations']
     seconds = found['end'] - steps['start'][0]
@@ -398,12 +398,15 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
     )
     options = ImageOptions(28, 28, 1, training=False)
     with tf.Graph().as_default(), open_session() as session:
-        variables = OwnVariables('/cpu:0', 'v')
+        variables = TowerVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
         evaluation = Evaluation(network, 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
         session.run(
-            [part.variable.assign(tf.zeros(part.full)) for [part] in variables.slices.values()]
+            [
+                part.variable.assign(tf.zeros(part.full_shape))
+                for [part] in variables.slices.values()
+            ]
         )
         # Only batches that count are followed by a look at the clock.
         found = evaluation.run(session, step=7, clock=itertools.count(0.0, 10.0).__next__)
@@ -418,13 +421,13 @@ def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes: int) -
     labels = generator.integers(-1, num_classes, 60).astype(np.int32)
     ranking = np.argsort(-logits, axis=1, kind='stable')
     with tf.Graph().as_default(), open_session() as session:
-        ranks = session.run(rank_of_labels(tf.constant(logits), tf.constant(labels)))
+        ranks = session.run(label_ranks(tf.constant(logits), tf.constant(labels)))
         for k in (1, 5):
             assert np.array_equal(ranks < k, (ranking[:, :k] == labels[:, None]).any(axis=1))
         for spoiled, bad in itertools.product((0, 1), (np.nan, np.inf, -np.inf)):
             row = np.zeros([1, num_classes], np.float32)
             row[0, spoiled] = bad
-            assert session.run(rank_of_labels(tf.constant(row), tf.constant([0]))) == [np.inf]
+            assert session.run(label_ranks(tf.constant(row), tf.constant([0]))) == [np.inf]
 
 
 def labels_of(num_towers: int, share: Share) -> list[int]:

@@ -51,9 +51,9 @@ def test_the_gradients_of_all_towers_meet_in_one_process(flags: dict[str, Any]) 
             op.type for op in graph.get_operations()
         }
         session.run(step.initializers)
-        step.start(session)
+        step.prepare_first_step(session)
         for _ in range(NUM_STEPS):
-            session.run(step.fetches.present())
+            session.run(step.fetches.as_dict())
         found = session.run(
             {name: part.variable.value for name, (part,) in step.model_slices.items()}
         )

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn.run.constant_weights
-from models.folding import Folded, fold
+from models.folding import FoldedNetwork, fold_batch_norms
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
@@ -20,14 +20,14 @@ from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 from tf_cnn.run.build import build_step, make_banner
 from tf_cnn.run.constant_weights import FrozenNetwork
-from tf_cnn.run.evaluation import FixedVariables
+from tf_cnn.run.evaluation import InferenceVariables
 
 pytestmark = pytest.mark.graph
 
 NUM_CLASSES = 7
 
 
-class RandomWeights(FixedVariables):
+class RandomWeights(InferenceVariables):
     """Values that no fresh network has: factors, shifts and statistics of batch norm that are not 1
     and 0.
     """
@@ -46,18 +46,18 @@ class RandomWeights(FixedVariables):
         return self.reads[name]
 
 
-def plain_logits(network: Network, images: Any) -> tuple[Any, Folded]:
+def plain_logits(network: Network, images: Any) -> tuple[Any, FoldedNetwork]:
     """The logits with batch norm, and the constants."""
     weights = RandomWeights()
     with tf.Graph().as_default() as graph, open_session() as session:
         logits = build_network(
             network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False
         ).logits
-        return session.run(logits), fold(graph, weights.reads, weights.values)
+        return session.run(logits), fold_batch_norms(graph, weights.reads, weights.values)
 
 
 def frozen_logits(
-    network: Network, images: Any, folded: Folded, data_format: str, dtype: tf.DType
+    network: Network, images: Any, folded: FoldedNetwork, data_format: str, dtype: tf.DType
 ) -> Any:
     frozen = FrozenNetwork(folded, dtype)
     with tf.Graph().as_default() as graph, open_session(has_nchw=data_format == 'NCHW') as session:
@@ -179,7 +179,7 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf_cnn.run.constant_weights, '_MOST_BYTES', 1000)
-    frozen = FrozenNetwork(Folded({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
+    frozen = FrozenNetwork(FoldedNetwork({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
     for number in range(2):
         frozen.constants_for(f'/gpu:{number}')
     with refused('--freeze_when_forward_only', '--num_gpus=2'):

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cli.doctor import run_family
 from tf_cnn.doctor.checks import WRONG
 from tf_cnn.doctor.process import FAMILIES
-from tf_cnn.doctor.program import losses as losses_of_workers
+from tf_cnn.doctor.program import measure_losses as losses_of_workers
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there is no GPU')]

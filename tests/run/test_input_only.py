@@ -19,13 +19,13 @@ from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, warnings_in
 from tests.support.programs import ROOT
 from tests.support.runs import document_in, ran
-from tf_cnn.inputs.buffers import most_bytes
+from tf_cnn.inputs.buffers import max_total_bytes
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
-from tf_cnn.run.input_stages import StageTime, format_stages, stage_rows
+from tf_cnn.run.input_stages import StageTime, format_stage_table, stage_rows
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -130,7 +130,7 @@ def memory_of_the_input(folder: Path) -> None:
     options = ImageOptions(64, 64, 3, training=True, seed=3)
     with tf.Graph().as_default(), open_session() as session:
         pipeline = RecordPipeline(
-            InputParts(find_shards(str(folder), 'train'), cpus(1), 16, 10, options)
+            InputConfig(find_shards(str(folder), 'train'), cpus(1), 16, 10, options)
         )
         before, grown = psutil.Process().memory_info().rss, []
         session.run(pipeline.initializers)
@@ -140,7 +140,7 @@ def memory_of_the_input(folder: Path) -> None:
             step()
             if number % 60 == 0:
                 grown.append(psutil.Process().memory_info().rss - before)
-    print(most_bytes(pipeline.buffers), *grown)
+    print(max_total_bytes(pipeline.buffers), *grown)
 
 
 def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_i
     ]
     rows = stage_rows(times)
     assert [row.share for row in rows] == pytest.approx([1.25, -0.625, 0.375])
-    table = format_stages(rows, 10)
+    table = format_stage_table(rows, 10)
     decode, transfer = (
         next(line for line in table.splitlines() if name in line) for name in ('decode', 'transfer')
     )
@@ -179,5 +179,5 @@ def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_i
     assert '-' not in decode.replace('--', '')
     # 62.5 % of the whole become 5 % with (62.5 / 5)^2 times as many.
     assert '--num_batches=1563' in table
-    assert '--target_seconds=313 ' in format_stages(rows, 10, target_secs=2.0)
-    assert 'not measurable' not in format_stages(stage_rows(times[:1]), 10)
+    assert '--target_seconds=313 ' in format_stage_table(rows, 10, target_secs=2.0)
+    assert 'not measurable' not in format_stage_table(stage_rows(times[:1]), 10)

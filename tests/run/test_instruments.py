@@ -297,7 +297,7 @@ def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_fi
     assert found['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
     assert [row['name'] for row in found['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
     assert found['run_parameters'] == [{'name': 'rate', 'float_value': 0.5}]
-    BenchmarkLog(str(tmp_path)).add('loss', float('nan'), 1)
+    BenchmarkLog(str(tmp_path)).append_metric('loss', float('nan'), 1)
     assert lines_of(tmp_path / 'metric.log')[0]['value'] is None
 
 

@@ -23,14 +23,18 @@ from tests.support.outputs import failed, refused
 from tests.support.runs import made, plan_of, values_in
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.managers.all_reduce import by_copies
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.all_reduce import copy_algorithm
+from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import build_step
-from tf_cnn.run.state import RunState, offer_of
+from tf_cnn.run.state import RunState, find_resume_point
 from tf_cnn.run.step_graph import StepGraph
-from tf_cnn.training.checkpoint_files import forget_begun, latest_checkpoint, mark_begun
+from tf_cnn.training.checkpoint_files import (
+    clear_training_begun,
+    latest_checkpoint,
+    mark_training_begun,
+)
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -118,11 +122,11 @@ class Trainer:
         session = (start and self._session) or self._open()
         state = self._resumed if start else self._fresh
         state.prepare(session, self._plan.counts)
-        self._built.start(session)
+        self._built.prepare_first_step(session)
         losses = [
-            float(session.run(self._built.fetches.present())['loss']) for _ in range(num_steps)
+            float(session.run(self._built.fetches.as_dict())['loss']) for _ in range(num_steps)
         ]
-        state.end(session)
+        state.finish(session)
         if session is not self._session:
             session.close()
         return Outcome(losses, values_in(self.folder))
@@ -247,10 +251,12 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         built = build_step(plan)
         cpu = ['/cpu:0']
         together = SynchronousStep(
-            ManagerParts(cpu, 1, cpu, by_copies(cpu), server_devices=cpu), refresh=dict
+            ManagerConfig(cpu, 1, cpu, copy_algorithm(cpu), server_devices=cpu), refresh=dict
         )
         [begun] = together.begun.values()
-        state = state_of(plan, dataclasses.replace(built, synchronous_step=together, begun=[begun]))
+        state = state_of(
+            plan, dataclasses.replace(built, synchronous_step=together, begun_steps=[begun])
+        )
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])
@@ -258,14 +264,16 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         session.run(built.pipeline.initializers)
         session.run(begin[1])
         with failed():
-            state.keep(session, within_step=True)
-        session.run(built.fetches.present())
-        state.keep(session, within_step=True)
+            state.save_early(session, is_in_step=True)
+        session.run(built.fetches.as_dict())
+        state.save_early(session, is_in_step=True)
         assert values_in(tmp_path)['global_step'] == 1
         with failed('model.ckpt-1'):
-            state.keep(Stepping(session, [begin[2], built.fetches.present()]), within_step=True)
+            state.save_early(
+                Stepping(session, [begin[2], built.fetches.as_dict()]), is_in_step=True
+            )
         assert values_in(tmp_path)['global_step'] == 1
-        state.keep(session, within_step=True)
+        state.save_early(session, is_in_step=True)
         assert values_in(tmp_path)['global_step'] == 2
 
 
@@ -291,20 +299,20 @@ def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did
     plan = plan_of(model='trivial', train_dir=str(tmp_path), num_batches=NUM_STEPS)
     counts, length = plan.counts, [plan.counts.num_warmup, plan.counts.num_timed, 1]
     cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')
-    processes = dataclasses.replace(plan.processes, cluster=cluster)
+    processes = dataclasses.replace(plan.cluster_role, cluster=cluster)
     saved = dataclasses.replace(plan.checkpoints, resume_from=f'{tmp_path}/model.ckpt-3')
     for mark, end in (
-        (lambda: mark_begun(str(tmp_path), length, 9), 9),
-        (lambda: mark_begun(str(tmp_path), [*length[:2], 2], 9), None),
+        (lambda: mark_training_begun(str(tmp_path), length, 9), 9),
+        (lambda: mark_training_begun(str(tmp_path), [*length[:2], 2], 9), None),
         # Asynchronous workers may take more.
-        (lambda: mark_begun(str(tmp_path), length, 2), 3),
-        (lambda: mark_begun(str(tmp_path), None, 9), None),
-        (lambda: forget_begun(str(tmp_path)), None),
+        (lambda: mark_training_begun(str(tmp_path), length, 2), 3),
+        (lambda: mark_training_begun(str(tmp_path), None, 9), None),
+        (lambda: clear_training_begun(str(tmp_path)), None),
     ):
         mark()
-        assert offer_of(saved, counts, processes) == {'step': 3, 'end': end}
-        assert offer_of(saved, counts, plan.processes) == {'step': 3, 'end': None}
-        assert offer_of(plan.checkpoints, counts, processes) == {'step': None, 'end': None}
+        assert find_resume_point(saved, counts, processes) == {'step': 3, 'end': end}
+        assert find_resume_point(saved, counts, plan.cluster_role) == {'step': 3, 'end': None}
+        assert find_resume_point(plan.checkpoints, counts, processes) == {'step': None, 'end': None}
     (tmp_path / 'training-begun').write_text('{"length": [1, 2, 3], "end": Infinity}')
     with refused(tmp_path / 'training-begun', 'remove it'):
-        offer_of(saved, counts, processes)
+        find_resume_point(saved, counts, processes)

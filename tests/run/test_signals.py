@@ -87,7 +87,7 @@ def test_a_signal_ends_a_run_in_any_phase(
     check_line(lines[-1], 'tf_cnn_benchmarks: error: ', number.name)
     result = read_result(path)
     assert isinstance(result, Result)
-    assert (result.is_complete, result.ended.exit_code) == (False, 128 + number)
+    assert (result.is_complete, result.exit_status.exit_code) == (False, 128 + number)
     assert number.name in (result.reason or '')
     assert (result.statistics.num_steps >= 3) == line.startswith('3')
 

@@ -55,8 +55,8 @@ def train(
     with tf.Graph().as_default(), open_session(num_towers) as session:
         manager, graph = build(num_towers, mode, optimizer, **overrides)
         session.run(graph.initializers)
-        graph.start(session)
-        fetched = [session.run(graph.fetches.present()) for _ in range(num_steps)]
+        graph.prepare_first_step(session)
+        fetched = [session.run(graph.fetches.as_dict()) for _ in range(num_steps)]
         return fetched, session.run(
             {name: each.value for name, each in manager.savable_variables().items()}
         )

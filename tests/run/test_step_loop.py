@@ -121,7 +121,7 @@ APART = {
 def test_workers_share_the_steps_that_are_left(table: dict[str, Any], num_counting: int) -> None:
     for case, (start, end, expected) in table.items():
         assert (
-            make_schedule(start, end, num_warmup=2, num_timed=5, num_counting=num_counting)
+            make_schedule(start, end, num_warmup=2, num_timed=5, num_counters=num_counting)
             == expected
         ), case
 
@@ -134,5 +134,5 @@ def test_without_warm_up_only_an_interruption_adds_one() -> None:
 
 
 def test_training_is_over_when_all_workers_together_have_taken_the_steps() -> None:
-    schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counting=2)
+    schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counters=2)
     assert [schedule.is_over(taken) for taken in (10, 15, 16, 17)] == [False, False, True, True]

@@ -25,11 +25,11 @@ from tests.support.outputs import refused
 from tests.support.runs import Ran, ran
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.params import parse_argv
 from tf_cnn.run.step_graph import Fetches
-from tf_cnn.run.steps_in_graph import StepsInGraph
+from tf_cnn.run.steps_in_graph import GraphLoop
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
@@ -127,11 +127,11 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
         ImageOptions(8, 8, 3, training=True, seed=3),
     )
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = RecordPipeline(InputParts(source, cpus(1), 1, 100, options))
+        pipeline = RecordPipeline(InputConfig(source, cpus(1), 1, 100, options))
         label = tf.reduce_sum(pipeline.tower_batch(0).labels)
         fetches = Fetches(loss=label, global_step=tf.constant(0), ops=pipeline.per_step_ops)
-        loop = StepsInGraph(fetches, pipeline.drawing_ops)
-        pipeline.warm_up(session, run=loop.runner(session))
+        loop = GraphLoop(fetches, pipeline.warm_up_ops)
+        pipeline.warm_up(session, run_op=loop.make_op_runner(session))
         labels = [
             int(each)
             for number in (5, 7, 12)
@@ -178,7 +178,7 @@ def test_what_needs_single_steps_is_refused(others: list[str]) -> None:
 def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
     built = build_on_gpus(2, steps_per_run=9, variable_update='replicated', all_reduce_spec='nccl')
     with built.graph.as_default():
-        StepsInGraph(built.step_graph.fetches)
+        GraphLoop(built.step_graph.fetches)
     copies = [op for op in built.graph.get_operations() if '/step/' in op.name]
     assert len(copies) > 100
     waiting = [
@@ -196,7 +196,7 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
 def loop_of(built: GpuGraph) -> GpuGraph:
     """The ops of a call that takes several steps, in place of those of one step."""
     with built.graph.as_default():
-        loop = StepsInGraph(built.step_graph.fetches)
+        loop = GraphLoop(built.step_graph.fetches)
     return replace(built, step=frozenset(needed_by([value.op for value in loop.values.values()])))
 
 

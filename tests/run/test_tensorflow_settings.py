@@ -11,25 +11,25 @@ import tensorflow.compat.v1 as tf
 from tests.support.outputs import check_line, refused
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
-from tf_cnn.machine.visible_gpus import choose_visible
-from tf_cnn.params import RunFacts, find_idle, make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.machine.visible_gpus import choose_visible_gpus
+from tf_cnn.params import RunContext, ignored_flag_warnings, make_params
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import Machine
 from tf_cnn.planning.process_settings import choose_start
-from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.processes import find_cluster_role
 from tf_cnn.planning.session import describe_session
 from tf_cnn.planning.this_process import ProcessSettings, ThisProcess
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
-ALONE = RunFacts(alone=True, residual=False)
+ALONE = RunContext(is_single_process=True, is_residual=False)
 
 
 def config_of(**flags: Any) -> tf.ConfigProto:
     towers = tuple(f'/cpu:{number}' for number in range(flags.get('num_gpus', 1)))
     machine = Machine('cpu', towers, 'cpu', ('/cpu:0',), flags.get('data_format', 'NHWC'))
-    params, environment = make_params(device='cpu', **flags), Environment({})
-    processes = find_processes(params, environment, [])
+    params, environment = make_params(device='cpu', **flags), ProcessEnvironment({})
+    processes = find_cluster_role(params, environment, [])
     return describe_session(params, environment, processes, machine, ProcessSettings(), []).config
 
 
@@ -88,8 +88,8 @@ def test_openmp_is_told_where_there_is_openmp(
 ) -> None:
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', None, None, ())
     monkeypatch.setattr('tf_cnn.machine.tensorflow_build.tensorflow_build', lambda: build)
-    params, environment = make_params(kmp_blocktime=0), Environment({'KMP_BLOCKTIME': '200'})
-    processes = find_processes(params, environment, [])
+    params, environment = make_params(kmp_blocktime=0), ProcessEnvironment({'KMP_BLOCKTIME': '200'})
+    processes = find_cluster_role(params, environment, [])
     warnings: list[str] = []
     assert choose_start(params, environment, processes, None, warnings).variables == {
         ONEDNN_VARIABLE: None
@@ -126,19 +126,19 @@ def test_the_gpus_with_these_numbers_are_shown_in_this_order(
     process = ThisProcess(environ)
     for _ in range(2):
         # The numbers of a later run of the process mean the same.
-        value = choose_visible(2, place, process.environment, indices)
+        value = choose_visible_gpus(2, place, process.environment, indices)
         assert value == shown
-        process.show(value)
+        process.show_gpus(value)
         assert environ['CUDA_VISIBLE_DEVICES'] == shown
     with refused('--gpu_indices=0,9', f'CUDA_VISIBLE_DEVICES={listed}'):
-        choose_visible(2, place, process.environment, (0, 9))
+        choose_visible_gpus(2, place, process.environment, (0, 9))
 
 
 def test_numbers_of_gpus_are_checked_where_they_matter() -> None:
     for text in ('0,x', '1,1', '-1'):
         with refused(f'--gpu_indices={text}', '0,1'):
             make_params(gpu_indices=text)
-    assert len(find_idle(make_params(gpu_indices='0,x', device='cpu'), ALONE)) == 1
+    assert len(ignored_flag_warnings(make_params(gpu_indices='0,x', device='cpu'), ALONE)) == 1
     with refused('--gpu_indices=3,1', '--num_gpus=4', '--num_gpus=2'):
         make_params(gpu_indices='3,1', num_gpus=4)
     assert make_params(gpu_indices='3,1,0', num_gpus=2).gpu_indices == '3,1,0'

@@ -20,7 +20,7 @@ from tf_cnn.cli import benchmark
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.sections import Phase
-from tf_cnn.training.checkpoint_files import has_ended, latest_checkpoint
+from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -74,7 +74,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert document['phases']['build'] > 0
     assert document['model']['parameters'] > 1e6
     assert document['compute']['flops_per_image'] == pytest.approx(
-        6e9 * document['model']['gflops_per_image']
+        6e9 * document['model']['gmacs_per_image']
     )
     assert document['command']['given']['model'] == '--model=lenet'
     assert document['command']['flags']['momentum'] == 0.9
@@ -170,7 +170,7 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: P
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
     record = read(path)
     assert '--init_learning_rate' in (record.reason or '')
-    assert record.ended.exit_code == 1
+    assert record.exit_status.exit_code == 1
     assert record.workers[0].steps.loss[-1] is None
     assert 'loss' in ' '.join(warning.text for warning in record.warnings)
 
@@ -184,7 +184,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(
         phases = [next(steps).phase for _ in range(1 + num_timed)]
     assert phases == [Phase.WARMUP, *[Phase.TIMED] * num_timed]
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / f'model.ckpt-{1 + num_timed}')
-    assert not has_ended(str(tmp_path))
+    assert not has_training_ended(str(tmp_path))
     assert 'total images/sec' not in out.getvalue()
     # Without a timed step there is no rate.
     assert ('images/sec' in check_warning(err.getvalue(), f'timed {num_timed} step', 'of 3')) == (

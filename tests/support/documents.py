@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tf_cnn.flags.spec import Output
 from tf_cnn.params import SPECS
-from tf_cnn.params.table import outputs_that_are
+from tf_cnn.params.table import output_flags
 
 # ---- pages ---------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.
@@ -76,7 +76,7 @@ def python_block(page: str, file: str = '') -> str:
 # Adapts those that were written for other machines to this one, by visible rules.
 
 _PROGRAM = re.compile(r'(.*/)?tf_cnn_benchmarks(\.py|:\w+)?')
-_PATHS = {*outputs_that_are(*Output), 'eval_dir', 'benchmark_log_dir'} & {
+_PATHS = {*output_flags(*Output), 'eval_dir', 'benchmark_log_dir'} & {
     *SPECS,
     'benchmark_log_dir',
 }

@@ -14,11 +14,11 @@ from tensorflow.python.framework import kernels
 
 from tests.support.networks import needed_by
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import build_evaluation, build_step
-from tf_cnn.run.evaluation import SavedVariables
+from tf_cnn.run.evaluation import SlicedVariables
 from tf_cnn.run.step_graph import StepGraph
 
 Flags = Mapping[str, Any]
@@ -107,16 +107,16 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
         # The plan sets the variables that TensorFlow reads.
         mock.patch.dict(os.environ),
     ):
-        plan = make_plan(make_params(**{**defaults, **flags}), Environment({}))
+        plan = make_plan(make_params(**{**defaults, **flags}), ProcessEnvironment({}))
     assert isinstance(plan, Plan)
-    device = plan.processes.cluster.own.device if plan.processes.cluster else ''
+    device = plan.cluster_role.cluster.own_task.device if plan.cluster_role.cluster else ''
     with tf.Graph().as_default() as graph, tf.device(device):
         built = build_step(plan, 0)
         if plan.evaluations:
             build_evaluation(
-                plan, [SavedVariables(built.slices) for _ in plan.machine.towers], 0, 1
+                plan, [SlicedVariables(built.slices) for _ in plan.machine.towers], 0, 1
             )
-    fetched = tf.nest.flatten(built.fetches.present())
+    fetched = tf.nest.flatten(built.fetches.as_dict())
     step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])
     return GpuGraph(plan, graph, built, frozenset(step))
 

@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf
 from models.model_facts import Build, Network
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
-from tf_cnn.planning.step import StepSettings
+from tf_cnn.planning.step import StepConfig
 from tf_cnn.training.checkpoint_files import latest_checkpoint
-from tf_cnn.training.checkpoints import Checkpointer, Slice, whole
+from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
 from tf_cnn.training.schedules import LearningRate
 
 # ---- sessions ------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def cpus(count: int) -> list[str]:
 
 def training_step(
     network: Network | Build, num_classes: int, *, seed: int, learning_rate: float, **more: Any
-) -> StepSettings:
+) -> StepConfig:
     """Returns the settings of a step that trains a network, or a network's build function; more
     overrides settings.
     """
@@ -68,7 +68,7 @@ def training_step(
     if not isinstance(network, Network):
         build = network
         network = Network(build)
-    return StepSettings(network=network, num_classes=num_classes, **{**settings, **more})
+    return StepConfig(network=network, num_classes=num_classes, **{**settings, **more})
 
 
 # ---- input steps ---------------------------------------------------------------------------------
@@ -81,7 +81,9 @@ def step(
     """Runs a step, and returns the images and labels of each tower in `towers`."""
     batches = [pipeline.tower_batch(tower) for tower in towers]
     fetched = [[(batch.images, batch.labels) for batch in batches], pipeline.per_step_ops]
-    return session.run(fetched, dict(zip(pipeline.fed, pipeline.feeds(), strict=True)))[0]
+    return session.run(
+        fetched, dict(zip(pipeline.feed_placeholders, pipeline.next_feed_values(), strict=True))
+    )[0]
 
 
 # ---- saved numbers -------------------------------------------------------------------------------
@@ -107,9 +109,9 @@ class Model:
         top = create_variable('table', [2, 4], scope='top', device=first)
         bottom = create_variable('table', [4, 4], scope='bottom', device=last)
         self.slices = {
-            'global_step': [whole(step)],
-            'net/kernel': [whole(kernel)],
-            'net/bias': [whole(bias)],
+            'global_step': [full_slice(step)],
+            'net/kernel': [full_slice(kernel)],
+            'net/bias': [full_slice(bias)],
             'net/table': [Slice(top, (0, 0), (6, 4)), Slice(bottom, (2, 0), (6, 4))],
         }
         self.variables = [step, kernel, bias, top, bottom]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.model_facts import ModelFacts
+from models.model_facts import ModelSpec
 from models.networks import Logits, build_network
 from models.registry import MODELS
 from tests.support.networks import random_weight
@@ -329,7 +329,7 @@ class Case:
     data_set: str | None = None
 
     @property
-    def facts(self) -> ModelFacts:
+    def facts(self) -> ModelSpec:
         return MODELS.find_model(self.model, self.data_set)
 
     def counterpart(self, shape: tuple[int, ...], num_classes: int) -> Any:

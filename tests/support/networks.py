@@ -13,12 +13,12 @@ from models.model_facts import Build
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
-from tf_cnn.managers.all_reduce import Algorithm, by_copies, compacted
+from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
 from tf_cnn.managers.classes import make_variable_mgr
 from tf_cnn.managers.local import VariableMgrIndependent
-from tf_cnn.managers.modes import MODES, Place
-from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.planning.step import StepSettings
+from tf_cnn.managers.modes import MODES, Topology
+from tf_cnn.managers.parts import ManagerConfig
+from tf_cnn.planning.step import StepConfig
 from tf_cnn.run.exchange import GradientsInMemory
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.precision import FP32, Precision
@@ -107,7 +107,7 @@ class Built:
         return [op for op in self.graph.get_operations() if op.type in types]
 
 
-def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepSettings:
+def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepConfig:
     return training_step(
         network, NUM_CLASSES, seed=SEED, learning_rate=LEARNING_RATE, precision=precision, **more
     )
@@ -116,11 +116,11 @@ def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepSe
 def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
     """Makes the variable manager of a cluster mode. parts are arguments of make_manager."""
     row = MODES[mode.split()[0]]
-    place = Place.AS_PEERS
+    place = Topology.PEERS
     if row.needs_servers:
-        place = Place.WITH_SERVERS
+        place = Topology.PARAMETER_SERVERS
     elif row.has_controller:
-        place = Place.CONTROLLED
+        place = Topology.CONTROLLER
     return make_manager(row.name, devices, place=place, staged=mode == STAGED, seed=SEED, **parts)
 
 
@@ -173,9 +173,9 @@ def train_alone(
             settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images)
         )
         session.run(step.initializers)
-        step.start(session)
+        step.prepare_first_step(session)
         for _ in range(num_steps):
-            session.run(step.fetches.present())
+            session.run(step.fetches.as_dict())
         return session.run({name: part.variable.value for name, (part,) in step.slices.items()})
 
 
@@ -230,7 +230,7 @@ def random_images(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def one_tower() -> VariableMgr:
-    return VariableMgrIndependent(ManagerParts(cpus(1), 1, cpus(1), by_copies(cpus(1))))
+    return VariableMgrIndependent(ManagerConfig(cpus(1), 1, cpus(1), copy_algorithm(cpus(1))))
 
 
 def load(session: Any, manager: VariableMgr, weights: Weights) -> None:
@@ -252,7 +252,7 @@ def make_manager(
     mode: str,
     devices: Sequence[str],
     *,
-    place: Place = Place.ALONE,
+    place: Topology = Topology.LOCAL,
     staged: bool = False,
     relaxed: bool = False,
     algorithm: Algorithm | None = None,
@@ -263,15 +263,15 @@ def make_manager(
 
     Args:
       algorithm: how the towers of one process sum float32; by default on the first CPU.
-      parts: further fields of ManagerParts, instead of the defaults here.
+      parts: further fields of ManagerConfig, instead of the defaults here.
     """
-    algorithm = algorithm or by_copies(cpus(1))
-    common = ManagerParts(
+    algorithm = algorithm or copy_algorithm(cpus(1))
+    common = ManagerConfig(
         devices=devices,
         seed=1,
         parameter_devices=cpus(1),
-        algorithm=compacted(algorithm, devices, transfer) if transfer else algorithm,
+        algorithm=compact_algorithm(algorithm, devices, transfer) if transfer else algorithm,
         transfer=transfer,
-        on_towers='gpu' in devices[0],
+        nccl_over_towers='gpu' in devices[0],
     )
     return make_variable_mgr(mode, place, replace(common, **parts), staged=staged, relaxed=relaxed)

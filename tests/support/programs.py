@@ -24,7 +24,7 @@ import pytest
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
-from tf_cnn.launch.hosts import Command, Member
+from tf_cnn.launch.hosts import ClusterTask, Command
 from tf_cnn.launch.launcher import launch
 
 # ---- programs ------------------------------------------------------------------------------------
@@ -55,18 +55,18 @@ def members(
     *,
     cores: Sequence[tuple[int, ...] | None] | None = None,
     gpus: Sequence[str] | None = None,
-) -> list[Member]:
+) -> list[ClusterTask]:
     """Returns the processes of a cluster at these addresses of this machine.
 
     `cores` and `gpus`, the CUDA_VISIBLE_DEVICES, are those of each worker; parameter servers then
     see no GPUs.
     """
     servers = [
-        Member('ps', number, host, gpus=None if gpus is None else '')
+        ClusterTask('ps', number, host, gpus=None if gpus is None else '')
         for number, host in enumerate(ps_hosts)
     ]
     workers = [
-        Member(
+        ClusterTask(
             'worker',
             number,
             host,
@@ -78,7 +78,7 @@ def members(
     return (
         servers
         + workers
-        + [Member('controller', number, host) for number, host in enumerate(controller_hosts)]
+        + [ClusterTask('controller', number, host) for number, host in enumerate(controller_hosts)]
     )
 
 

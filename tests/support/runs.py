@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.results import schema
@@ -24,7 +24,7 @@ from tf_cnn.training.contents import CLASS_NAMES
 
 def plan_of(**flags: Any) -> Plan:
     """Returns the plan of a run on the CPU."""
-    plan = make_plan(make_params(device='cpu', **flags), Environment({}))
+    plan = make_plan(make_params(device='cpu', **flags), ProcessEnvironment({}))
     assert isinstance(plan, Plan)
     return plan
 

@@ -21,11 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from tf_cnn.machine.surroundings import fingerprint
 from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
-from tf_cnn.results.steps import Cause, Measured, Step, StepValues
+from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.request import override
-from tf_cnn.sweep.runner import Starter
+from tf_cnn.sweep.runner import Runner
 from tf_cnn.sweep.sweep_file import read_sweep_file
 
 # ---- sample results ------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
     ]
     run |= {'num_warmup': num_warmup, 'num_timed': len(seconds)}
     workers = len(document['workers'])
-    between = ({Cause.PRINTING: gap},) * len(steps)
+    between = ({PauseCause.PRINTING: gap},) * len(steps)
     section = convert(run, RunSection)
-    measured = Measured(section, tuple(steps), between, workers)
+    measured = StepLog(section, tuple(steps), between, workers)
     throughput = measured.throughput
     for worker in document['workers']:
-        worker['steps'] = as_json(measured.columns())
+        worker['steps'] = as_json(measured.steps_section())
     document['throughput'] = as_json(throughput)
     document['statistics'] = as_json(StatisticsSection.of(seconds))
     compute = document['compute']
@@ -260,15 +260,15 @@ def environment(
 
 def starter(
     folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None
-) -> Starter:
-    return Starter(
+) -> Runner:
+    return Runner(
         FAKE, environment(folder, behaviours), plan.settings.timeout_secs if plan else None
     )
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:
     made = Folder(folder / 'out')
-    made.create(plan)
+    made.create_for_plan(plan)
     return made
 
 

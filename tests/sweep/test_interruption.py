@@ -129,13 +129,13 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
             run_plan(plan, Folder(out), starter(tmp_path, plan))
         assert process.poll() is None
     with refused(out, '--resume'):
-        Folder(out).create(plan)
+        Folder(out).create_for_plan(plan)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, TEXT)
     with refused(tmp_path):
-        Folder(tmp_path).create(plan)
+        Folder(tmp_path).create_for_plan(plan)
     with refused(tmp_path, 'sweep.json'):
         Folder(tmp_path).read_plan()
     (tmp_path / 'sweep.json').write_text('{"schema": ')
@@ -164,7 +164,7 @@ def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path
     try:
         plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2, 3, 4, 5, 6]\n')
         folder = Folder(disk / 'out')
-        folder.create(plan)
+        folder.create_for_plan(plan)
         # There is room for two results, with their logs, and not for a third one.
         environment(tmp_path, num_steps=2000)
         size = int(2.5 * len((tmp_path / 'document.txt').read_bytes()))

@@ -15,9 +15,9 @@ from tf_cnn.params import Params
 from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.sweep.configurations import make_sweep_plan
 from tf_cnn.sweep.duration import guess_seconds
-from tf_cnn.sweep.request import override, read_grid, with_device_cpu
+from tf_cnn.sweep.request import add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
-from tf_cnn.sweep.sweep_file import find_file, read_sweep_file, shipped
+from tf_cnn.sweep.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -81,7 +81,9 @@ def test_each_mode_has_its_shapes() -> None:
     }
     for mode, shapes in fitting.items():
         assert [
-            text for text in peers + servers if Shape.parse(text).why_not(MODES[mode]) is None
+            text
+            for text in peers + servers
+            if Shape.parse(text).unsupported_reason(MODES[mode]) is None
         ] == shapes, mode
 
 
@@ -148,9 +150,9 @@ def test_a_grid_of_flags_is_one_of_a_file() -> None:
         read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu'])
     )
     # A machine without a GPU gets its device where a sweep names none.
-    assert with_device_cpu(wide).flags == {'device': 'cpu'}
-    assert with_device_cpu(narrow) is narrow
-    assert with_device_cpu(named) is named
+    assert add_device_cpu(wide).flags == {'device': 'cpu'}
+    assert add_device_cpu(narrow) is narrow
+    assert add_device_cpu(named) is named
 
 
 def test_all_wrong_values_of_a_grid_are_reported_at_once() -> None:
@@ -162,7 +164,7 @@ def test_all_wrong_values_of_a_grid_are_reported_at_once() -> None:
 
 
 def check_launch_of(params: Params, alone: bool) -> None:
-    check_launch(params, alone=alone)
+    check_launch(params, is_single_process=alone)
 
 
 GRID = '[grid]\nbatch_size = [8, 16]\n'
@@ -207,12 +209,12 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
     with refused(tmp_path / 'binary.toml'):
         read_sweep_file(tmp_path / 'binary.toml')
     with refused('precison', 'precision'):
-        find_file('precison')
+        find_sweep_file('precison')
 
 
-@pytest.mark.parametrize('name', shipped())
+@pytest.mark.parametrize('name', list_shipped_sweeps())
 def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
-    plan = make_sweep_plan(with_device_cpu(read_sweep_file(find_file(name))), check_launch_of)
+    plan = make_sweep_plan(add_device_cpu(read_sweep_file(find_sweep_file(name))), check_launch_of)
     assert len(plan.configurations) > 2
     assert plan.title != name
     if name == 'all_models':
@@ -230,10 +232,10 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     rows = [
         (mode, size, shape) for size in ('32', '64') for mode in shapes for shape in shapes[mode]
     ]
-    request = read_sweep_file(find_file('seed_table'))
+    request = read_sweep_file(find_sweep_file('seed_table'))
     for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
         asked = override(request, argv, {})
-        plan = make_sweep_plan(asked if has_gpu else with_device_cpu(asked), check_launch_of)
+        plan = make_sweep_plan(asked if has_gpu else add_device_cpu(asked), check_launch_of)
         assert [tuple(one.varied.values()) for one in plan.configurations] == rows
         assert not plan.left_out
         assert all({*argv} <= {*one.argv} for one in plan.configurations)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_cnn.sweep.runner import order_of_round
-from tf_cnn.sweep.search import LARGEST, next_size
-from tf_cnn.system.limited_process import ERROR, MEMORY, explain_end
+from tf_cnn.sweep.search import MAX_SIZE, next_size
+from tf_cnn.system.limited_process import ERROR, MEMORY, explain_exit
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ def test_the_first_round_is_in_order_and_later_ones_differ() -> None:
     )
 
 
-@given(st.integers(0, LARGEST), st.integers(1, 2000))
+@given(st.integers(0, MAX_SIZE), st.integers(1, 2000))
 def test_the_search_finds_the_largest_size_that_fits(limit: int, start: int) -> None:
     fits: dict[int, bool] = {}
     while size := next_size(start, fits):
@@ -81,4 +81,4 @@ def test_the_search_doubles_then_halves_what_is_left() -> None:
 def test_a_failure_is_explained_by_what_the_run_said(
     output: str, code: int, reason: str, cause: str
 ) -> None:
-    assert explain_end(output, code) == (reason, cause)
+    assert explain_exit(output, code) == (reason, cause)

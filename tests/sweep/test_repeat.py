@@ -19,7 +19,7 @@ from tf_cnn.cli.benchmark import main
 from tf_cnn.params import parse_argv
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
-from tf_cnn.sweep.repeat import repeat
+from tf_cnn.sweep.repeat import run_repeats
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ def repeated(
     batch size.
     """
     out, err = io.StringIO(), io.StringIO()
-    code = repeat(
+    code = run_repeats(
         argv, parse_argv(argv).params, Console(out, err), starter(folder, behaviours=behaviours)
     )
     return code, out.getvalue(), err.getvalue()
@@ -72,7 +72,7 @@ def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_pa
     argv = ['--batch_size=8', '--repeat=3', f'--result_file={tmp_path}/r.json']
     out, err = io.StringIO(), io.StringIO()
     with failed(f'--result_file={tmp_path}/r.2.json'):
-        repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path))
+        run_repeats(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path))
     assert out.getvalue() == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert 'stopped after 2 of 3 runs' in err.getvalue()
     assert isinstance(read_result(tmp_path / 'r.1.json'), Result)
@@ -89,7 +89,8 @@ def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) 
     )
     out, err = io.StringIO(), io.StringIO()
     assert (
-        repeat(['--repeat=3'], parse_argv(['--repeat=3']).params, Console(out, err), started) == 0
+        run_repeats(['--repeat=3'], parse_argv(['--repeat=3']).params, Console(out, err), started)
+        == 0
     )
     # Standard output has the total alone.
     assert out.getvalue() == f'{RULE}\ntotal images/sec: 320.00\n{RULE}\n'
@@ -126,7 +127,7 @@ def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path: Path) -> Non
     out, err = io.StringIO(), io.StringIO()
     argv = ['--repeat=5', '--batch_size=8']
     with interrupt_when_waiting(tmp_path), pytest.raises(KeyboardInterrupt):
-        repeat(
+        run_repeats(
             argv,
             parse_argv(argv).params,
             Console(out, err),

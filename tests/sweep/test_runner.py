@@ -22,12 +22,12 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
-from tf_cnn.cli.sweep import runs_of, show_progress
+from tf_cnn.cli.sweep import make_runs, run_with_progress
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Failure, Result, as_json
 from tf_cnn.sweep.folder import Folder, Outcome
-from tf_cnn.sweep.runner import Rounds, Starter, describe
-from tf_cnn.sweep.search import Search
+from tf_cnn.sweep.runner import InterleavedRuns, Runner, describe_outcome
+from tf_cnn.sweep.search import BatchSizeSearch
 from tf_cnn.system.limited_process import TIMEOUT, run_process
 
 pytestmark = pytest.mark.distributed
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.distributed
 SIZES = '[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3]\n'
 
 
-def made(runs: Rounds | Search) -> Rounds | Search:
+def made(runs: InterleavedRuns | BatchSizeSearch) -> InterleavedRuns | BatchSizeSearch:
     """Makes the runs that are left."""
     for _ in runs.run():
         pass
@@ -44,27 +44,27 @@ def made(runs: Rounds | Search) -> Rounds | Search:
 
 def swept(
     tmp_path: Path, text: str, behaviours: Mapping[str, object] | None = None
-) -> tuple[Folder, Rounds | Search, list[Outcome]]:
+) -> tuple[Folder, InterleavedRuns | BatchSizeSearch, list[Outcome]]:
     """Makes all runs of a plan; returns the folder, the runs, and the first outcome of each
     configuration.
     """
     plan = plan_of(tmp_path, text)
     folder = created(tmp_path, plan)
-    sweep = made(runs_of(plan, folder, starter(tmp_path, plan, behaviours)))
+    sweep = made(make_runs(plan, folder, starter(tmp_path, plan, behaviours)))
     return folder, sweep, [runs[0] for runs in sweep.outcomes.values()]
 
 
 def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'repeats = 4\n' + SIZES)
     folder = created(tmp_path, plan)
-    sweep = runs_of(plan, folder, starter(tmp_path))
+    sweep = make_runs(plan, folder, starter(tmp_path))
     said = io.StringIO()
-    show_progress(sweep, said)
+    run_with_progress(sweep, said)
     sizes = sizes_in(tmp_path)
     assert sizes[:6] == [1, 2, 3, 3, 2, 1]
     assert [sorted(sizes[start : start + 3]) for start in (6, 9)] == [[1, 2, 3], [1, 2, 3]]
-    assert (sweep.num_done, sweep.num_left) == (12, 0)
-    assert [describe(found) for found in sweep.outcomes[plan.configurations[1].id]] == [
+    assert (sweep.num_done, sweep.num_remaining) == (12, 0)
+    assert [describe_outcome(found) for found in sweep.outcomes[plan.configurations[1].id]] == [
         '20.0 images/sec'
     ] * 4
     assert sorted(path.name for path in folder.results.iterdir()) == sorted(
@@ -105,19 +105,21 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
     assert document['command']['given']['batch_size'] == '--batch_size=1'
     assert (document['exit_code'], document['cluster']['shape']) == (1, '1*1')
     assert [row.reason for row in collect([str(folder.results)]).failures] == reasons
-    assert sweep.num_left == 0
+    assert sweep.num_remaining == 0
 
 
 def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'repeats = 3\n' + SIZES)
     folder = created(tmp_path, plan)
-    made(runs_of(plan, folder, starter(tmp_path)))
+    made(make_runs(plan, folder, starter(tmp_path)))
     kept = {path.name: path.read_text() for path in folder.results.iterdir()}
     del kept['2-2-1x1.1.json']
     (folder.results / '2-2-1x1.1.json').unlink()
-    sweep = runs_of(plan, folder, starter(tmp_path))
-    assert isinstance(sweep, Rounds)
-    assert [contestant.caption for contestant, _ in sweep.left()] == ['batch_size=2 shape=1*1']
+    sweep = make_runs(plan, folder, starter(tmp_path))
+    assert isinstance(sweep, InterleavedRuns)
+    assert [contestant.caption for contestant, _ in sweep.remaining_runs()] == [
+        'batch_size=2 shape=1*1'
+    ]
     made(sweep)
     assert sizes_in(tmp_path)[9:] == [2]
     assert {name: (folder.results / name).read_text() for name in kept} == kept
@@ -140,7 +142,7 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
     document.write_text(json.dumps(sample_document(**cut_off('the loss is nan'))))
     # The process writes its incomplete document and fails.
     fails = (*FAKE[:-1], '-c', f'exec(open({FAKE[-1]!r}).read()); import sys; sys.exit(1)')
-    sweep = made(runs_of(plan, folder, Starter(fails, program.environment)))
+    sweep = made(make_runs(plan, folder, Runner(fails, program.environment)))
     for found in sweep.outcomes.values():
         assert isinstance(found[0], Result)
         assert found[0].reason == 'the loss is nan'
@@ -164,7 +166,7 @@ def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_p
     assert not found.is_complete
     check_line(found.reason, '--timeout_secs=1')
     assert found.step_seconds().size
-    check_line(describe(found), 'failed', '--timeout_secs=1')
+    check_line(describe_outcome(found), 'failed', '--timeout_secs=1')
     kept = collect([str(folder.results)])
     assert [result.reason for result in kept.results if not result.is_complete] == [found.reason]
     assert not kept.failures
@@ -205,7 +207,7 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     plan = plan_of(tmp_path, SEARCH.replace('[grid]', '[flags]\nmodel = "lenet"\n[grid]'))
     folder = created(tmp_path, plan)
     program = starter(tmp_path, plan, {'--precision=fp32': 37, '--precision=bf16': 70})
-    search = made(runs_of(plan, folder, program))
+    search = made(make_runs(plan, folder, program))
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     found = [search.outcomes[one.id][0] for one in plan.configurations]
     assert [outcome.run.batch_size for outcome in found if isinstance(outcome, Result)] == [37, 70]
@@ -216,12 +218,12 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     assert ([result.run.batch_size for result in page.results], page.failures) == ([37, 70], ())
     assert len(collect([str(folder.tries)]).failures) == 9
     # Both are there already: nothing runs.
-    again = runs_of(plan, folder, program)
-    assert (again.num_done, again.num_left) == (2, 0)
+    again = make_runs(plan, folder, program)
+    assert (again.num_done, again.num_remaining) == (2, 0)
     # An interrupted search goes on from the sizes that were tried.
     (folder.results / f'{plan.configurations[0].id}.1.json').unlink()
     (folder.tries / f'{plan.configurations[0].id}.37.json').unlink()
-    again = made(runs_of(plan, folder, program))
+    again = made(make_runs(plan, folder, program))
     assert sizes_in(tmp_path)[16:] == [37]
     (first,) = again.outcomes[plan.configurations[0].id]
     assert isinstance(first, Result)
@@ -233,12 +235,12 @@ def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_writ
 ) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
-    sweep = made(runs_of(plan, folder, Starter((str(tmp_path / 'missing'),))))
+    sweep = made(make_runs(plan, folder, Runner((str(tmp_path / 'missing'),))))
     for found in sweep.outcomes.values():
         check_line(found[0].reason, 'missing', '127')
     shutil.rmtree(folder.path)
-    folder.create(plan)
+    folder.create_for_plan(plan)
     folder.logs.rmdir()
     folder.logs.write_text('a file')
     with failed(folder.logs):
-        made(runs_of(plan, folder, starter(tmp_path)))
+        made(make_runs(plan, folder, starter(tmp_path)))

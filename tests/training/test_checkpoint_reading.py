@@ -18,8 +18,8 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import DATA, Model, cpus, damage, files_of, open_session, restored
 from tests.support.outputs import check_line, failed
 from tf_cnn.graph.variables import create_variable
-from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
-from tf_cnn.training.checkpoints import Checkpointer, Slice, whole
+from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
+from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
 
 pytestmark = pytest.mark.graph
 
@@ -64,9 +64,9 @@ def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(
 
 
 def test_the_step_is_the_end_of_the_name() -> None:
-    assert step_of('some-5/model.ckpt-120') == 120
+    assert checkpoint_step('some-5/model.ckpt-120') == 120
     with failed('some-5/model', 'model.ckpt-100'):
-        step_of('some-5/model')
+        checkpoint_step('some-5/model')
 
 
 def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted(
@@ -259,8 +259,8 @@ def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path: 
             initializer=tf.ones_initializer(),
         )
         ours = create_variable('ours', [6, 4], scope='v', device='/cpu:0')
-        saver = tf.train.Saver({'table': theirs}, sharded=True, save_relative_paths=True)
-        checkpointer = Checkpointer(str(tmp_path), {'table': [whole(ours)]}, '/cpu:0', 2)
+        saver = tf.train.Saver({'table': theirs}, sharded_algorithm=True, save_relative_paths=True)
+        checkpointer = Checkpointer(str(tmp_path), {'table': [full_slice(ours)]}, '/cpu:0', 2)
         with open_session() as session:
             session.run(tf.global_variables_initializer())
             saver.save(session, str(tmp_path / 'model.ckpt'), 1, write_meta_graph=False)
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ
             for name, (shape, dtype) in shapes.items()
         }
         other = Checkpointer(
-            str(tmp_path), {name: [whole(v)] for name, v in variables.items()}, '/cpu:0', 1
+            str(tmp_path), {name: [full_slice(v)] for name, v in variables.items()}, '/cpu:0', 1
         )
         with failed(prefix) as caught:
             other.restore(other_session, prefix)

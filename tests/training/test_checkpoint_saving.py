@@ -24,8 +24,8 @@ from tests.support.graphs import (
     restored,
 )
 from tests.support.outputs import failed
-from tf_cnn.launch.hosts import reserved_addresses
-from tf_cnn.training.checkpoint_files import READY, UNFINISHED, latest_checkpoint
+from tf_cnn.launch.hosts import reserve_addresses
+from tf_cnn.training.checkpoint_files import READY_FOLDER, UNFINISHED_FOLDER, latest_checkpoint
 
 pytestmark = pytest.mark.graph
 
@@ -75,7 +75,7 @@ def test_only_the_last_checkpoints_of_all_runs_are_kept_and_no_other_file_is_del
     ]
 
 
-@pytest.mark.parametrize('stage', [UNFINISHED, READY])
+@pytest.mark.parametrize('stage', [UNFINISHED_FOLDER, READY_FOLDER])
 @pytest.mark.parametrize('is_link', [False, True])
 def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
     tmp_path: Path, opened: tuple[Model, Any], stage: str, is_link: bool
@@ -167,7 +167,7 @@ def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(
 
 
 def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
-    with reserved_addresses(3) as [*ps, worker]:
+    with reserve_addresses(3) as [*ps, worker]:
         cluster = {'ps': ps, 'worker': [worker]}
         tasks = [('ps', 0), ('ps', 1), ('worker', 0)]
         *_, server = servers = [

@@ -102,7 +102,7 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
             towers,
             staged=way.staged,
             seed=SEED,
-            variable_dtype=precision.variables,
+            variable_dtype=precision.variable_dtype,
             algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
             transfer=way.transfer,
         )
@@ -110,7 +110,7 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
             of_step, OPTIMIZERS[way.optimizer].ours, manager, batch_of(way.num_towers)
         )
         session.run(graph.initializers)
-        graph.start(session)
+        graph.prepare_first_step(session)
         values = {name: part.variable.value for name, (part,) in graph.slices.items()}
         if manager.each_tower_has_variables():
             for number, own in enumerate(manager.variables[1:], start=1):
@@ -119,7 +119,7 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
                 }
         seen = [session.run(values)]
         for _ in range(num_steps):
-            session.run(graph.fetches.present())
+            session.run(graph.fetches.as_dict())
             seen.append(session.run(values))
         return seen
 
@@ -153,7 +153,7 @@ def computed(
                 variables,
                 data_format,
                 is_training=True,
-                dtype=precision.compute,
+                dtype=precision.compute_dtype,
             ).logits
         loss = tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=[2, 5])
@@ -211,7 +211,7 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(
 ) -> None:
     expected, _ = computed(NETWORKS[model], FP32, 'NHWC')
     values, types = computed(NETWORKS[model], precision, data_format)
-    assert {dtype for _, dtype in types} == {precision.compute.name}
+    assert {dtype for _, dtype in types} == {precision.compute_dtype.name}
     assert len(types) > 6
     for name, value in expected.items():
         # Errors of many roundings, some of which turn the choice of a maximum.
@@ -226,7 +226,9 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(
 def test_towers_take_the_steps_of_one(mode: str, precision: Precision) -> None:
     [start, *_, one] = train(precision, Way(optimizer='momentum'), 3)
     [*_, full] = train(FP32, Way(optimizer='momentum'), 3)
-    many = train(precision, Way(mode, 4, optimizer='momentum', transfer=precision.compute), 3)[-1]
+    many = train(
+        precision, Way(mode, 4, optimizer='momentum', transfer=precision.compute_dtype), 3
+    )[-1]
     assert_close({name: many[name] for name in one}, one, 20 * UNIT[precision.name])
     assert_close(one, full, 20 * UNIT[precision.name])
     assert np.abs(one['logits/kernel'] - start['logits/kernel']).max() > 0.1
@@ -236,7 +238,7 @@ def test_towers_take_the_steps_of_one(mode: str, precision: Precision) -> None:
 @pytest.mark.parametrize('name', ['fp16', 'bf16'])
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
 def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
-    precision = Precision(name, keeps_variables=True, loss_scale=128.0)
+    precision = Precision(name, has_16bit_variables=True, loss_scale=128.0)
     [with_averages] = train(precision, Way(mode, 2, residual, 'momentum'), 0)
     way = Way(mode, 2, optimizer='momentum')
     start, *_, end = train(precision, way, 2)
@@ -244,7 +246,7 @@ def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
     for key, value in with_averages.items():
         if key != 'global_step':
             assert value.dtype == (
-                np.float32 if 'moving' in key else precision.compute.as_numpy_dtype
+                np.float32 if 'moving' in key else precision.compute_dtype.as_numpy_dtype
             ), key
     weights = {key: value.astype(np.float32) for key, value in end.items() if key != 'global_step'}
     assert_close(weights, {key: full[key] for key in weights}, 30 * UNIT[name])
@@ -333,7 +335,7 @@ def train_plainly(
                 fed,
                 'NHWC',
                 is_training=True,
-                dtype=precision.compute,
+                dtype=precision.compute_dtype,
             ).logits
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
                 logits=logits, labels=batch.labels
@@ -364,7 +366,7 @@ def train_plainly(
                     break
                 factor, good_steps, skipped_steps = factor / 2, 0, skipped_steps + 1
                 states.append((factor, good_steps, skipped_steps))
-            is_due = good_steps + 1 == precision.doubled_every
+            is_due = good_steps + 1 == precision.steps_until_doubling
             states.append(
                 (2 * factor, 0, skipped_steps)
                 if is_due
@@ -388,7 +390,7 @@ def train_plainly(
     ids=lambda way: f'{way.mode}-{way.num_towers}-{way.optimizer}',
 )
 def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(way: Way) -> None:
-    precision = replace(FP16, loss_scale=2.0**20, doubled_every=2)
+    precision = replace(FP16, loss_scale=2.0**20, steps_until_doubling=2)
     start = train(precision, way, 0)[0]
     expected, states = train_plainly(precision, way, start, num_updates=16)
     # Too high at first, and again after it has grown.
@@ -408,7 +410,7 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(way: 
 )
 def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(way: Way) -> None:
     seen = train(
-        replace(FP16, loss_scale=2.0**17, doubled_every=2),
+        replace(FP16, loss_scale=2.0**17, steps_until_doubling=2),
         replace(way, network=residual, optimizer='adam'),
         8,
     )
@@ -442,7 +444,7 @@ def test_an_automatic_scale_stays_within_bounds() -> None:
         (0.0, 2.0**30, 2.0**30),
         (np.inf, 2.0, 1.0),
     ):
-        precision = Precision(loss_scale=start, doubled_every=1)
+        precision = Precision(loss_scale=start, steps_until_doubling=1)
         seen = train(precision, Way(network=scaled(factor), weight_decay=0.0), 3)
         assert state_of(seen[-1])[0] == end
 

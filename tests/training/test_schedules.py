@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.model_facts import ModelFacts
+from models.model_facts import ModelSpec
 from models.registry import MODELS
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist
@@ -77,7 +77,7 @@ def rates_of(rate: LearningRate, num_steps: int) -> np.ndarray:
     """The rate of each step as a graph computes it."""
     with tf.Graph().as_default(), open_session() as session:
         step = tf.placeholder(tf.int64, [])
-        at = session.make_callable(rate.at(step), [step])
+        at = session.make_callable(rate.rate_at(step), [step])
         return np.array([at(number) for number in range(num_steps)])
 
 
@@ -106,7 +106,7 @@ OF_CIFAR: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {
 }
 
 
-def published_rate(facts: ModelFacts, batch: int) -> LearningRate:
+def published_rate(facts: ModelSpec, batch: int) -> LearningRate:
     """The default learning rate of a model."""
     is_cifar = facts.data_set == 'cifar10'
     if is_cifar and facts.name == 'alexnet':
@@ -130,10 +130,10 @@ def check_rate(found: LearningRate, expected: LearningRate) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    'facts', MODELS.list_facts(), ids=lambda facts: f'{facts.name}-{facts.data_set}'
+    'facts', MODELS.list_specs(), ids=lambda facts: f'{facts.name}-{facts.data_set}'
 )
 def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(
-    facts: ModelFacts,
+    facts: ModelSpec,
 ) -> None:
     for batch in (0, 96):
         found = rate_of(model=facts.name, data_name=facts.data_set, batch_size=batch)
@@ -204,8 +204,11 @@ def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     plan = plan_of(
         model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2)
     )
-    assert (plan.counts.images_of_step, plan.counts.global_batch_size) == (2 * 50, 2 * 2 * 50)
-    assert not plan.variables.sync
+    assert (plan.counts.images_per_global_step, plan.counts.global_batch_size) == (
+        2 * 50,
+        2 * 2 * 50,
+    )
+    assert not plan.variables.is_synchronous
 
 
 @pytest.mark.parametrize(

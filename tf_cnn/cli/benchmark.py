@@ -13,61 +13,61 @@ from typing import TextIO
 from tf_cnn.machine import quiet
 from tf_cnn.params import Params, parse_argv
 from tf_cnn.params.result_flags import STDOUT
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import ServerPlan
 from tf_cnn.planning.this_process import THIS_PROCESS
 from tf_cnn.results.console import Console
-from tf_cnn.run.invocation import of_this_process
+from tf_cnn.run.invocation import invocation_of_command
 from tf_cnn.system.errors import format_flag
 
 
 def main(argv: Sequence[str]) -> int:
-    invocation = of_this_process(argv)
-    parsed = parse_argv(argv)
-    documents_only = parsed.params.result_file == STDOUT
+    invocation = invocation_of_command(argv)
+    arguments = parse_argv(argv)
+    documents_only = arguments.params.result_file == STDOUT
     with (
-        _own_stdout() as out,
+        _reserve_stdout() as out,
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
-        if parsed.params.repeat > 1:
+        if arguments.params.repeat > 1:
             from tf_cnn.planning.make_plan import check_launch
             from tf_cnn.planning.outputs import check_file
-            from tf_cnn.sweep.repeat import files_of_runs, repeat
+            from tf_cnn.sweep.repeat import result_paths, run_repeats
 
-            check_launch(parsed.params, alone=True)
-            for path in files_of_runs(parsed.params):
+            check_launch(arguments.params, is_single_process=True)
+            for path in result_paths(arguments.params):
                 check_file('result_file', path)
-            for line in parsed.warnings:
+            for line in arguments.warnings:
                 console.warning(line)
-            _note_default_model(console, parsed.params)
-            return repeat(argv, parsed.params, console)
+            _note_default_model(console, arguments.params)
+            return run_repeats(argv, arguments.params, console)
         console.phase('Importing TensorFlow')
-        plan = make_plan(parsed.params, Environment())
+        plan = make_plan(arguments.params, ProcessEnvironment())
         # Not earlier: an error about the flags is then a single line.
-        for line in parsed.warnings:
+        for line in arguments.warnings:
             console.warning(line)
         console.close()
-        quiet.started()
+        quiet.end_quiet_start()
         if not isinstance(plan, ServerPlan):
             from benchmark_cnn import BenchmarkCNN
 
-            _note_default_model(console, parsed.params)
+            _note_default_model(console, arguments.params)
             BenchmarkCNN(plan, console, invocation).run()
             return 0
         from tf_cnn.cluster.serve import run_server
 
         for line in plan.warnings:
             console.warning(line)
-        processes = plan.processes
-        assert processes.cluster
+        role = plan.cluster_role
+        assert role.cluster
         THIS_PROCESS.apply(plan.session.process)
         run_server(
-            processes.cluster,
+            role.cluster,
             plan.session.config,
-            settings=processes.settings,
-            together=processes.together,
-            connect=processes.connect,
+            settings=role.shared_settings,
+            is_synchronous=role.is_synchronous,
+            connect=role.connect,
             linger_secs=plan.linger_secs,
             console=console,
         )
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _note_default_model(console: Console, params: Params) -> None:
-    if 'model' not in params.given and not params.input_only and not params.exchange_bytes:
+    if 'model' not in params.given_flags and not params.input_only and not params.exchange_bytes:
         console.note(
             f'{format_flag("model", params.model)} is the default and no real network: it does '
             'the least that a step can do; write --model=resnet50, or another one that the '
@@ -84,7 +84,7 @@ def _note_default_model(console: Console, params: Params) -> None:
 
 
 @contextlib.contextmanager
-def _own_stdout() -> Iterator[TextIO]:
+def _reserve_stdout() -> Iterator[TextIO]:
     """Reserves standard output for results: all other output to it, also of native code, goes to
     standard error.
     """

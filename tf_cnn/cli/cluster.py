@@ -13,33 +13,33 @@ from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.cluster.environments import environment_of_runs
+from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port, split_host_port
 from tf_cnn.flags.spec import Output, flag
-from tf_cnn.launch.hosts import Command, Host, Member
+from tf_cnn.launch.hosts import ClusterTask, Command, Host
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.roster import Layout, lay_out, read_host_file, read_hosts_flag
-from tf_cnn.launch.ssh import Reach, connections
-from tf_cnn.machine.gpus import VISIBLE, has_nvidia_gpu
-from tf_cnn.managers.modes import MODES, Mode, Place, modes_that
+from tf_cnn.launch.roster import Layout, lay_out_tasks, read_host_file, read_hosts_flag
+from tf_cnn.launch.ssh import SshTarget, connections
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
+from tf_cnn.managers.modes import MODES, Mode, Topology, format_modes
 from tf_cnn.params import parse_argv
-from tf_cnn.params.table import SPECS, outputs_that_are
-from tf_cnn.params.tensorflow_flags import chosen_gpus
+from tf_cnn.params.table import SPECS, output_flags
+from tf_cnn.params.tensorflow_flags import parse_gpu_indices
 from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.system.errors import RunError, UsageError, format_flag
 from tf_cnn.system.place import FOLDER
 
-_FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
+_SINGLE_WRITER_FLAGS = output_flags(Output.FILE, Output.PREFIX)
 # The port of the first process in printed commands; the next ones follow.
 _FIRST_PORT = 50000
 _NUM_LOCAL_WORKERS = 2
 # The flags with which nothing is started on this machine.
-_NOT_PRIVATE = ('dry_run', 'hosts', 'hostfile')
+_FLAGS_WITHOUT_LOCAL_TASKS = ('dry_run', 'hosts', 'hostfile')
 # What CUDA opens first.
 _CUDA_FILE = '/dev/nvidia-uvm'
 # How long a parameter server may take to exit after the workers have.
-_PS_END_SECS = 30.0
+_PS_EXIT_SECS = 30.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ DECLARATION = Declaration(
     ClusterOptions,
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
-        f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
+        f'--workers=4 -- --model=resnet50 {format_modes(lambda mode: mode.is_for_peers)}',
         '--hosts=node1,node2 --ps=1 -- --model=resnet50',
     ),
     details='FLAGS are the flags of a run; each process also gets its role and the '
@@ -116,7 +116,7 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
     started.
     """
     options = arguments.options
-    run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
+    run_flags = (*arguments.run_argv, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(
             f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself '
@@ -124,16 +124,16 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         )
     has_hosts = bool(options.hosts or options.hostfile)
     params = parse_argv(run_flags).params
-    if role := next((name for name in params.given if SPECS[name].names_process), None):
+    if role := next((name for name in params.given_flags if SPECS[name].names_process), None):
         raise UsageError(
-            f'{params.given[role]}: cluster gives each process its role and the addresses; leave '
+            f'{params.given_flags[role]}: cluster gives each process its role and the addresses; leave '
             f'--{role} out'
         )
     # Other hosts may have other folders, and check them themselves.
-    check_launch(params, here=not has_hosts)
-    layout = _lay_out(options, MODES[params.variable_update])
+    check_launch(params, is_local=not has_hosts)
+    layout = _choose_layout(options, MODES[params.variable_update])
     if options.private_network and (
-        other := next(filter(arguments.given.__contains__, _NOT_PRIVATE), None)
+        other := next(filter(arguments.given_flags.__contains__, _FLAGS_WITHOUT_LOCAL_TASKS), None)
     ):
         raise UsageError(
             '--private_network=true: only processes that cluster starts on this machine have one; '
@@ -142,30 +142,32 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
     if options.dry_run:
         print(_format_commands(options, layout, run_flags), end='')
         return 0
-    environment = environment_of_runs(os.environ, 'cluster')
+    environment = environment_for_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
         hosts: list[Host] = []
         if has_hosts:
-            hosts += stack.enter_context(connections([*layout], _reach(options)))
+            hosts += stack.enter_context(connections([*layout], _ssh_target(options)))
         else:
             hosts.append(Host(network=_make_network(options.private_network)))
             stack.callback(hosts[0].close)
-        members = []
+        tasks = []
         for host, processes in zip(hosts, layout.values(), strict=True):
             num_gpus = 0 if params.device == 'cpu' else params.num_gpus
-            prepared = host.prepare(processes, num_gpus, tuple(chosen_gpus(params.gpu_indices)))
-            members += [replace(member, host=host) for member in prepared]
-        for member in members if len(hosts) > 1 else ():
-            address, _ = split_host_port(member.address)
-            if member.host and ipaddress.ip_address(address).is_loopback:
+            host_tasks = host.prepare(
+                processes, num_gpus, tuple(parse_gpu_indices(params.gpu_indices))
+            )
+            tasks += [replace(member, host=host) for member in host_tasks]
+        for task in tasks if len(hosts) > 1 else ():
+            address, _ = split_host_port(task.address)
+            if task.host and ipaddress.ip_address(address).is_loopback:
                 raise UsageError(
-                    f'{member.host.name}: its processes would listen at {address}, which the '
+                    f'{task.host.name}: its processes would listen at {address}, which the '
                     'other hosts cannot reach; write in --hosts the name or address that the '
                     'others use'
                 )
-        commands = make_commands(run_flags, members, environment)
-        _check(commands)
-        if shared := [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]:
+        commands = make_commands(run_flags, tasks, environment)
+        _check_cluster_flags(commands)
+        if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if getattr(params, name)]:
             writer = next(command.name for command in commands if command.has_result)
             warn(
                 f'only {writer} gets {", ".join(shared)}: each process would write to the same path'
@@ -174,21 +176,21 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             commands,
             quiet=not params.verbose,
             num_restarts=options.restart,
-            servers_end_secs=_PS_END_SECS + params.ps_linger_secs,
+            servers_end_secs=_PS_EXIT_SECS + params.ps_linger_secs,
         )
 
 
-def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
-    written = format_flag('variable_update', mode.name)
+def _choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
+    mode_flag = format_flag('variable_update', mode.name)
     if not mode.has_cluster:
-        able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
-        raise UsageError(f'{written}: cluster can start {able}; write one of them')
+        startable_modes = ', '.join(other.name for other in MODES.values() if other.has_cluster)
+        raise UsageError(f'{mode_flag}: cluster can start {startable_modes}; write one of them')
     if options.ps == 0 and mode.needs_servers:
         raise UsageError(
-            f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more'
+            f'--ps=0: {mode_flag} keeps its variables on parameter servers; write --ps=1 or more'
         )
-    if options.ps and not mode.runs(Place.WITH_SERVERS):
-        raise UsageError(f'--ps={options.ps}: {written} has no parameter servers; leave --ps out')
+    if options.ps and not mode.runs_in(Topology.PARAMETER_SERVERS):
+        raise UsageError(f'--ps={options.ps}: {mode_flag} has no parameter servers; leave --ps out')
     if options.hosts and options.hostfile:
         raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
     flag, workers = '', options.workers
@@ -204,7 +206,7 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
                 )
         slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
     num_ps = int(mode.needs_servers) if options.ps is None else options.ps
-    return lay_out(slots, flag, workers, num_ps, int(mode.has_controller))
+    return lay_out_tasks(slots, flag, workers, num_ps, int(mode.has_controller))
 
 
 def _make_network(is_private: bool | None) -> PrivateNetwork | None:
@@ -226,8 +228,8 @@ def _make_network(is_private: bool | None) -> PrivateNetwork | None:
     return None
 
 
-def _reach(options: ClusterOptions) -> Reach:
-    return Reach(
+def _ssh_target(options: ClusterOptions) -> SshTarget:
+    return SshTarget(
         ssh=tuple(shlex.split(options.ssh or 'ssh')),
         python=options.remote_python or sys.executable,
         folder=options.remote_dir or str(FOLDER),
@@ -241,32 +243,32 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
     The processes get their share of neither cores nor GPUs by these commands: both are known on the
     hosts alone.
     """
-    reach = _reach(options)
+    ssh_target = _ssh_target(options)
     has_hosts = bool(options.hosts or options.hostfile)
-    members: dict[str, tuple[Member, str]] = {}
+    tasks: dict[str, tuple[ClusterTask, str]] = {}
     for name, processes in layout.items():
         host = name.rpartition('@')[2] if has_hosts else LOOPBACK
         for job, index in processes:
-            member = Member(job, index, join_host_port(host, _FIRST_PORT + len(members)))
-            members[member.name] = member, name
-    commands, text = make_commands(run_flags, [member for member, _ in members.values()], {}), ''
-    _check(commands)
+            task = ClusterTask(job, index, join_host_port(host, _FIRST_PORT + len(tasks)))
+            tasks[task.name] = task, name
+    commands, text = make_commands(run_flags, [member for member, _ in tasks.values()], {}), ''
+    _check_cluster_flags(commands)
     for command in commands:
-        _, name = members[command.name]
-        words = shlex.join([*reach.program, *command.argv[2:]])
+        _, name = tasks[command.name]
+        words = shlex.join([*ssh_target.program, *command.argv[2:]])
         if has_hosts:
             words = shlex.join(
                 [
-                    *reach.ssh,
+                    *ssh_target.ssh,
                     name,
-                    f'cd {shlex.quote(reach.working_folder)} 2>/dev/null; exec {words}',
+                    f'cd {shlex.quote(ssh_target.working_folder)} 2>/dev/null; exec {words}',
                 ]
             )
         text += f'# {command.name}{f" on {name}" if has_hosts else ""}\n{words}\n'
     return text
 
 
-def _check(commands: Sequence[Command]) -> None:
+def _check_cluster_flags(commands: Sequence[Command]) -> None:
     """Checks the rules that need the flags of the whole cluster, not just those of the run."""
     for command in commands:
         find_cluster(parse_argv(command.argv[2:]).params, {})
@@ -274,7 +276,7 @@ def _check(commands: Sequence[Command]) -> None:
 
 def make_commands(
     run_flags: Sequence[str],
-    members: Sequence[Member],
+    tasks: Sequence[ClusterTask],
     environment: Mapping[str, str],
 ) -> list[Command]:
     """Returns the processes of a cluster: parameter servers, workers, then the controller, each in
@@ -291,7 +293,7 @@ def make_commands(
     """
     # A task finds its own address at its index.
     jobs = {
-        job: sorted((one for one in members if one.job == job), key=lambda one: one.index)
+        job: sorted((one for one in tasks if one.job == job), key=lambda one: one.index)
         for job in HOSTS_FLAGS
     }
     cluster = [
@@ -302,29 +304,29 @@ def make_commands(
     chief = ('controller' if jobs['controller'] else 'worker', 0)
     params = parse_argv(run_flags).params
     # The last value of a flag counts, and an empty one means that the flag is not given.
-    without_files = [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
+    empty_output_flags = [f'--{name}=' for name in _SINGLE_WRITER_FLAGS if getattr(params, name)]
     commands = []
-    for member in (member for found in jobs.values() for member in found):
-        is_chief = (member.job, member.index) == chief
+    for task in (member for found in jobs.values() for member in found):
+        is_chief = (task.job, task.index) == chief
         # Each worker uses all GPUs of its share.
-        no_indices = ['--gpu_indices='] if params.gpu_indices and member.gpus else []
-        flags = [*run_flags, *([] if is_chief else without_files), *no_indices]
+        no_indices = ['--gpu_indices='] if params.gpu_indices and task.gpus else []
+        flags = [*run_flags, *([] if is_chief else empty_output_flags), *no_indices]
         flags += [
-            format_flag('job_name', member.job),
-            format_flag('task_index', member.index),
+            format_flag('job_name', task.job),
+            format_flag('task_index', task.index),
             *cluster,
         ]
-        host = member.host or Host()
+        host = task.host or Host()
         env = host.environment(environment)
         commands.append(
             Command(
-                name=member.name,
+                name=task.name,
                 argv=(*host.program, *flags),
-                env=env if member.gpus is None else {**env, VISIBLE: member.gpus},
-                cores=member.cores,
-                is_server=member.job != chief[0],
+                env=env if task.gpus is None else {**env, VISIBLE_VARIABLE: task.gpus},
+                cores=task.cores,
+                is_server=task.job != chief[0],
                 has_result=is_chief,
-                host=member.host,
+                host=task.host,
             )
         )
     return commands

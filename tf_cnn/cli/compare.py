@@ -12,21 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
-from tf_cnn.cluster.environments import environment_of_runs
+from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare import changes, regression
 from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.regression import judge
-from tf_cnn.compare.sides import STDIN, Side, group_names, read_side, side_of
+from tf_cnn.compare.regression import check_regression
+from tf_cnn.compare.sides import STDIN, RunSet, group_names, make_run_set, read_run_set
 from tf_cnn.flags.spec import flag
 from tf_cnn.params import parse_argv
 from tf_cnn.params.table import SPECS
 from tf_cnn.planning.make_plan import check_launch
-from tf_cnn.results.advice import LONGER
+from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate, print_table
 from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.runner import Rounds, Starter, contestant_of_run, describe, succeeded
+from tf_cnn.sweep.runner import (
+    InterleavedRuns,
+    Runner,
+    command_of_flags,
+    describe_outcome,
+    succeeded,
+)
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 
@@ -95,8 +101,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
             raise UsageError(
                 '--run: it compares the runs that it makes; leave it, or RESULT and --against, out'
             )
-        return _run(options.run, options)
-    if only_with_run := sorted(arguments.given & {'rounds', 'output'}):
+        return _compare_runs(options.run, options)
+    if only_with_run := sorted(arguments.given_flags & {'rounds', 'output'}):
         raise UsageError(
             f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a '
             'run'
@@ -110,71 +116,78 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         raise UsageError(
             f'{STDIN}: standard input can be read only once; give the other result as a file'
         )
-    sides = [read_side(argument) for argument in arguments.positional]
+    sides = [read_run_set(argument) for argument in arguments.positional]
     if options.against is not None:
-        return _judge(sides, options, options.against)
+        return _check_regressions(sides, options, options.against)
     if len(sides) == 1 and len(sides[0].groups) < 2:
         raise UsageError(
             f'{sides[0].argument}: it holds fewer than two settings with a throughput; write the '
             'baseline and then the others, or --against=FOLDER'
         )
     runs = [{result.id for group in side.groups for result in group.results} for side in sides]
-    for (side, own), (other, others) in itertools.combinations(zip(sides, runs, strict=True), 2):
-        if own and own == others:
+    for (side, run_ids), (other, other_run_ids) in itertools.combinations(
+        zip(sides, runs, strict=True), 2
+    ):
+        if run_ids and run_ids == other_run_ids:
             raise UsageError(
                 f'{side.argument} and {other.argument}: they hold the same '
-                f'{plural(len(own), "run")}, so that their ratio says nothing; give results of '
+                f'{plural(len(run_ids), "run")}, so that their ratio says nothing; give results of '
                 'two settings'
             )
-    return _show(sides, options)
+    return _print_comparison(sides, options)
 
 
-def _run(texts: Sequence[str], options: CompareOptions) -> int:
-    if len(texts) != 2:
+def _compare_runs(flag_texts: Sequence[str], options: CompareOptions) -> int:
+    if len(flag_texts) != 2:
         raise UsageError(
-            f'--run={texts[0]}: it was given {plural(len(texts), "time")}; give it twice, A and B'
+            f'--run={flag_texts[0]}: it was given {plural(len(flag_texts), "time")}; give it twice, A and B'
         )
     # The results of each have a folder of their own.
-    contestants = [
-        contestant_of_run(f'{name}/{name}', _flags_of(text))
-        for name, text in zip('ab', texts, strict=True)
+    commands = [
+        command_of_flags(f'{name}/{name}', _read_run_flags(text))
+        for name, text in zip('ab', flag_texts, strict=True)
     ]
-    starter = Starter(environment=environment_of_runs(os.environ, 'compare --run'))
+    runner = Runner(environment=environment_for_runs(os.environ, 'compare --run'))
     folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
-    folder.begin({one.name: one.words for one in contestants})
-    rounds = Rounds(contestants, options.rounds, folder, starter)
-    names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
+    folder.create_or_resume({command.name: command.argv for command in commands})
+    interleaved_runs = InterleavedRuns(commands, options.rounds, folder, runner)
+    names = [f'{letter}: {text}' for letter, text in zip('AB', flag_texts, strict=True)]
 
-    def sides() -> list[Side]:
-        done = [
-            [run for run in runs if isinstance(run, Result)] for runs in rounds.outcomes.values()
+    def make_sides() -> list[RunSet]:
+        results = [
+            [run for run in runs if isinstance(run, Result)]
+            for runs in interleaved_runs.outcomes.values()
         ]
-        return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)]
+        return [make_run_set(name, runs, (), ()) for name, runs in zip(names, results, strict=True)]
 
     try:
         with SIGNALS.storing(), folder.locked():
-            for turn in rounds.run():
-                first, second = rounds.outcomes.values()
-                if not succeeded(turn.outcome):
+            for finished_run in interleaved_runs.run():
+                first, second = interleaved_runs.outcomes.values()
+                if not succeeded(finished_run.outcome):
                     break
                 if len(first) != len(second):
                     continue
-                ratio = changes.make_rows(sides(), force=options.force)[1].ratio
-                rates = f'A {describe(first[-1])}, B {describe(second[-1])}'
+                ratio = changes.make_rows(make_sides(), force=options.force)[1].ratio
+                rates = f'A {describe_outcome(first[-1])}, B {describe_outcome(second[-1])}'
                 so_far = changes.format_ratio(ratio) if ratio else 'nothing to compare'
-                print(f'round {turn.number}: {rates}; so far {so_far}', file=sys.stderr, flush=True)
+                print(
+                    f'round {finished_run.round_number}: {rates}; so far {so_far}',
+                    file=sys.stderr,
+                    flush=True,
+                )
     finally:
         print(f'The results and logs are in {folder.path}', file=sys.stderr)
-    for text, runs in zip(texts, rounds.outcomes.values(), strict=True):
+    for text, runs in zip(flag_texts, interleaved_runs.outcomes.values(), strict=True):
         if failed := next((run for run in runs if not succeeded(run)), None):
             raise RunError(
                 f'{format_flag("run", text)}: {failed.reason}; to try this run again, delete '
                 f'{failed.source}'
             )
-    return _show(sides(), options)
+    return _print_comparison(make_sides(), options)
 
 
-def _flags_of(text: str) -> list[str]:
+def _read_run_flags(text: str) -> list[str]:
     """Returns the words of a --run, checked as far as possible before a run."""
     try:
         argv = shlex.split(text)
@@ -183,36 +196,42 @@ def _flags_of(text: str) -> list[str]:
             f'{format_flag("run", text)}: it is no command line ({error}); close its quotes'
         ) from None
     params = parse_argv(argv).params
-    taken = [
+    forbidden_flags = [
         name
-        for name in params.given
+        for name in params.given_flags
         if name == 'repeat' or SPECS[name].names_process or SPECS[name].output
     ]
-    if taken:
+    if forbidden_flags:
         raise UsageError(
-            f'{params.given[taken[0]]}: --run takes the flags of one process that writes no '
+            f'{params.given_flags[forbidden_flags[0]]}: --run takes the flags of one process that writes no '
             'files; leave it out, compare writes the results to --output, and --rounds says how '
             'many runs there are'
         )
-    check_launch(params, alone=True)
+    check_launch(params, is_single_process=True)
     return argv
 
 
-def _show(sides: Sequence[Side], options: CompareOptions) -> int:
+def _print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
     rows = changes.make_rows(sides, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
     notes = changes.make_notes(rows, problems)
     print_table(
-        changes.make_table(rows), options.format, changes.make_document(rows, problems), notes
+        changes.make_comparison_table(rows),
+        options.format,
+        changes.make_document(rows, problems),
+        notes,
     )
     no_verdict = (Significance.FEW_RUNS, Significance.TOO_SHORT)
-    unjudged = {
+    inconclusive = {
         row.name: row.ratio.verdict for row in rows if row.ratio and row.ratio.verdict in no_verdict
     }
-    if options.fail_below is not None and unjudged:
-        written, names = format_flag('fail_below', options.fail_below), abbreviate([*unjudged])
-        longer = f' {LONGER}' * (Significance.TOO_SHORT in unjudged.values())
-        warn(f'{written}: {names}: too few runs or too short to judge; write --repeat=3{longer}')
+    if options.fail_below is not None and inconclusive:
+        flag_text, names = (
+            format_flag('fail_below', options.fail_below),
+            abbreviate([*inconclusive]),
+        )
+        longer = f' {LONGER_RUN_FLAG}' * (Significance.TOO_SHORT in inconclusive.values())
+        warn(f'{flag_text}: {names}: too few runs or too short to judge; write --repeat=3{longer}')
     return _exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant},
         sides,
@@ -220,35 +239,40 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     )
 
 
-def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
+def _check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: str) -> int:
     names, earlier = group_names(sides), collect([folder])
     groups = [group for side in sides for group in side.groups]
-    rows = [judge(group.results, earlier.results, names[id(group)]) for group in groups]
+    rows = [check_regression(group.results, earlier.results, names[id(group)]) for group in groups]
     problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [
-        f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out
+        f'{excluded.name}: it is left out: {excluded.reason}'
+        for side in sides
+        for excluded in side.excluded_runs
     ]
     problems += [
-        f'{group.first.source}: it is incomplete: {group.reason}'
+        f'{group.first.source}: it is incomplete: {group.incomplete_reason}'
         for group in groups
-        if group.reason
+        if group.incomplete_reason
     ]
     warn(*dict.fromkeys(problems))
     if not rows:
         raise UsageError(
             f'{sides[0].argument}: it holds no result with a throughput; give another one'
         )
-    document = regression.judgement_document(rows)
+    document = regression.regression_document(rows)
     print_table(
-        regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows)
+        regression.regression_table(rows),
+        options.format,
+        document,
+        regression.regression_notes(rows),
     )
     if options.fail_below is not None:
-        written = format_flag('fail_below', options.fail_below)
+        flag_text = format_flag('fail_below', options.fail_below)
         warn(
             *(
-                f'{written}: {row.name} is not judged: {row.verdict}'
+                f'{flag_text}: {row.name} is not judged: {row.verdict}'
                 for row in rows
-                if not row.is_judged
+                if not row.has_verdict
             )
         )
     slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
@@ -257,7 +281,7 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
 
 def _exit_code(
     ratios: Mapping[str, float],
-    sides: Sequence[Side],
+    sides: Sequence[RunSet],
     options: CompareOptions,
     problems: Sequence[str] = (),
 ) -> int:
@@ -268,11 +292,11 @@ def _exit_code(
     """
     if options.fail_below is None:
         return 0
-    written = format_flag('fail_below', options.fail_below)
-    if unknown := [*(line for side in sides for line in side.unknown), *problems]:
+    flag_text = format_flag('fail_below', options.fail_below)
+    if unknown := [*(line for side in sides for line in side.unknown_throughputs), *problems]:
         more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
-        print(f'{written}: not every result is known: {unknown[0]}{more}', file=sys.stderr)
+        print(f'{flag_text}: not every result is known: {unknown[0]}{more}', file=sys.stderr)
     slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < options.fail_below]
     if slow:
-        print(f'{written}: slower than that: {", ".join(slow)}', file=sys.stderr)
+        print(f'{flag_text}: slower than that: {", ".join(slow)}', file=sys.stderr)
     return 1 if slow or unknown else 0

@@ -17,25 +17,25 @@ import msgspec
 from msgspec import Struct
 
 from tf_cnn.cli.options import Arguments, Declaration
-from tf_cnn.cluster.environments import without_clusters
+from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.doctor.process import FAMILIES
 from tf_cnn.flags.spec import flag
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.machine.surroundings import environment_facts, machine_facts
+from tf_cnn.machine.surroundings import describe_machine, library_variables
 from tf_cnn.results import VERSION
 from tf_cnn.system.errors import UsageError, format_flag, nearest, plural
 from tf_cnn.system.limited_process import TIMEOUT, run_process
 from tf_cnn.system.place import FOLDER
 from tf_cnn.system.signals import SIGNALS
 
-_PROCESS = (sys.executable, '-m', 'tf_cnn.doctor.process')
+_CHECK_COMMAND = (sys.executable, '-m', 'tf_cnn.doctor.process')
 # A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the
 # driver needs half an hour to compile all kernels, on one core.
-_LIMIT_SECS, _COMPILING_SECS = 600.0, 3600.0
+_TIMEOUT_SECS, _COMPILING_TIMEOUT_SECS = 600.0, 3600.0
 _GRACE_SECS = 5.0
 # How many of the last lines of a family with a fault are kept, and how many are printed.
-_NUM_LOG_LINES, _NUM_SHOWN_LINES = 60, 15
+_NUM_LOG_LINES, _NUM_PRINTED_LINES = 60, 15
 _NCCL = (
     'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then '
     '--all_reduce_spec=xring'
@@ -104,17 +104,17 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
         raise UsageError(
             f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead'
         )
-    started, stream = time.monotonic(), sys.stderr if options.json else sys.stdout
+    start_time, stream = time.monotonic(), sys.stderr if options.json else sys.stdout
     findings: list[Finding] = []
     logs: dict[str, list[str]] = {}
     try:
         with SIGNALS.storing():
             for family in (name for name in FAMILIES if name in families):
-                SIGNALS.ask()
+                SIGNALS.check()
                 print(f'checking {family} ...', file=sys.stderr, flush=True)
-                found, log = _examine(family, findings)
-                findings += found
-                for finding in found:
+                family_findings, log = _check_family(family, findings)
+                findings += family_findings
+                for finding in family_findings:
                     print(
                         f'{finding.outcome:<8} {finding.name:<32} {finding.found}',
                         file=stream,
@@ -122,41 +122,45 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
                     )
                     if finding.advice:
                         print(f'         -> {finding.advice}', file=stream, flush=True)
-                if any(finding.outcome in (WARNING, WRONG) for finding in found):
+                if any(finding.outcome in (WARNING, WRONG) for finding in family_findings):
                     logs[family] = log
-                for line in log[-_NUM_SHOWN_LINES:] if _are_wrong(found) else ():
+                for line in log[-_NUM_PRINTED_LINES:] if _any_wrong(family_findings) else ():
                     print(f'         | {line}', file=stream)
         counts = Counter(finding.outcome for finding in findings)
         listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
         print(
-            f'{plural(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}',
+            f'{plural(len(findings), "check")} in {time.monotonic() - start_time:.0f} s: {listed}',
             file=stream,
         )
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
             document = DoctorDocument(
-                3, VERSION, machine_facts(), environment_facts(os.environ), findings, logs
+                3, VERSION, describe_machine(), library_variables(os.environ), findings, logs
             )
             print(msgspec.json.format(msgspec.json.encode(document)).decode())
-    return int(_are_wrong(findings))
+    return int(_any_wrong(findings))
 
 
-def _are_wrong(findings: Iterable[Finding]) -> bool:
+def _any_wrong(findings: Iterable[Finding]) -> bool:
     return any(finding.outcome == WRONG for finding in findings)
 
 
-def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
-    if _are_wrong(finding for finding in before if finding.name.startswith('tensorflow')):
+def _check_family(
+    family: str, earlier_findings: Sequence[Finding]
+) -> tuple[list[Finding], list[str]]:
+    if _any_wrong(finding for finding in earlier_findings if finding.name.startswith('tensorflow')):
         return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
     compiles = any(
-        finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture'
+        finding.outcome == WARNING
+        for finding in earlier_findings
+        if finding.name == 'gpu/architecture'
     )
-    return run_family(family, _COMPILING_SECS if compiles else _LIMIT_SECS)
+    return run_family(family, _COMPILING_TIMEOUT_SECS if compiles else _TIMEOUT_SECS)
 
 
 def run_family(
-    family: str, limit_secs: float, command: Sequence[str] = _PROCESS
+    family: str, timeout_secs: float, command: Sequence[str] = _CHECK_COMMAND
 ) -> tuple[list[Finding], list[str]]:
     """Runs the checks of a family in a process (tf_cnn/doctor/process.py), which is killed after
     limit_secs.
@@ -168,46 +172,48 @@ def run_family(
     with tempfile.TemporaryDirectory(
         prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True
     ) as folder:
-        written, log = Path(folder, 'findings'), Path(folder, 'log')
+        findings_file, log = Path(folder, 'findings'), Path(folder, 'log')
         environment = {
             # Without this NCCL does not say why it fails.
             'NCCL_DEBUG': 'WARN',
             # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
             'CUDA_CACHE_MAXSIZE': '4294967296',
-            **without_clusters(os.environ),
+            **remove_cluster_variables(os.environ),
             'PYTHONPATH': os.pathsep.join(
                 filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])
             ),
             'TF_CPP_MIN_LOG_LEVEL': '0',
             'TMPDIR': folder,
         }
-        ended = run_process(
-            [*command, family, str(written)], log, limit_secs, environment, _GRACE_SECS
+        process_exit = run_process(
+            [*command, family, str(findings_file)], log, timeout_secs, environment, _GRACE_SECS
         )
         # The last line of a killed process may be incomplete.
         lines = (
-            written.read_text(encoding='utf-8').rpartition('\n')[0].splitlines()
-            if written.exists()
+            findings_file.read_text(encoding='utf-8').rpartition('\n')[0].splitlines()
+            if findings_file.exists()
             else []
         )
         output, stacks = (
             path.read_text(encoding='utf-8', errors='backslashreplace').splitlines()
             if path.exists()
             else []
-            for path in (log, Path(f'{written}.stacks'))
+            for path in (log, Path(f'{findings_file}.stacks'))
         )
     names = msgspec.json.decode(lines[0]) if lines else [family]
     findings = [msgspec.json.decode(line, type=Finding) for line in lines[1:]]
-    if ended.exit_code or len(findings) < len(names):
-        how = f'its process failed: {ended.reason or "it ended early"}'
-        if ended.cause == TIMEOUT:
-            how = f'no answer within {limit_secs:g} s'
-        under_way, *others = names[len(findings) :] or [f'{family}/end']
-        advice = _ADVICE_FOR_SIGNALS.get(ended.exit_code - 128, _ADVICE)
-        if has_nvidia_gpu() and ('nccl' in under_way or 'collective' in under_way):
+    if process_exit.exit_code or len(findings) < len(names):
+        summary = f'its process failed: {process_exit.reason or "it ended early"}'
+        if process_exit.cause == TIMEOUT:
+            summary = f'no answer within {timeout_secs:g} s'
+        interrupted_check, *skipped_checks = names[len(findings) :] or [f'{family}/end']
+        advice = _ADVICE_FOR_SIGNALS.get(process_exit.exit_code - 128, _ADVICE)
+        if has_nvidia_gpu() and ('nccl' in interrupted_check or 'collective' in interrupted_check):
             advice = _NCCL
-        findings.append(Finding(WRONG, how, advice, {'stacks': stacks[:_NUM_LOG_LINES]}, under_way))
+        findings.append(
+            Finding(WRONG, summary, advice, {'stacks': stacks[:_NUM_LOG_LINES]}, interrupted_check)
+        )
         findings += [
-            Finding(SKIPPED, 'not run: its process has ended', name=name) for name in others
+            Finding(SKIPPED, 'not run: its process has ended', name=name) for name in skipped_checks
         ]
     return findings, output[-_NUM_LOG_LINES:]

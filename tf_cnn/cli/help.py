@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.flags.spec import asked_for_help, flag
+from tf_cnn.flags.spec import flag, requested_help_topic
 from tf_cnn.system.errors import UsageError
 
 
@@ -37,22 +37,22 @@ def main(argv: Sequence[str]) -> int:
     from tf_cnn.params.original import FLAGS
 
     # `help --batch_size` means `help batch_size`.
-    own = [word.lstrip('-') if word.lstrip('-') in FLAGS else word for word in argv]
-    return DECLARATION.main(_print)(own)
+    words = [word.lstrip('-') if word.lstrip('-') in FLAGS else word for word in argv]
+    return DECLARATION.main(_print_help)(words)
 
 
-def show(argv: Sequence[str]) -> int:
+def print_requested_help(argv: Sequence[str]) -> int:
     """Prints the help that --help or --help=NAME in a command line without a subcommand
     requests.
     """
     from tf_cnn.params.parsing import read_modes_of
 
     read_modes_of(argv)
-    name = asked_for_help(argv)
-    return _print(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
+    name = requested_help_topic(argv)
+    return _print_help(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
 
 
-def _print(arguments: Arguments[HelpOptions]) -> int:
+def _print_help(arguments: Arguments[HelpOptions]) -> int:
     from models.registry import MODELS
     from tf_cnn.params.help_text import describe_flag, format_help, format_page
     from tf_cnn.params.user_modes import read_modes

@@ -9,14 +9,14 @@ from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.flags.spec import flag
-from tf_cnn.results.tables import ValueColumn, abbreviate, table_of
+from tf_cnn.results.tables import ValueColumn, abbreviate, make_table
 from tf_cnn.system.errors import UsageError, nearest
 
 _TABLE = (
     ValueColumn('model', keys=('name',)),
     ValueColumn('data set', keys=('dataset',)),
     ValueColumn('parameters', is_number=True, keys=('parameters',), form='{:,}'),
-    ValueColumn('GMACs/image', is_number=True, keys=('gflops_per_image',), form='{:.4g}'),
+    ValueColumn('GMACs/image', is_number=True, keys=('gmacs_per_image',), form='{:.4g}'),
     ValueColumn('image size', is_number=True, keys=('image_size',)),
     ValueColumn('batch size', is_number=True, keys=('default_batch_size',)),
 )
@@ -26,7 +26,7 @@ _TABLE = (
 class ModelsOptions:
     json: bool = flag(
         False,
-        'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, '
+        'Print a list of objects: name, dataset, parameters, gmacs_per_image, gflops_unit, '
         'image_size, default_batch_size, default_learning_rate, learning_rate_images.',
     )
     model_file: str | None = flag(
@@ -50,11 +50,11 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
     if options.model_file:
         load_model_file(options.model_file)
     pattern = arguments.positional[0] if arguments.positional else '*'
-    rows = [*map(_as_object, list_costs(pattern))]
+    rows = [*map(_make_row, list_costs(pattern))]
     if not rows:
         raise UsageError(f'{pattern}: no model has such a name; {_hint(pattern)}')
     print(
-        json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout)
+        json.dumps(rows, indent=2) if options.json else make_table(_TABLE, rows).as_text(sys.stdout)
     )
     return 0
 
@@ -67,18 +67,18 @@ def _hint(pattern: str) -> str:
     return f'did you mean {near}?' if near else "use a name with wildcards, as in models 'resnet*'"
 
 
-def _as_object(cost: ModelCost) -> dict[str, Any]:
+def _make_row(cost: ModelCost) -> dict[str, Any]:
     return {
-        'name': cost.facts.name,
-        'dataset': cost.facts.data_set,
+        'name': cost.model.name,
+        'dataset': cost.model.data_set,
         'parameters': cost.parameters,
-        'gflops_per_image': cost.gmacs,
+        'gmacs_per_image': cost.gmacs,
         # As in the tables of papers: a multiply-add counts once, not as two operations.
         'gflops_unit': '10^9 multiply-adds',
-        'image_size': cost.facts.image_size,
-        'default_batch_size': cost.facts.batch_size,
-        'default_learning_rate': cost.facts.learning_rate,
+        'image_size': cost.model.image_size,
+        'default_batch_size': cost.model.batch_size,
+        'default_learning_rate': cost.model.learning_rate,
         # The number of images per update for which the rate is right; None if it does not depend on
         # them.
-        'learning_rate_images': cost.facts.schedule.per_images,
+        'learning_rate_images': cost.model.schedule.reference_batch_size,
     }

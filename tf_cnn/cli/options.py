@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar, cast
 
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.spec import Value, asks_for_help, specs_of
-from tf_cnn.flags.words import split_words
-from tf_cnn.system.errors import Refusals, UsageError, format_warning, nearest
+from tf_cnn.flags.words import split_command_line
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_warning, nearest
 
 OptionsT = TypeVar('OptionsT')
 
-_REST = 'the flags of the run'
+_RUN_FLAGS = 'the flags of the run'
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Arguments(Generic[OptionsT]):
     """
 
     options: OptionsT
-    given: frozenset[str]
+    given_flags: frozenset[str]
     positional: tuple[str, ...]
-    rest: tuple[str, ...]
+    run_argv: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,89 +74,98 @@ class Declaration(Generic[OptionsT]):
         return main
 
     def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
-        own, rest = list(argv), tuple[str, ...]()
-        if self._has_rest and '--' in argv:
-            own, rest = own[: own.index('--')], tuple(own[own.index('--') + 1 :])
-            if '--' in rest:
-                raise UsageError(f'--: it was given more than once; write it once, before {_REST}')
+        subcommand_argv, run_argv = list(argv), tuple[str, ...]()
+        if self._takes_run_flags and '--' in argv:
+            subcommand_argv, run_argv = (
+                subcommand_argv[: subcommand_argv.index('--')],
+                tuple(subcommand_argv[subcommand_argv.index('--') + 1 :]),
+            )
+            if '--' in run_argv:
+                raise UsageError(
+                    f'--: it was given more than once; write it once, before {_RUN_FLAGS}'
+                )
         specs = specs_of(self.options)
-        words = split_words(own, specs, self._see)
-        refusals = Refusals()
-        refusals.add(*words.mistakes, *(self._unknown(name) for name in words.unknown))
+        words = split_command_line(subcommand_argv, specs, self._help_hint)
+        refusals = ErrorCollector()
+        refusals.add(*words.mistakes, *(self._describe_unknown(name) for name in words.unknown))
         positional = tuple(
-            os.path.expanduser(word) if self.takes_paths else word for word in words.others
+            os.path.expanduser(word) if self.takes_paths else word for word in words.arguments
         )
         # If a flag is unknown, a word after it may be its value.
         if not words.mistakes and not words.unknown:
             with refusals.collecting():
                 self._check_count(positional)
-        read: dict[str, Value | tuple[Value, ...]] = {}
+        values: dict[str, Value | tuple[Value, ...]] = {}
         for name, text in words.texts.items():
             with refusals.collecting():
                 # This gives the same errors as for the flags of a run.
                 # An empty value, as of a variable that a script did not set, would turn a gate or a
                 # limit off.
                 spec = replace(specs[name], optional=False)
-                read[name] = (
+                values[name] = (
                     spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
                 )
         refusals.raise_all()
         # mypy cannot see that the spec of each field read its value.
-        return Arguments(cast(Any, self.options)(**read), frozenset(read), positional, rest)
+        return Arguments(cast(Any, self.options)(**values), frozenset(values), positional, run_argv)
 
     def format_help(self) -> str:
         """Returns the text of --help: usage, purpose, examples, details, each argument; at most 100
         columns.
         """
         # Imported here because only the help needs this module, which loads every flag of a run.
-        from tf_cnn.params.help_text import filled, flag_help
+        from tf_cnn.params.help_text import flag_help, wrap_text
 
         row, program = SUBCOMMANDS[self.name], f'tf_cnn_benchmarks {self.name}'
         entries = (
-            [f'  {self._takes.strip("[] .")}\n{filled(self.positional, 6)}']
+            [f'  {self._positional_usage.strip("[] .")}\n{wrap_text(self.positional, 6)}']
             if self.positional
             else []
         )
-        parts = [
+        paragraphs = [
             f'usage: {program} {row.usage}'.rstrip(),
             f'{row.purpose[0].upper()}{row.purpose[1:]}.',
             '\n'.join(f'  {program} {example}'.rstrip() for example in self.examples),
-            *(filled(paragraph) for paragraph in self.details.split('\n\n')),
+            *(wrap_text(paragraph) for paragraph in self.details.split('\n\n')),
             '\n'.join([*entries, *map(flag_help, specs_of(self.options).values())]),
         ]
-        return '\n\n'.join(filter(None, parts))
+        return '\n\n'.join(filter(None, paragraphs))
 
     @property
-    def _takes(self) -> str:
+    def _positional_usage(self) -> str:
         """The arguments that are not flags in the usage: 'PATH', '[PATTERN]', 'RESULT ...', or
         nothing.
         """
         return SUBCOMMANDS[self.name].usage.partition('[--')[0].strip()
 
     @property
-    def _has_rest(self) -> bool:
+    def _takes_run_flags(self) -> bool:
         return SUBCOMMANDS[self.name].usage.endswith('[-- FLAGS]')
 
     @property
-    def _see(self) -> str:
+    def _help_hint(self) -> str:
         return f'see {self.name} --help'
 
-    def _check_count(self, given: Sequence[str]) -> None:
-        takes = self._takes
-        if not given and takes and not takes.startswith('['):
-            raise UsageError(f'{self.name}: none was given; write {self.name} {takes}, {self._see}')
-        if given and not takes:
-            hint = f'write {_REST} after --, ' if self._has_rest else ''
-            raise UsageError(f'{given[0]}: {self.name} takes flags only; {hint}{self._see}')
-        if len(given) > 1 and '...' not in takes:
+    def _check_count(self, positional: Sequence[str]) -> None:
+        usage = self._positional_usage
+        if not positional and usage and not usage.startswith('['):
             raise UsageError(
-                f'{given[1]}: {self.name} takes {takes} only; leave it out, {self._see}'
+                f'{self.name}: none was given; write {self.name} {usage}, {self._help_hint}'
+            )
+        if positional and not usage:
+            hint = f'write {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
+            raise UsageError(
+                f'{positional[0]}: {self.name} takes flags only; {hint}{self._help_hint}'
+            )
+        if len(positional) > 1 and '...' not in usage:
+            raise UsageError(
+                f'{positional[1]}: {self.name} takes {usage} only; leave it out, {self._help_hint}'
             )
 
-    def _unknown(self, name: str) -> str:
+    def _describe_unknown(self, name: str) -> str:
         near = nearest(name, specs_of(self.options))
-        passed_on = f'write {_REST} after --, ' if self._has_rest else ''
-        hint = f'did you mean --{near}?' if near else f'{passed_on}{self._see}'
+        run_flags_hint = f'write {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
+        hint = f'did you mean --{near}?' if near else f'{run_flags_hint}{self._help_hint}'
         return f'--{name}: {self.name} has no such flag; {hint}'
 
 

@@ -14,16 +14,16 @@ from typing import Any
 from tf_cnn.cli.options import Arguments, Declaration, warn
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.compare import predict as rules
-from tf_cnn.compare.differences import format_fact, limit_differences
+from tf_cnn.compare.differences import format_property, limit_differences
 from tf_cnn.compare.predict import Prediction, Series
-from tf_cnn.flags.spec import flag, numbers_of
+from tf_cnn.flags.spec import flag, parse_numbers
 from tf_cnn.managers.modes import MODES
-from tf_cnn.results.advice import doubts
+from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import as_key, work_key
-from tf_cnn.results.tables import ValueColumn, abbreviate, print_table, table_of
-from tf_cnn.system.errors import UsageError, alternatives, format_flag, plural
+from tf_cnn.results.repeats import equality_key, workload_key
+from tf_cnn.results.tables import ValueColumn, abbreviate, make_table, print_table
+from tf_cnn.system.errors import UsageError, format_flag, join_with_or, plural
 
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
@@ -31,7 +31,7 @@ _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 # TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of
 # timestamps; 38 bytes of preamble, header, checksum and gap).
 _PAYLOAD = 1448 / 1538
-_ALONE = Shape(1, 1)
+_ONE_DEVICE = Shape(1, 1)
 _NO_RULE = 'none: too little is known'
 # The keys are those of _as_object.
 _COLUMNS = (
@@ -92,16 +92,25 @@ DECLARATION = Declaration(
 def main(arguments: Arguments[PredictOptions]) -> int:
     options = arguments.options
     network = None if options.network is None else read_network(options.network)
-    workers, gpus = _numbers('workers', options.workers), _numbers('num_gpus', options.num_gpus)
-    works, links, notes = _read(arguments.positional)
-    places = [place for work in works for place in work.seconds if place[1] != _ALONE]
-    places += [(mode, shape) for mode, rows in links.items() for shape, *_ in rows]
-    largest = max((shape for _, shape in places), default=_ALONE)
-    asked = [*itertools.product(workers or ([1] if gpus else [2, 4, 8]), gpus or [largest.devices])]
+    workers, gpus = (
+        _read_numbers('workers', options.workers),
+        _read_numbers('num_gpus', options.num_gpus),
+    )
+    workloads, links, notes = _read_results(arguments.positional)
+    measured_points = [
+        place for work in workloads for place in work.seconds if place[1] != _ONE_DEVICE
+    ]
+    measured_points += [(mode, shape) for mode, rows in links.items() for shape, *_ in rows]
+    largest = max((shape for _, shape in measured_points), default=_ONE_DEVICE)
+    requested_sizes = [
+        *itertools.product(workers or ([1] if gpus else [2, 4, 8]), gpus or [largest.devices])
+    ]
     rows = [
-        _as_object(work, mode, shape, _find(works, links, work, mode, shape, network))
-        for work in _chosen(works, options.model)
-        for mode, shape in _candidates(places, asked, has_network=network is not None)
+        _make_row(work, mode, shape, _predict(workloads, links, work, mode, shape, network))
+        for work in _select_workloads(workloads, options.model)
+        for mode, shape in _candidate_points(
+            measured_points, requested_sizes, has_network=network is not None
+        )
     ]
     if all(row['rule'] == _NO_RULE for row in rows):
         raise UsageError(
@@ -110,16 +119,16 @@ def main(arguments: Arguments[PredictOptions]) -> int:
             'or with --exchange_only'
         )
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
-    print_table(table_of(_COLUMNS, rows), options.format, document, notes)
+    print_table(make_table(_COLUMNS, rows), options.format, document, notes)
     return 0
 
 
-def _numbers(name: str, text: str | None) -> list[int]:
+def _read_numbers(name: str, text: str | None) -> list[int]:
     try:
-        return list(dict.fromkeys(numbers_of(text, int)))
+        return list(dict.fromkeys(parse_numbers(text, int)))
     except ValueError:
-        what = 'it must be integers above 0, separated by commas, such as 2,4,8'
-        raise UsageError(f'{format_flag(name, text)}: {what}') from None
+        problem = 'it must be integers above 0, separated by commas, such as 2,4,8'
+        raise UsageError(f'{format_flag(name, text)}: {problem}') from None
 
 
 def read_network(text: str) -> float:
@@ -129,13 +138,15 @@ def read_network(text: str) -> float:
     match = _NETWORK.fullmatch(text.strip())
     rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
     if not 0 < rate < math.inf:
-        what = 'it is no rate; write a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
-        raise UsageError(f'{format_flag("network", text)}: {what}')
+        problem = (
+            'it is no rate; write a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
+        )
+        raise UsageError(f'{format_flag("network", text)}: {problem}')
     return rate * _PAYLOAD
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Workload:
     """What one device computes, and the seconds of its steps by mode and shape; of one device by
     the mode ''.
 
@@ -161,24 +172,31 @@ class _Work:
         many devices.
         """
         seconds = {}
-        runs_alone = Shape(1, 2).why_not(MODES[mode]) is None
-        for (own_mode, own), found in self.seconds.items():
+        runs_in_one_process = Shape(1, 2).unsupported_reason(MODES[mode]) is None
+        for (other_mode, other_shape), step_seconds in self.seconds.items():
             is_start = (
-                own.workers == 1 and not own.num_ps and (own_mode in ('', mode) or not runs_alone)
+                other_shape.workers == 1
+                and not other_shape.num_ps
+                and (other_mode in ('', mode) or not runs_in_one_process)
             )
             is_more = (
-                own_mode == mode
+                other_mode == mode
                 and shape.workers > 1
-                and own.workers > 1
-                and own.num_ps == shape.num_ps
+                and other_shape.workers > 1
+                and other_shape.num_ps == shape.num_ps
             )
             if (is_start and shape.workers == 1) or (
-                (is_start or is_more) and own.devices == shape.devices
+                (is_start or is_more) and other_shape.devices == shape.devices
             ):
-                seconds[own.workers * own.devices] = found
-        alone = self.seconds.get(('', _ALONE))
+                seconds[other_shape.workers * other_shape.devices] = step_seconds
+        one_device_seconds = self.seconds.get(('', _ONE_DEVICE))
         return Series(
-            self.model, self.gradient_bytes, self.images, self.is_synthetic, alone, seconds
+            self.model,
+            self.gradient_bytes,
+            self.images,
+            self.is_synthetic,
+            one_device_seconds,
+            seconds,
         )
 
 
@@ -186,16 +204,19 @@ class _Work:
 _Links = Mapping[str, Sequence[tuple[Shape, int, float]]]
 
 
-def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
+def _read_results(paths: Sequence[str]) -> tuple[list[_Workload], _Links, list[str]]:
     """Returns what was measured, and how much of it is doubtful."""
     collection = collect(paths)
     links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
-    works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(
+    workloads: dict[_Workload, dict[tuple[str, Shape], list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
     problems = [
         *collection.problems,
-        *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures),
+        *(
+            f'{failure.source}: this run failed ({failure.reason})'
+            for failure in collection.failures
+        ),
     ]
     for result in collection.results:
         run, size, shape = result.run, result.gradient_bytes, Shape.parse(result.shape)
@@ -219,19 +240,23 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
             )
         elif role == 'training':
             seconds = run.global_batch_size / result.images_per_second
-            works[_work_of(result)]['' if shape == _ALONE else mode, shape].append(seconds)
+            workloads[_workload_of(result)]['' if shape == _ONE_DEVICE else mode, shape].append(
+                seconds
+            )
         elif crossing := rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps):
-            times = rules.crossings(shape.workers, shape.num_ps)
+            times = rules.num_transfers(shape.workers, shape.num_ps)
             links[mode].append((shape, size, times * crossing / float(steps.mean())))
     warn(*problems)
-    if not works:
+    if not workloads:
         raise UsageError(
             f'{abbreviate(paths)}: no training run that predict can use; give the result of a '
             'training on one device'
         )
-    for work, found in works.items():
-        work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
-    return [*works], links, [*_limit_notes([*works]), *doubts(collection.results)]
+    for workload, seconds_by_point in workloads.items():
+        workload.seconds.update(
+            {point: statistics.fmean(seconds) for point, seconds in seconds_by_point.items()}
+        )
+    return [*workloads], links, [*_limit_notes([*workloads]), *noise_warnings(collection.results)]
 
 
 def _hosts_of_workers(result: Result) -> list[str]:
@@ -248,7 +273,7 @@ def _hosts_of_workers(result: Result) -> list[str]:
     return list(dict.fromkeys([*hosts, *unknown]))
 
 
-def _work_of(result: Result) -> _Work:
+def _workload_of(result: Result) -> _Workload:
     run, machine = result.run, result.machine
     gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
     # Runs on more devices have more GPUs of the same kind.
@@ -256,8 +281,8 @@ def _work_of(result: Result) -> _Work:
         name: [*dict.fromkeys(map(str, value))] if name.startswith('gpus.') else value
         for name, value in result.limits.items()
     }
-    return _Work(
-        work_key(result),
+    return _Workload(
+        workload_key(result),
         result.model.name,
         f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
         run.batch_size,
@@ -271,22 +296,23 @@ def _work_of(result: Result) -> _Work:
             run.precision,
             str(result.command.flags.get('xla')),
         ),
-        as_key(limits),
+        equality_key(limits),
         result.gradient_bytes or 0,
         result,
     )
 
 
-def _limit_notes(works: Sequence[_Work]) -> list[str]:
+def _limit_notes(workloads: Sequence[_Workload]) -> list[str]:
     """Returns a line for each set of differences in what limited runs of the same work, which are
     not combined.
     """
     notes: dict[str, None] = {}
-    for first, other in itertools.combinations(works, 2):
+    for first, other in itertools.combinations(workloads, 2):
         if replace(first, limits='') == replace(other, limits=''):
             differences = limit_differences([first.result, other.result]).items()
             text = ', '.join(
-                f'{name} {" and ".join(map(format_fact, values))}' for name, values in differences
+                f'{name} {" and ".join(map(format_property, values))}'
+                for name, values in differences
             )
             notes[
                 f'runs of {first.model} are not combined where what limited them differs: {text}'
@@ -294,86 +320,103 @@ def _limit_notes(works: Sequence[_Work]) -> list[str]:
     return [*notes]
 
 
-def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
-    known = sorted({work.model for work in works})
-    names = known if models is None else models.split(',')
-    if unknown := [name for name in names if name not in known]:
+def _select_workloads(workloads: Sequence[_Workload], models: str | None) -> list[_Workload]:
+    measured_models = sorted({work.model for work in workloads})
+    names = measured_models if models is None else models.split(',')
+    if unknown := [name for name in names if name not in measured_models]:
         raise UsageError(
-            f'{format_flag("model", models)}: the results are of {alternatives(known)}; run '
+            f'{format_flag("model", models)}: the results are of {join_with_or(measured_models)}; run '
             f'{unknown[0]} on one device, and give that result, too'
         )
-    return [work for work in works if work.model in names]
+    return [work for work in workloads if work.model in names]
 
 
-def _candidates(
-    measured: Sequence[tuple[str, Shape]], asked: Sequence[tuple[int, int]], *, has_network: bool
+def _candidate_points(
+    measured_points: Sequence[tuple[str, Shape]],
+    requested_sizes: Sequence[tuple[int, int]],
+    *,
+    has_network: bool,
 ) -> Iterator[tuple[str, Shape]]:
     """Yields each mode and shape: of the modes that were measured so, or with a network of all that
     are possible.
     """
-    for number, devices in asked:
-        places = [(mode, shape) for mode, shape in measured if (shape.workers > 1) == (number > 1)]
-        known = [mode for name, mode in MODES.items() if any(name == own for own, _ in places)]
-        for mode in known if known and not (has_network and number > 1) else MODES.values():
+    for number, devices in requested_sizes:
+        similar_points = [
+            (mode, shape) for mode, shape in measured_points if (shape.workers > 1) == (number > 1)
+        ]
+        measured_modes = [
+            mode for name, mode in MODES.items() if any(name == own for own, _ in similar_points)
+        ]
+        for mode in (
+            measured_modes
+            if measured_modes and not (has_network and number > 1)
+            else MODES.values()
+        ):
             # As many parameter servers as were measured, else one.
-            servers = {shape.num_ps for own, shape in places if own == mode.name} or {
+            servers = {shape.num_ps for own, shape in similar_points if own == mode.name} or {
                 int(mode.needs_servers)
             }
             for num_ps in sorted(servers) if number > 1 else [0]:
                 shape = Shape(number, devices, num_ps)
-                if mode.shares_model and (mode in known or shape.why_not(mode) is None):
+                if mode.shares_model and (
+                    mode in measured_modes or shape.unsupported_reason(mode) is None
+                ):
                     yield mode.name, shape
 
 
-def _find(
-    works: Sequence[_Work],
+def _predict(
+    workloads: Sequence[_Workload],
     links: _Links,
-    work: _Work,
+    workload: _Workload,
     mode: str,
     shape: Shape,
     network: float | None,
 ) -> Prediction:
-    if seconds := work.seconds.get(('' if shape == _ALONE else mode, shape)):
+    if seconds := workload.seconds.get(('' if shape == _ONE_DEVICE else mode, shape)):
         return Prediction('measured', seconds, math.nan, math.nan)
-    own, size = work.series(mode, shape), work.gradient_bytes
-    others = [
+    series, size = workload.series(mode, shape), workload.gradient_bytes
+    other_series = [
         other.series(mode, shape)
-        for other in works
-        if (other.machine, other.limits) == (work.machine, work.limits)
+        for other in workloads
+        if (other.machine, other.limits) == (workload.machine, workload.limits)
     ]
-    if found := rules.predict(own, others, shape.workers * shape.devices):
-        return found
+    if prediction := rules.predict(series, other_series, shape.workers * shape.devices):
+        return prediction
     rule, rate = 'band: --network', network if shape.workers > 1 else None
     if rows := [row for row in links.get(mode, ()) if (row[0].workers > 1) == (shape.workers > 1)]:
         # The same shape, and then the most similar size.
         rate = min(rows, key=lambda row: (row[0] != shape, abs(math.log(row[1] / size))))[2]
         rule = 'band: --exchange_only'
     # The devices of a CPU are the same cores.
-    compute = own.alone and own.alone * (shape.devices if work.is_cpu else 1)
+    compute = series.seconds_on_one_device and series.seconds_on_one_device * (
+        shape.devices if workload.is_cpu else 1
+    )
     if shape.workers > 1:
-        compute = own.seconds.get(shape.devices, compute)
+        compute = series.seconds_by_devices.get(shape.devices, compute)
     if rate is None or compute is None:
         return Prediction(_NO_RULE, None, math.nan, math.nan)
     exchange = rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps) / rate
     # Computing hides the exchange, or the exchange follows it.
-    slowest = compute + rules.crossings(shape.workers, shape.num_ps) * exchange
+    slowest = compute + rules.num_transfers(shape.workers, shape.num_ps) * exchange
     return Prediction(rule, None, max(compute, exchange), slowest)
 
 
-def _as_object(work: _Work, mode: str, shape: Shape, found: Prediction) -> dict[str, Any]:
+def _make_row(
+    workload: _Workload, mode: str, shape: Shape, prediction: Prediction
+) -> dict[str, Any]:
     images, has_interval = (
-        work.images * shape.workers * shape.devices,
-        not math.isnan(found.fastest),
+        workload.images * shape.workers * shape.devices,
+        not math.isnan(prediction.fastest),
     )
     return {
-        'model': work.model,
-        'batch_size': work.images,
-        'precision': work.precision,
-        'data': work.data,
+        'model': workload.model,
+        'batch_size': workload.images,
+        'precision': workload.precision,
+        'data': workload.data,
         'variable_update': mode,
         'shape': str(shape),
-        'images_per_second': None if found.seconds is None else images / found.seconds,
-        'low': images / found.slowest if has_interval else None,
-        'high': images / found.fastest if has_interval else None,
-        'rule': found.rule,
+        'images_per_second': None if prediction.seconds is None else images / prediction.seconds,
+        'low': images / prediction.slowest if has_interval else None,
+        'high': images / prediction.fastest if has_interval else None,
+        'rule': prediction.rule,
     }

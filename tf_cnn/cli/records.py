@@ -16,18 +16,18 @@ from tf_cnn.flags.spec import flag
 from tf_cnn.inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
 from tf_cnn.inputs.framing import Fault
 from tf_cnn.inputs.layout import (
-    FACTS_FILE,
+    DATASET_INFO_FILE,
     LABELS_FILE,
     SHARD_NAME,
-    SubsetFacts,
-    read_facts,
+    SubsetInfo,
+    read_dataset_info,
     read_labels,
     scan_folder,
     shard_name,
     subset_of,
 )
 from tf_cnn.inputs.shard_check import check_shards
-from tf_cnn.system.errors import RunError, UsageError, not_installed, plural
+from tf_cnn.system.errors import RunError, UsageError, missing_package_message, plural
 from tf_cnn.system.parallel import num_cores
 from tf_cnn.system.signals import SIGNALS
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _IMAGES_PER_SHARD = 1250
 _MIN_SHARDS = 8
 # The most files to name for one reason, and faults.
-_MOST_NAMED = 20
+_MAX_LISTED = 20
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 
@@ -102,17 +102,17 @@ DECLARATION = Declaration(
 
 @DECLARATION.main
 def main(arguments: Arguments[RecordsOptions]) -> int:
-    options, given = arguments.options, arguments.given
+    options, given_flags = arguments.options, arguments.given_flags
     if options.check is None:
         return _write(options)
-    if others := sorted(given - _CHECK_FLAGS):
+    if write_flags := sorted(given_flags - _CHECK_FLAGS):
         raise UsageError(
-            f'--check={options.check}: --{others[0]} is only for writing shards; leave one of '
+            f'--check={options.check}: --{write_flags[0]} is only for writing shards; leave one of '
             'them out'
         )
     return _check(
         options.check,
-        [options.subset] if 'subset' in given else list(SUBSETS),
+        [options.subset] if 'subset' in given_flags else list(SUBSETS),
         options.num_processes,
     )
 
@@ -127,7 +127,9 @@ def _write(options: RecordsOptions) -> int:
     try:
         importlib.import_module('PIL')
     except ModuleNotFoundError:
-        raise UsageError(f'records reads images with Pillow: {not_installed("PIL")}') from None
+        raise UsageError(
+            f'records reads images with Pillow: {missing_package_message("PIL")}'
+        ) from None
     from tf_cnn.convert.output import check_output
     from tf_cnn.convert.write import WriteOptions, write_shards
 
@@ -145,11 +147,11 @@ def _write(options: RecordsOptions) -> int:
     check_output(
         options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
     )
-    passed_over = sorted(folder.passed_over.items())
-    for why, paths in passed_over:
-        for path in paths[:_MOST_NAMED]:
+    skipped_files = sorted(folder.skipped_paths.items())
+    for why, paths in skipped_files:
+        for path in paths[:_MAX_LISTED]:
             print(f'passed over {path}: {why}', file=sys.stderr)
-    how = WriteOptions(
+    write_options = WriteOptions(
         output=options.output,
         subset=options.subset,
         num_shards=num_shards,
@@ -163,23 +165,23 @@ def _write(options: RecordsOptions) -> int:
         report = functools.partial(progress.console.out, highlight=False)
 
         def count() -> None:
-            SIGNALS.ask()
+            SIGNALS.check()
             progress.advance(task)
 
-        written = write_shards(folder, labels, how, count, report)
+        summary = write_shards(folder, labels, write_options, count, report)
     images, classes = (
-        _counted(written.num_records, 'image'),
+        _format_count(summary.num_records, 'image'),
         plural(len(folder.classes), 'class', 'es'),
     )
-    size = f'{plural(num_shards, "shard")} of {written.num_bytes / num_shards / 1e6:.1f} MB'
+    size = f'{plural(num_shards, "shard")} of {summary.num_bytes / num_shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
     print(
-        f'  as they were: {written.num_passed_through:,}, encoded anew: {written.num_reencoded:,}'
+        f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'
     )
-    print(f'  left out, as they cannot be decoded: {written.num_left_out:,}')
-    print(f'  passed over: {", ".join(f"{len(paths)} {why}" for why, paths in passed_over) or 0}')
+    print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
+    print(f'  passed over: {", ".join(f"{len(paths)} {why}" for why, paths in skipped_files) or 0}')
     if empty := [
-        name for index, name in enumerate(folder.classes) if not written.records_of_class[index]
+        name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
     ]:
         print(f'  classes without an image: {", ".join(empty)}')
     return 0
@@ -192,7 +194,7 @@ def _progress() -> 'Progress':
     return Progress(console=Console(stderr=True))
 
 
-def _counted(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f'{number:,} {noun}{"s" * (number != 1)}'
 
 
@@ -200,40 +202,44 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
     present = (
         {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
     )
-    found = [find_shards(data_dir, subset, '--check') for subset in subsets if subset in present]
-    found = found or [find_shards(data_dir, subsets[0], '--check')]
+    shards_by_subset = [
+        find_shards(data_dir, subset, '--check') for subset in subsets if subset in present
+    ]
+    shards_by_subset = shards_by_subset or [find_shards(data_dir, subsets[0], '--check')]
     names = read_labels(data_dir)
     num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
     source = (
         f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
     )
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
-    facts, fault = (None, None) if names is None else _read_facts(data_dir)
-    num_faults, named = 0, list[Fault]()
+    stated_counts, fault = (None, None) if names is None else _read_stated_counts(data_dir)
+    num_faults, listed_faults = 0, list[Fault]()
     if fault:
-        num_faults, named = 1, [fault]
-        print(f'{FACTS_FILE}:\n  faults: {fault.kind} 1')
-    for shards in found:
-        facts_of_subset = facts.get(shards.subset) if facts else None
+        num_faults, listed_faults = 1, [fault]
+        print(f'{DATASET_INFO_FILE}:\n  faults: {fault.kind} 1')
+    for shards in shards_by_subset:
+        subset_counts = stated_counts.get(shards.subset) if stated_counts else None
         kinds, first_faults = _check_subset(
-            data_dir, shards, facts_of_subset, num_classes, num_threads
+            data_dir, shards, subset_counts, num_classes, num_threads
         )
         num_faults += kinds.total()
-        named += first_faults
+        listed_faults += first_faults
     if not num_faults:
         return 0
-    for fault in named:
+    for fault in listed_faults:
         print(fault)
-    if num_faults > len(named):
-        print(f'and {num_faults - len(named):,} more')
-    raise RunError(f'--check={data_dir}: {_counted(num_faults, "fault")}, first {named[0]}')
+    if num_faults > len(listed_faults):
+        print(f'and {num_faults - len(listed_faults):,} more')
+    raise RunError(
+        f'--check={data_dir}: {_format_count(num_faults, "fault")}, first {listed_faults[0]}'
+    )
 
 
-def _read_facts(data_dir: str) -> tuple[dict[str, SubsetFacts] | None, Fault | None]:
+def _read_stated_counts(data_dir: str) -> tuple[dict[str, SubsetInfo] | None, Fault | None]:
     """Returns what dataset.json says of each subset, or the fault in it."""
-    path = str(Path(data_dir) / FACTS_FILE)
+    path = str(Path(data_dir) / DATASET_INFO_FILE)
     try:
-        return read_facts(data_dir), None
+        return read_dataset_info(data_dir), None
     except UsageError as error:
         return None, Fault(
             path, None, '', 'unusable dataset.json', str(error).removeprefix(f'{path}: ')
@@ -241,25 +247,29 @@ def _read_facts(data_dir: str) -> tuple[dict[str, SubsetFacts] | None, Fault | N
 
 
 def _find_wrong_number(
-    facts: SubsetFacts, subset: str, num_shards: int, num_records: int | None
+    stated_counts: SubsetInfo, subset: str, num_shards: int, num_records: int | None
 ) -> str | None:
     """Returns a number in dataset.json that differs from the shards. num_records is None if
     unknown.
     """
-    for noun, stated, counted in (
-        ('shards', facts.shards, num_shards),
-        ('images', facts.images, num_records),
+    for noun, stated, actual in (
+        ('shards', stated_counts.shards, num_shards),
+        ('images', stated_counts.images, num_records),
     ):
-        if counted is not None and stated != counted:
+        if actual is not None and stated != actual:
             return (
-                f'it says that there are {stated:,} {subset} {noun}, and there are {counted:,}; '
+                f'it says that there are {stated:,} {subset} {noun}, and there are {actual:,}; '
                 'remove it, then the shards are counted'
             )
     return None
 
 
 def _check_subset(
-    data_dir: str, shards: Shards, facts: SubsetFacts | None, num_classes: int, num_threads: int
+    data_dir: str,
+    shards: Shards,
+    stated_counts: SubsetInfo | None,
+    num_classes: int,
+    num_threads: int,
 ) -> tuple[Counter[str], list[Fault]]:
     """Checks the shards of a subset, and prints what they hold.
 
@@ -267,12 +277,12 @@ def _check_subset(
     """
     total, num_records, labels = len(shards.paths) + shards.num_missing, 0, set[int]()
     # A shard that is missing, or cannot be read to its end, hides records.
-    is_whole = not shards.num_missing
+    is_complete = not shards.num_missing
     kinds, first_faults = Counter[str](), list[Fault]()
 
     def add(fault: Fault) -> None:
         kinds[fault.kind] += 1
-        if len(first_faults) < _MOST_NAMED:
+        if len(first_faults) < _MAX_LISTED:
             first_faults.append(fault)
 
     matches = [SHARD_NAME.fullmatch(Path(path).name) for path in shards.paths]
@@ -281,7 +291,7 @@ def _check_subset(
     for index in sorted({*range(count)} - {int(match['index']) for match in numbered}):
         name = f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
-    for name in shards.passed_over:
+    for name in shards.skipped_files:
         print(
             f'passed over {Path(data_dir) / name}: it has the ending of another kind of file',
             file=sys.stderr,
@@ -290,25 +300,35 @@ def _check_subset(
     num_bytes = sum(os.path.getsize(path) for path in shards.paths if os.path.exists(path))
     with _progress() as progress:
         task = progress.add_task(shards.subset, total=num_bytes)
-        for checked in check_shards(shards.paths, num_classes, num_threads):
-            progress.advance(task, checked.num_bytes)
-            num_records += checked.num_bytes > 0
-            if checked.label is not None:
-                labels.add(checked.label)
-            if checked.fault:
-                add(checked.fault)
-                is_whole &= checked.num_bytes > 0
-    wrong = facts and _find_wrong_number(
-        facts, shards.subset, total, num_records if is_whole else None
+        for record in check_shards(shards.paths, num_classes, num_threads):
+            progress.advance(task, record.num_bytes)
+            num_records += record.num_bytes > 0
+            if record.label is not None:
+                labels.add(record.label)
+            if record.fault:
+                add(record.fault)
+                is_complete &= record.num_bytes > 0
+    wrong_number = stated_counts and _find_wrong_number(
+        stated_counts, shards.subset, total, num_records if is_complete else None
     )
-    if wrong:
-        add(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', wrong))
-    seen = (
+    if wrong_number:
+        add(
+            Fault(
+                str(Path(data_dir) / DATASET_INFO_FILE),
+                None,
+                '',
+                'wrong dataset.json',
+                wrong_number,
+            )
+        )
+    seen_labels = (
         f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} '
         f'seen'
     )
-    records = _counted(num_records, 'record')
-    print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen}')
+    records = _format_count(num_records, 'record')
+    print(
+        f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen_labels}'
+    )
     print(
         '  faults: '
         + (', '.join(f'{kind} {number:,}' for kind, number in kinds.most_common()) or 'none')

@@ -18,8 +18,8 @@ from tf_cnn.flags.spec import flag
 from tf_cnn.planning.outputs import check_file
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import abbreviate
-from tf_cnn.system.atomic import write_whole
-from tf_cnn.system.errors import RunError, UsageError, format_flag, not_installed, plural
+from tf_cnn.system.atomic import write_atomically
+from tf_cnn.system.errors import RunError, UsageError, format_flag, missing_package_message, plural
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ DECLARATION = Declaration(
 )
 
 
-def _about_plots(messages: Sequence[str], folder: str | None) -> Iterator[str]:
+def _plot_warnings(messages: Sequence[str], folder: str | None) -> Iterator[str]:
     """Yields what matplotlib warned of, in words about the plots."""
     glyphs = [(_MISSING_GLYPH.match(message), message) for message in dict.fromkeys(messages)]
     letters = [chr(int(match[1])) for match, _ in glyphs if match]
@@ -74,7 +74,7 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
             importlib.import_module(name)
         except ImportError:
             raise UsageError(
-                f'report draws with jinja2 and matplotlib: {not_installed(name)}'
+                f'report draws with jinja2 and matplotlib: {missing_package_message(name)}'
             ) from None
     from tf_cnn.compare.report_page import make_page
 
@@ -97,17 +97,17 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
         warnings.simplefilter('always', UserWarning)
         page = make_page(collection, now=datetime.now(UTC), title=options.title)
         try:
-            write_whole(page.html, target)
+            write_atomically(page.html, target)
             for plot in page.plots if options.plots else ():
                 for name, content in plot.files():
                     target = Path(str(options.plots), name)
-                    write_whole(content, target)
+                    write_atomically(content, target)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise RunError(f'{target}: it could not be written ({reason})') from None
     warn(
         *collection.problems,
-        *_about_plots([str(warning.message) for warning in caught], options.plots),
+        *_plot_warnings([str(warning.message) for warning in caught], options.plots),
     )
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')

@@ -11,26 +11,38 @@ from pathlib import Path
 from typing import TextIO
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
-from tf_cnn.cluster.environments import environment_of_runs
+from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.flags.spec import flag, specs_of
-from tf_cnn.launch.roster import lay_out, read_hosts_flag
+from tf_cnn.launch.roster import lay_out_tasks, read_hosts_flag
 from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.managers.modes import MODES
 from tf_cnn.params.parsing import read_modes_of
 from tf_cnn.planning.make_plan import check_launch
-from tf_cnn.results.advice import doubts
+from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
-from tf_cnn.sweep.configurations import Configuration, LeftOut, SweepPlan, make_sweep_plan
+from tf_cnn.sweep.configurations import (
+    Configuration,
+    ExcludedCombination,
+    SweepPlan,
+    make_sweep_plan,
+)
 from tf_cnn.sweep.duration import guess_seconds
 from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.request import Settings, override, read_grid, with_device_cpu
-from tf_cnn.sweep.runner import PROGRAM, Rounds, Starter, contestant_of, describe, succeeded
-from tf_cnn.sweep.search import Search, check_search
-from tf_cnn.sweep.sweep_file import find_file, read_sweep_file, shipped
-from tf_cnn.sweep.texts import format_left_out, format_plan, result_table
+from tf_cnn.sweep.request import SweepSettings, add_device_cpu, override, read_grid
+from tf_cnn.sweep.runner import (
+    PROGRAM,
+    InterleavedRuns,
+    Runner,
+    command_of_configuration,
+    describe_outcome,
+    succeeded,
+)
+from tf_cnn.sweep.search import BatchSizeSearch, check_search
+from tf_cnn.sweep.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
+from tf_cnn.sweep.texts import format_excluded, format_plan, result_table
 from tf_cnn.system.errors import UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 
@@ -39,7 +51,7 @@ _HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir')
 
 
 @dataclass(frozen=True)
-class SweepOptions(Settings):
+class SweepOptions(SweepSettings):
     """The flags of the subcommand. Those of Settings may also stand in a sweep file."""
 
     grid: tuple[str, ...] = flag(
@@ -67,7 +79,7 @@ DECLARATION = Declaration(
         'exchange -- --hosts=node1,node2',
         '--resume sweep-batch_sizes-20261122-080000',
     ),
-    details=f'Sweeps that come with the program: {", ".join(shipped())}. docs/sweeps.md '
+    details=f'Sweeps that come with the program: {", ".join(list_shipped_sweeps())}. docs/sweeps.md '
     'explains how to write a file.\n\n'
     'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two '
     'devices, 2*1+1 two workers with one device each and a parameter server, which `cluster` '
@@ -86,21 +98,21 @@ def main(arguments: Arguments[SweepOptions]) -> int:
     started.
     """
     options = arguments.options
-    plan, folder = _resumed(arguments) if options.resume else _planned(arguments)
+    plan, folder = _resume_sweep(arguments) if options.resume else _plan_sweep(arguments)
     if options.dry_run:
-        print(format_plan(plan, runs_of(plan, folder, Starter()).num_left))
+        print(format_plan(plan, make_runs(plan, folder, Runner()).num_remaining))
         return 0
     if not options.resume:
-        folder.create(plan)
-        warn(*format_left_out(plan.left_out))
+        folder.create_for_plan(plan)
+        warn(*format_excluded(plan.left_out))
     return run_plan(
         plan,
         folder,
-        Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), plan.settings.timeout_secs),
+        Runner(PROGRAM, environment_for_runs(os.environ, 'sweep'), plan.settings.timeout_secs),
     )
 
 
-def _warn_of_hours(plan: SweepPlan, *, has_gpu: bool) -> None:
+def _warn_if_long(plan: SweepPlan, *, has_gpu: bool) -> None:
     cores = usable_cores() or [0]
     hours = guess_seconds(plan, len(cores), has_gpu=has_gpu) / 3600
     if hours > 1:
@@ -113,23 +125,23 @@ def _warn_of_hours(plan: SweepPlan, *, has_gpu: bool) -> None:
         )
 
 
-def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
+def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
     """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed,
     else 0.
     """
     with folder.locked():
-        sweep = runs_of(plan, folder, starter)
+        sweep = make_runs(plan, folder, runner)
         try:
             with SIGNALS.storing():
-                show_progress(sweep, sys.stderr)
+                run_with_progress(sweep, sys.stderr)
         except KeyboardInterrupt:
-            done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
-            print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
+            progress = f'{sweep.num_done} of {sweep.num_done + sweep.num_remaining}'
+            print(f'{progress} done; continue with: {folder.resume_command}', file=sys.stderr)
             raise
         runs = [
             run for found in sweep.outcomes.values() for run in found if isinstance(run, Result)
         ]
-        lines = doubts(runs)
+        lines = noise_warnings(runs)
         table = '\n'.join(
             [result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines]
         )
@@ -142,15 +154,15 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
     return int(not all(found and all(map(succeeded, found)) for found in sweep.outcomes.values()))
 
 
-def runs_of(plan: SweepPlan, folder: Folder, starter: Starter) -> Rounds | Search:
+def make_runs(plan: SweepPlan, folder: Folder, runner: Runner) -> InterleavedRuns | BatchSizeSearch:
     if plan.settings.find_batch_size:
-        return Search(plan, folder, starter)
-    return Rounds(
-        [*map(contestant_of, plan.configurations)], plan.settings.repeats, folder, starter
+        return BatchSizeSearch(plan, folder, runner)
+    return InterleavedRuns(
+        [*map(command_of_configuration, plan.configurations)], plan.settings.repeats, folder, runner
     )
 
 
-def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
+def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -> None:
     """Makes the runs that are left; prints a line for each, and on a terminal a bar below them."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -166,120 +178,128 @@ def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
         disable=not can_redraw(stream),
     )
     with bar:
-        task = bar.add_task('', total=runs.num_done + runs.num_left, completed=runs.num_done)
-        for turn in runs.run():
-            repeat = f' (repeat {turn.number})' if turn.number > 1 else ''
+        task = bar.add_task('', total=runs.num_done + runs.num_remaining, completed=runs.num_done)
+        for finished_run in runs.run():
+            repeat = (
+                f' (repeat {finished_run.round_number})' if finished_run.round_number > 1 else ''
+            )
             line = (
-                f'{turn.contestant.caption}{repeat}: {describe(turn.outcome)}, in '
-                f'{turn.seconds:.0f} s'
+                f'{finished_run.command.caption}{repeat}: {describe_outcome(finished_run.outcome)}, in '
+                f'{finished_run.seconds:.0f} s'
             )
             console.print(line, soft_wrap=True)
-            bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_left)
+            bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_remaining)
 
 
-def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})] + [
-        *arguments.rest
-    ]
-    if others:
+def _resume_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
+    extra_arguments = [
+        f'--{name}' for name in sorted(arguments.given_flags - {'resume', 'dry_run'})
+    ] + [*arguments.run_argv]
+    if extra_arguments:
         raise UsageError(
-            f'{others[0]}: a sweep that continues keeps its plan; leave it out, or start a new '
+            f'{extra_arguments[0]}: a sweep that continues keeps its plan; leave it out, or start a new '
             'sweep'
         )
     folder = Folder(Path(*arguments.positional))
     return folder.read_plan(), folder
 
 
-def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
+def _plan_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
-        what = (
+        problem = (
             f'{arguments.positional[0]} and --grid'
             if arguments.positional
             else 'neither a FILE nor --grid'
         )
-        raise UsageError(f'sweep: {what}: write one of them, see sweep --help')
-    flags, of_hosts = split_hosts(arguments.rest)
+        raise UsageError(f'sweep: {problem}: write one of them, see sweep --help')
+    flags, host_flags = split_host_flags(arguments.run_argv)
     read_modes_of(flags)
     request = (
-        read_sweep_file(find_file(arguments.positional[0]))
+        read_sweep_file(find_sweep_file(arguments.positional[0]))
         if arguments.positional
         else read_grid(options.grid)
     )
-    names = arguments.given & specs_of(Settings).keys()
+    names = arguments.given_flags & specs_of(SweepSettings).keys()
     request = override(request, flags, {name: getattr(options, name) for name in names})
     # Other hosts look for their own GPUs.
-    has_gpu = bool(of_hosts) or has_nvidia_gpu()
-    if not has_gpu and (with_device := with_device_cpu(request)) is not request:
+    has_gpu = bool(host_flags) or has_nvidia_gpu()
+    if not has_gpu and (with_device := add_device_cpu(request)) is not request:
         warn('this machine has no GPU: all runs get --device=cpu')
         request = with_device
-    plan = _on_hosts(
-        make_sweep_plan(request, lambda params, alone: check_launch(params, alone=alone)), of_hosts
+    plan = _place_on_hosts(
+        make_sweep_plan(
+            request,
+            lambda params, is_single_process: check_launch(
+                params, is_single_process=is_single_process
+            ),
+        ),
+        host_flags,
     )
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=has_gpu, has_limit=memory_limit(Path('/')) is not None)
-    if not of_hosts:
-        _warn_of_hours(plan, has_gpu=has_gpu)
+    if not host_flags:
+        _warn_if_long(plan, has_gpu=has_gpu)
     return plan, Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
 
 
-def split_hosts(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_host_flags(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Splits the flags after -- into those of runs, and those of `cluster` about hosts by name."""
-    flags, of_hosts = [], {}
+    flags, host_flags = [], {}
     words = iter(argv)
     for word in words:
         name, equals, value = word.removeprefix('-').removeprefix('-').partition('=')
         if word.startswith('-') and name in _HOST_FLAGS:
-            of_hosts[name] = value if equals else next(words, '')
+            host_flags[name] = value if equals else next(words, '')
         else:
             flags.append(word)
-    return flags, of_hosts
+    return flags, host_flags
 
 
-def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
+def _place_on_hosts(plan: SweepPlan, host_flags: Mapping[str, str]) -> SweepPlan:
     """Returns the plan with every cluster on other hosts; what does not fit there is left out."""
-    if not of_hosts:
+    if not host_flags:
         return plan
-    if 'hosts' not in of_hosts:
-        name, value = next(iter(of_hosts.items()))
+    if 'hosts' not in host_flags:
+        name, value = next(iter(host_flags.items()))
         raise UsageError(f'{format_flag(name, value)}: it is about other hosts; write --hosts, too')
-    kept, left_out = [], [*plan.left_out]
-    for one in plan.configurations:
+    configurations, left_out = [], [*plan.left_out]
+    for configuration in plan.configurations:
         try:
-            hosts = _hosts_of(one, of_hosts['hosts'])
+            hosts = _select_hosts(configuration, host_flags['hosts'])
             launch = tuple(
-                format_flag(name, value) for name, value in {**of_hosts, 'hosts': hosts}.items()
+                format_flag(name, value) for name, value in {**host_flags, 'hosts': hosts}.items()
             )
-            kept.append(replace(one, launch=launch))
+            configurations.append(replace(configuration, launch=launch))
         except UsageError as error:
-            left_out.append(LeftOut(one.varied, str(error)))
-    if not kept:
+            left_out.append(ExcludedCombination(configuration.varied, str(error)))
+    if not configurations:
         raise UsageError(left_out[-1].reason)
-    return replace(plan, configurations=tuple(kept), left_out=tuple(left_out))
+    return replace(plan, configurations=tuple(configurations), left_out=tuple(left_out))
 
 
-def _hosts_of(one: Configuration, hosts: str) -> str:
+def _select_hosts(configuration: Configuration, hosts: str) -> str:
     """Returns the hosts of a cluster: the first ones that hold its workers, and those without
     workers.
     """
     slots = read_hosts_flag(hosts)
-    if not one.in_cluster:
+    if not configuration.in_cluster:
         raise UsageError(
             f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts here; '
             'leave --hosts out'
         )
-    left, chosen = one.shape.workers, []
+    num_unplaced, entries = configuration.shape.workers, []
     for entry, count in zip(hosts.split(','), slots.values(), strict=True):
-        if left > 0 or count == 0:
-            chosen.append(entry)
-        left -= 1 if count is None else count
-    fitting = ','.join(chosen)
-    controllers = int(MODES[one.variable_update].has_controller)
-    lay_out(
-        read_hosts_flag(fitting),
+        if num_unplaced > 0 or count == 0:
+            entries.append(entry)
+        num_unplaced -= 1 if count is None else count
+    selected_hosts = ','.join(entries)
+    controllers = int(MODES[configuration.variable_update].has_controller)
+    lay_out_tasks(
+        read_hosts_flag(selected_hosts),
         format_flag('hosts', hosts),
-        one.shape.workers,
-        one.shape.num_ps,
+        configuration.shape.workers,
+        configuration.shape.num_ps,
         controllers,
     )
-    return fitting
+    return selected_hosts

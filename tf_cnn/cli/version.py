@@ -16,10 +16,10 @@ DECLARATION = Declaration(
 @DECLARATION.main
 def main(_: Arguments[NoOptions]) -> int:
     commit = git_commit()
-    parts = [
+    versions = [
         *([f'commit {commit[:12]}'] if commit else []),
         f'TensorFlow {tensorflow_version() or "unknown"}',
         f'Python {platform.python_version()}',
     ]
-    print(f'tf_cnn_benchmarks {VERSION} ({", ".join(parts)})')
+    print(f'tf_cnn_benchmarks {VERSION} ({", ".join(versions)})')
     return 0

@@ -16,10 +16,10 @@ from tf_cnn.cluster.failure_detector import (
     FailureWatch,
     PeerError,
     StepLimit,
-    failure_of_end,
-    find_loss,
+    failure_of_exit,
+    find_lost_peer,
 )
-from tf_cnn.cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
+from tf_cnn.cluster.rendezvous import Incarnations, Rendezvous, ResumePoint, SharedSettings
 from tf_cnn.cluster.server import KeyValueStore, start_server
 from tf_cnn.cluster.topology import Cluster, Timeout, name_tasks
 from tf_cnn.cluster.worker import Worker
@@ -37,7 +37,7 @@ _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal
 # there is little time.
 _COLLECT_SECS = 10.0
-_COLLECT_SECS_OF_FAILURE = 3.0
+_COLLECT_SECS_AFTER_FAILURE = 3.0
 # How an error of TensorFlow names the task that did not answer.
 _TARGET = r'remote target /job:(\w+)/replica:0/task:(\d+)'
 # The errors of TensorFlow for a lost connection.
@@ -59,51 +59,55 @@ class ClusterWorker(Worker):
         cluster: Cluster,
         config: tf.ConfigProto,
         *,
-        settings: Settings,
-        together: bool,
+        settings: SharedSettings,
+        is_synchronous: bool,
         connect: Timeout,
         step_limit: Timeout,
         console: Console,
-        conclude: Callable[[str], object],
+        finish: Callable[[str], object],
     ) -> None:
         super().__init__(tf.ConfigProto.FromString(config.SerializeToString()), cluster)
-        self.together = together
+        self.is_synchronous = is_synchronous
         if not cluster.servers:
             self.config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
         # Sessions of one server share its threads.
         self.config.use_per_session_threads = False
         self.target = start_server(cluster, self.config).target
-        self.device = cluster.own.device
+        self.device = cluster.own_task.device
         # A session waits for all tasks that it knows, so let it know only those that its graph
         # uses.
-        used = (
-            [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
+        device_filters = (
+            [f'/job:{cluster.servers[0].job}']
+            if cluster.servers
+            else [cluster.training_tasks[0].device]
         )
-        self.config.device_filters.extend([cluster.own.device, *used])
+        self.config.device_filters.extend([cluster.own_task.device, *device_filters])
         self._rendezvous = Rendezvous(
-            cluster, together=together, settings=settings, show=console.progress
+            cluster, is_synchronous=is_synchronous, settings=settings, report=console.progress
         )
         self._connect = connect
-        self._limit = StepLimit(self._rendezvous, step_limit)
+        self._step_limit = StepLimit(self._rendezvous, step_limit)
         self._console = console
-        self._conclude = conclude
+        self._finish = finish
         self._watch: FailureWatch | None = None
-        self._release: threading.Timer | None = None
+        self._forced_end: threading.Timer | None = None
         self._calm_secs = _CALM_SECS
-        self._loss: PeerError | None = None
-        self._search = threading.Thread(target=self._find_loss, name='lost task', daemon=True)
-        self._is_searching = threading.Lock()
+        self._lost_peer: PeerError | None = None
+        self._peer_search = threading.Thread(
+            target=self._find_lost_peer, name='lost task', daemon=True
+        )
+        self._search_lock = threading.Lock()
 
-    def join(self, offer: Offer) -> None:
-        self.agreed = self._rendezvous.join(offer, self._connect).agreed
+    def join(self, resume_point: ResumePoint) -> None:
+        self.resume_point = self._rendezvous.join(resume_point, self._connect).resume_point
         self.restart = self._rendezvous.restart
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         def interrupt() -> None:
             threading.Thread(target=session.close, daemon=True).start()
-            self._release = threading.Timer(_RELEASE_SECS, self._end_by_force)
-            self._release.daemon = True
-            self._release.start()
+            self._forced_end = threading.Timer(_RELEASE_SECS, self._force_end)
+            self._forced_end.daemon = True
+            self._forced_end.start()
 
         def save_after(failure: PeerError) -> None:
             # The variables on a server are lost with it.
@@ -114,19 +118,19 @@ class ClusterWorker(Worker):
                 saving.join(_SAVE_SECS)
 
         self._watch = watch = FailureWatch(
-            FailureDetector(self._rendezvous), save_after, interrupt, self._limit
+            FailureDetector(self._rendezvous), save_after, interrupt, self._step_limit
         )
         watch.start()
 
     def taking_steps(self) -> contextlib.AbstractContextManager[None]:
-        return self._limit.step()
+        return self._step_limit.step()
 
     def pausing(self) -> contextlib.AbstractContextManager[None]:
-        return self._limit.paused()
+        return self._step_limit.paused()
 
-    def end_if_lost(self, step_secs: float) -> None:
+    def raise_if_lost(self, step_secs: float) -> None:
         if self._watch:
-            self._watch.end_if_lost(step_secs)
+            self._watch.raise_if_lost(step_secs)
 
     def stop_watching(self) -> None:
         if self._watch:
@@ -136,62 +140,66 @@ class ClusterWorker(Worker):
         self.stop_watching()
         # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal
         # are about to end.
-        if self._is_searching.acquire(blocking=False):
-            self._search.start()
+        if self._search_lock.acquire(blocking=False):
+            self._peer_search.start()
 
-    def name_loss(self, reason: str) -> str:
+    def explain_stop(self, reason: str) -> str:
         self.begin_stop()
-        self._search.join(_SEARCH_SECS)
-        return f'{self._loss}; {reason}' if self._loss else reason
+        self._peer_search.join(_SEARCH_SECS)
+        return f'{self._lost_peer}; {reason}' if self._lost_peer else reason
 
-    def _find_loss(self) -> None:
-        self._loss = find_loss(self._rendezvous)
+    def _find_lost_peer(self) -> None:
+        self._lost_peer = find_lost_peer(self._rendezvous)
 
-    def _end_by_force(self) -> None:
+    def _force_end(self) -> None:
         """Ends the process while its main thread is stuck in TensorFlow."""
         failure = self._watch.failure if self._watch else None
         reason = str(failure or 'a step does not end')
-        self._conclude(reason)
-        self._rendezvous.end(1, reason)
+        self._finish(reason)
+        self._rendezvous.record_exit(1, reason)
         self._console.close()
         print(format_error(reason), file=sys.stderr, flush=True)
         os._exit(failure.exit_code if failure else 1)
 
-    def peer_failure(self) -> PeerError | None:
+    def await_peer_failure(self) -> PeerError | None:
         if self._watch is None:
             return None
         # Only once: the fault is the same.
         calm_secs, self._calm_secs = self._calm_secs, 0.0
         # After a signal the watch has stopped.
-        return self._watch.wait(calm_secs) or find_loss(self._rendezvous)
+        return self._watch.wait(calm_secs) or find_lost_peer(self._rendezvous)
 
-    def explain(self, error: tf.errors.OpError, line: str) -> str:
+    def explain_step_error(self, error: tf.errors.OpError, line: str) -> str:
         if not isinstance(error, _LOST_CONNECTIONS):
             return line
         # As device_filters above.
         peers = self.cluster.servers or [
-            task for task in self.cluster.trainers if task != self.cluster.own
+            task for task in self.cluster.training_tasks if task != self.cluster.own_task
         ]
         targets = re.findall(_TARGET, str(error.message))
         tasks = [task for task in peers if (task.job, str(task.index)) in targets] or peers
         return f'the connection to {name_tasks(tasks, " or ")} was lost during a step ({line})'
 
-    def announce(self, start: int, end: int) -> None:
+    def announce(self, start_step: int, end_step: int) -> None:
         if self.is_chief and self.cluster.servers:
-            servers = self._servers(self._rendezvous.incarnations())
-            self._rendezvous.put('state', {'servers': servers, 'start': start, 'end': end})
+            servers = self._server_incarnations(self._rendezvous.incarnations())
+            self._rendezvous.put(
+                'state', {'servers': servers, 'start': start_step, 'end': end_step}
+            )
 
-    def announced(self) -> tuple[int, int] | None:
-        chief = self.cluster.trainers[0]
-        for entries, found, is_silent in self._poll():
+    def announced_steps(self) -> tuple[int, int] | None:
+        chief = self.cluster.training_tasks[0]
+        for entries, incarnations, is_silent in self._poll():
             state = entries.get('state')
-            if state and state['servers'] == self._servers(found):
+            if state and state['servers'] == self._server_incarnations(incarnations):
                 return state['start'], state['end']
             if self.is_chief or not self.cluster.servers:
                 break
             # The failure detector of asynchronous workers ignores the chief, but here the chief is
             # needed.
-            if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
+            if failure := failure_of_exit(
+                chief, self._rendezvous.exits(entries, incarnations).get(chief)
+            ):
                 raise failure
             if is_silent:
                 raise PeerError(chief)
@@ -214,7 +222,7 @@ class ClusterWorker(Worker):
     def gather(self, name: str, value: Any) -> list[Any]:
         prefix = f'gathered/{name}'
         self._rendezvous.put(f'{prefix}/{self.index}', value)
-        keys = [f'{prefix}/{index}' for index in range(self.num_trainers)]
+        keys = [f'{prefix}/{index}' for index in range(self.num_training_tasks)]
         entries = next(entries for entries, _, _ in self._poll() if entries.keys() >= set(keys))
         return [entries[key] for key in keys]
 
@@ -224,53 +232,60 @@ class ClusterWorker(Worker):
         """
         last_answer = time.monotonic()
         while True:
-            SIGNALS.ask()
-            entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
-            if found[self.cluster.trainers[0]] is not None and not self.is_chief:
+            SIGNALS.check()
+            entries, incarnations = (
+                self._rendezvous.entries() or {},
+                self._rendezvous.incarnations(),
+            )
+            if incarnations[self.cluster.training_tasks[0]] is not None and not self.is_chief:
                 last_answer = time.monotonic()
-            yield entries, found, time.monotonic() - last_answer > _CALM_SECS
+            yield entries, incarnations, time.monotonic() - last_answer > _CALM_SECS
             if self._watch and self._watch.failure:
                 raise self._watch.failure
             time.sleep(_POLL_SECS)
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        self._stay()
+        self._cancel_forced_end()
         prefix = f'collected/{name}'
         if not self.is_chief:
             self._rendezvous.use_store(KeyValueStore.put_large, f'{prefix}/{self.index}', value)
             return []
-        values = [None] * self.num_trainers
+        values = [None] * self.num_training_tasks
         values[self.index] = value
-        missing = [task for task in self.cluster.trainers if task != self.cluster.own]
-        deadline = time.monotonic() + (_COLLECT_SECS if is_complete else _COLLECT_SECS_OF_FAILURE)
+        missing = [task for task in self.cluster.training_tasks if task != self.cluster.own_task]
+        deadline = time.monotonic() + (
+            _COLLECT_SECS if is_complete else _COLLECT_SECS_AFTER_FAILURE
+        )
         while missing and time.monotonic() < deadline:
             # The order matters: a task that has ended has passed its value before.
-            found, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
+            incarnations, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
             if entries is None:
                 break
-            gone = {
-                *self._rendezvous.ends(entries, found),
-                *(task for task in missing if found[task] is None),
+            ended_tasks = {
+                *self._rendezvous.exits(entries, incarnations),
+                *(task for task in missing if incarnations[task] is None),
             }
             for task in missing:
                 if time.monotonic() < deadline:
                     values[task.index] = self._rendezvous.use_store(
                         KeyValueStore.get_large, f'{prefix}/{task.index}'
                     )
-            missing = [task for task in missing if values[task.index] is None and task not in gone]
+            missing = [
+                task for task in missing if values[task.index] is None and task not in ended_tasks
+            ]
             time.sleep(_POLL_SECS)
         return values
 
-    def _stay(self) -> None:
+    def _cancel_forced_end(self) -> None:
         """Cancels the forced end: the main thread is not stuck any more."""
-        if self._release:
-            self._release.cancel()
+        if self._forced_end:
+            self._forced_end.cancel()
 
-    def end(self, exit_code: int, reason: str = '') -> None:
-        self._stay()
+    def leave(self, exit_code: int, reason: str = '') -> None:
+        self._cancel_forced_end()
         self.stop_watching()
-        self._rendezvous.end(exit_code, reason)
-        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)
+        self._rendezvous.record_exit(exit_code, reason)
+        self._rendezvous.wait_for_other_tasks(all_will_end=exit_code == UsageError.exit_code)
 
-    def _servers(self, found: Incarnations) -> dict[str, int | None]:
-        return {str(task): found[task] for task in self.cluster.servers}
+    def _server_incarnations(self, incarnations: Incarnations) -> dict[str, int | None]:
+        return {str(task): incarnations[task] for task in self.cluster.servers}

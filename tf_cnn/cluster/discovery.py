@@ -5,33 +5,40 @@ from dataclasses import replace
 from typing import Any
 
 from tf_cnn.cluster.environments import (
-    Environment,
+    ProcessEnvironment,
     find_launch,
     is_evaluator,
     place_ranks,
     read_tf_config,
 )
-from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts, split_hosts
-from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, modes_that
+from tf_cnn.cluster.topology import (
+    HOSTS_FLAGS,
+    Cluster,
+    Hosts,
+    read_hosts,
+    split_hosts,
+    topology_of,
+)
+from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, format_modes
 from tf_cnn.params import Params
 from tf_cnn.params.evaluation_flags import EVAL_DURING_TRAINING
-from tf_cnn.params.variable_flags import clash_with_others
-from tf_cnn.system.errors import Refusals, UsageError, format_flag, plural
+from tf_cnn.params.variable_flags import find_cluster_conflict
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints without --eval_interval_secs, in seconds.
 _EVALUATOR_INTERVAL_SECS = 10.0
 
 
-def as_evaluator(params: Params, environ: Environment) -> Params:
+def evaluator_params(params: Params, environ: ProcessEnvironment) -> Params:
     """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator,
     else unchanged.
     """
     if not is_evaluator(environ):
         return params
-    if given := _written(params, ('job_name', *HOSTS_FLAGS.values())):
+    if cluster_flags := _format_flags(params, ('job_name', *HOSTS_FLAGS.values())):
         raise UsageError(
-            f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave one of '
+            f'{cluster_flags} contradicts TF_CONFIG, which makes this process an evaluator; leave one of '
             'them out'
         )
     if params.train_dir is None:
@@ -39,21 +46,21 @@ def as_evaluator(params: Params, environ: Environment) -> Params:
             'TF_CONFIG makes this process an evaluator, which reads checkpoints; add '
             '--train_dir=DIR'
         )
-    others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
+    overrides: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
     # The trainers export the model. The evaluator takes no part in training, so it runs in the mode
     # of one process.
-    others |= {
+    overrides |= {
         'stop_at_top_1_accuracy': None,
         'export_saved_model': None,
         'variable_update': DEFAULT_MODE,
     }
     # They are the length of the training, and set with --eval how much is evaluated.
-    others |= {'num_batches': None, 'num_epochs': None}
+    overrides |= {'num_batches': None, 'num_epochs': None}
     return replace(
         params,
         eval=True,
         eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS,
-        **others,
+        **overrides,
     )
 
 
@@ -62,20 +69,20 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
     (None: one process).
     """
     mode = MODES[params.variable_update]
-    written = format_flag('variable_update', mode.name)
-    if refusal := mode.refusals.get(place_of(cluster)):
+    mode_flag = format_flag('variable_update', mode.name)
+    if refusal := mode.refusals.get(topology_of(cluster)):
         members = (
             f'{plural(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
             if cluster
             else 'one process'
         )
         ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
-        raise UsageError(refusal.format(mode=written, members=members, ps=ps))
-    if cluster and (clash := clash_with_others(params)):
-        raise UsageError(clash)
+        raise UsageError(refusal.format(mode=mode_flag, members=members, ps=ps))
+    if cluster and (conflict := find_cluster_conflict(params)):
+        raise UsageError(conflict)
 
 
-def find_cluster(params: Params, environ: Environment) -> Cluster | None:
+def find_cluster(params: Params, environ: ProcessEnvironment) -> Cluster | None:
     """Returns the cluster of this process, or None if it runs alone. The first of these sources
     with a cluster counts:
 
@@ -99,14 +106,14 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     cluster = cluster or _cluster_of_launch(params, mode, environ)
     if cluster is None and (params.job_name or params.task_index):
         raise UsageError(
-            f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in '
+            f'{_format_flags(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in '
             'modes with parameter servers, --ps_hosts=HOST:PORT,...; or leave the role out to run '
             'in one process'
         )
     hosts = [task.host.lower() for task in cluster.tasks] if cluster else []
-    if cluster and (twice := next((host for host in hosts if hosts.count(host) > 1), None)):
+    if cluster and (duplicate := next((host for host in hosts if hosts.count(host) > 1), None)):
         raise UsageError(
-            f'{cluster.source}: two tasks of the cluster have the address {twice}; write one '
+            f'{cluster.source}: two tasks of the cluster have the address {duplicate}; write one '
             'HOST:PORT for each process'
         )
     if len(hosts) == 1:
@@ -115,34 +122,34 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     return cluster
 
 
-def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | None:
+def _cluster_of_tf_config(params: Params, environ: ProcessEnvironment) -> Cluster | None:
     cluster = read_tf_config(environ)
     if cluster is None:
         return None
     for name in ('ps_hosts', 'worker_hosts'):
-        given, hosts = _hosts_flag(params, name), getattr(cluster, name)
-        if given not in ((), hosts):
+        flag_hosts, hosts = _hosts_flag(params, name), getattr(cluster, name)
+        if flag_hosts not in ((), hosts):
             raise UsageError(
-                f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, which has '
+                f'{format_flag(name, ",".join(flag_hosts))} contradicts TF_CONFIG, which has '
                 f'{",".join(hosts) or "none"}; leave out the flag, or unset TF_CONFIG'
             )
     _check_role(params, cluster, 'TF_CONFIG', 'leave out the flags, or unset TF_CONFIG')
     return cluster
 
 
-def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
+def _cluster_of_flags(params: Params, environ: ProcessEnvironment) -> Cluster | None:
     hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
     if not any(hosts.values()):
         return None
-    problems = Refusals()
+    problems = ErrorCollector()
     with problems.collecting():
         if not hosts['worker']:
-            given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
+            flag_name = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
             role = (
                 '' if params.job_name or find_launch(environ) else ', --job_name and --task_index'
             )
             raise UsageError(
-                f'{format_flag(given, getattr(params, given))}: there are no workers; add '
+                f'{format_flag(flag_name, getattr(params, flag_name))}: there are no workers; add '
                 f'--worker_hosts=HOST:PORT,...{role}'
             )
     with problems.collecting():
@@ -150,7 +157,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
             raise UsageError(
                 f'--controller_host={params.controller_host}: '
                 f'{format_flag("variable_update", params.variable_update)} has no controller; '
-                f'remove it, or use {modes_that(lambda mode: mode.has_controller)}'
+                f'remove it, or use {format_modes(lambda mode: mode.has_controller)}'
             )
     with problems.collecting():
         if hosts['ps'] and hosts['controller'] and MODES[params.variable_update].has_controller:
@@ -161,7 +168,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
     with problems.collecting():
         if hosts['worker']:
             job, index = _role_of_flags(
-                params, environ, {job: len(named) for job, named in hosts.items()}
+                params, environ, {job: len(job_hosts) for job, job_hosts in hosts.items()}
             )
     problems.raise_all()
     if not hosts[job]:
@@ -177,7 +184,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
 
 
 def _role_of_flags(
-    params: Params, environ: Environment, counts: Mapping[str, int]
+    params: Params, environ: ProcessEnvironment, counts: Mapping[str, int]
 ) -> tuple[str, int]:
     """Returns the job and index of this process; counts: how many hosts the flags name for each
     job.
@@ -188,7 +195,7 @@ def _role_of_flags(
             # Every rank with this command line would be task 0.
             raise UsageError(
                 f'--job_name={params.job_name} without --task_index: {launch.source} started '
-                f'several processes ({launch.own}); add --task_index, or leave out both flags so '
+                f'several processes ({launch.rank_variable}); add --task_index, or leave out both flags so '
                 f'that the rank decides'
             )
         return params.job_name, params.task_index or 0
@@ -197,40 +204,40 @@ def _role_of_flags(
         return 'worker', params.task_index or 0
     if launch is None or params.task_index is not None:
         raise UsageError(
-            f'{_written(params, ("worker_hosts", "task_index"))}: --job_name is missing; add '
+            f'{_format_flags(params, ("worker_hosts", "task_index"))}: --job_name is missing; add '
             f'--job_name=worker or --job_name={first}, and --task_index=N for the host of this '
             f'process in its list'
         )
     if launch.size != num_hosts:
         raise UsageError(
             f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and '
-            f'{launch.source} started {launch.started}; start one process for each host, or set '
+            f'{launch.source} started {launch.process_count}; start one process for each host, or set '
             'the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
 
 
-def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Cluster | None:
+def _cluster_of_launch(params: Params, mode: Mode, environ: ProcessEnvironment) -> Cluster | None:
     launch = find_launch(environ)
     if launch is None:
         return None
     if mode.has_controller:
         raise UsageError(
-            f'{launch.own}: {format_flag("variable_update", mode.name)} needs the hosts of all '
+            f'{launch.rank_variable}: {format_flag("variable_update", mode.name)} needs the hosts of all '
             'processes; add --controller_host=HOST:PORT for rank 0 and '
             '--worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if num_ps >= launch.size:
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.started}, and at least one must '
+            f'--num_ps={num_ps}: {launch.source} started {launch.process_count}, and at least one must '
             f'be a worker; start more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
     if first_port is None:
         raise UsageError(
-            f'{launch.own}: no variable names the job, to derive a port; add --cluster_port=PORT'
+            f'{launch.rank_variable}: no variable names the job, to derive a port; add --cluster_port=PORT'
         )
     hosts = tuple(f'{node}:{first_port + i}' for node, i in places)
     job, index = _role_of_rank(launch.rank, num_ps)
@@ -238,7 +245,7 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
     _check_role(
         params,
         cluster,
-        f'{launch.source} ({launch.own})',
+        f'{launch.source} ({launch.rank_variable})',
         'leave out the flags, or add --worker_hosts',
     )
     return cluster
@@ -251,14 +258,14 @@ def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, in
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
         raise UsageError(
-            f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; '
+            f'{_format_flags(params)} contradicts {environment}, where this process is {cluster.own_task}; '
             f'{remedy}'
         )
 
 
-def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
-    given = {name: getattr(params, name) for name in names}
-    return ' '.join(format_flag(name, value) for name, value in given.items() if value is not None)
+def _format_flags(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
+    values = {name: getattr(params, name) for name in names}
+    return ' '.join(format_flag(name, value) for name, value in values.items() if value is not None)
 
 
 def _hosts_flag(params: Params, name: str) -> Hosts:

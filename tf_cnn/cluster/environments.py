@@ -18,7 +18,7 @@ from tf_cnn.params.cluster_flags import PROTOCOL
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import UsageError, format_warning, plural
 
-Environment = Mapping[str, str]
+ProcessEnvironment = Mapping[str, str]
 
 _NUMBER = re.compile('[0-9]{1,18}')
 # The ports of a job without --cluster_port: first port, ports of each job, jobs with different
@@ -44,11 +44,11 @@ class _Launcher(NamedTuple):
     job: str = ''
 
     @property
-    def numbers(self) -> tuple[str, ...]:
+    def variables(self) -> tuple[str, ...]:
         return self[1:5]
 
 
-def _four(prefix: str) -> tuple[str, str, str, str]:
+def _rank_variables(prefix: str) -> tuple[str, str, str, str]:
     return f'{prefix}RANK', f'{prefix}SIZE', f'{prefix}LOCAL_RANK', f'{prefix}LOCAL_SIZE'
 
 
@@ -63,9 +63,9 @@ _SLURM = _Launcher(
 # of mpirun.
 _LAUNCHERS = (
     _Launcher('torchrun', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT'),
-    _Launcher('horovodrun', *_four('HOROVOD_'), 'HOROVOD_GLOO_RENDEZVOUS_PORT'),
+    _Launcher('horovodrun', *_rank_variables('HOROVOD_'), 'HOROVOD_GLOO_RENDEZVOUS_PORT'),
     # mpirun(1); 4 and 5 have them.
-    _Launcher('Open MPI', *_four('OMPI_COMM_WORLD_'), 'PMIX_NAMESPACE'),
+    _Launcher('Open MPI', *_rank_variables('OMPI_COMM_WORLD_'), 'PMIX_NAMESPACE'),
     # MPICH and Intel MPI. `srun --mpi` sets the first two as well.
     _Launcher('Hydra', 'PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'),
     _SLURM,
@@ -73,7 +73,7 @@ _LAUNCHERS = (
 # Rank and size of processes that may belong together, by variables that may also be there for
 # another reason: a shell in an allocation, something exported for another program, a job whose pods
 # each do their own.
-_PERHAPS_RANKS = (
+_POSSIBLE_RANKS = (
     *(('RANK', 'WORLD_SIZE'), ('SLURM_PROCID', 'SLURM_NTASKS')),
     # Kubernetes: indexed jobs, Volcano, LeaderWorkerSet.
     *(('JOB_COMPLETION_INDEX', ''), ('VC_TASK_INDEX', ''), ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE')),
@@ -81,7 +81,7 @@ _PERHAPS_RANKS = (
     # PALS, ALPS, PMIx, LSF.
     *(('PET_NODE_RANK', 'PET_NNODES'), ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES')),
     *(
-        (f'{prefix}_RANK', f'{prefix}_SIZE')
+        (f'{prefix}_RANK', f'{prefix}_MATRIX_SIZE')
         for prefix in ('MV2_COMM_WORLD', 'MVP_COMM_WORLD', 'JSM_NAMESPACE')
     ),
     *(
@@ -97,14 +97,14 @@ _PERHAPS_RANKS = (
 # begin with the prefixes.
 _CLUSTER_PREFIXES = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _CLUSTER_VARIABLES = {
-    name for names in (*(one.numbers for one in _LAUNCHERS), *_PERHAPS_RANKS) for name in names
+    name for names in (*(one.variables for one in _LAUNCHERS), *_POSSIBLE_RANKS) for name in names
 }
 _SET_ROLE = (
     'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
 )
 
 
-def without_clusters(environment: Environment) -> dict[str, str]:
+def remove_cluster_variables(environment: ProcessEnvironment) -> dict[str, str]:
     """Returns the environment for a process that this program starts: without variables that
     describe a cluster.
     """
@@ -115,7 +115,7 @@ def without_clusters(environment: Environment) -> dict[str, str]:
     }
 
 
-def environment_of_runs(environment: Environment, command: str) -> dict[str, str]:
+def environment_for_runs(environment: ProcessEnvironment, command: str) -> dict[str, str]:
     """Returns the environment for a command's own runs.
 
     Warns if a launcher may have started several of these commands, and raises UsageError if it has.
@@ -123,13 +123,15 @@ def environment_of_runs(environment: Environment, command: str) -> dict[str, str
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if launch or is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(
-            f'{launch.own if launch else "TF_CONFIG"}: this process is one of several, in each of '
+            f'{launch.rank_variable if launch else "TF_CONFIG"}: this process is one of several, in each of '
             f'which {command} would do the same; start it once, without a launcher or TF_CONFIG'
         )
-    if unjoined := find_unjoined(environment):
-        line = f'{unjoined}: if a launcher started {command} several times, each does the same'
+    if rank_variables := find_rank_variables(environment):
+        line = (
+            f'{rank_variables}: if a launcher started {command} several times, each does the same'
+        )
         print(format_warning(line), file=sys.stderr, flush=True)
-    return without_clusters(environment)
+    return remove_cluster_variables(environment)
 
 
 # ---- TF_CONFIG -----------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class _TFConfig(msgspec.Struct):
     rpc_layer: str | None = None
 
 
-def read_tf_config(environ: Environment) -> Cluster | None:
+def read_tf_config(environ: ProcessEnvironment) -> Cluster | None:
     """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if this process
     is an evaluator.
 
@@ -158,9 +160,9 @@ def read_tf_config(environ: Environment) -> Cluster | None:
     pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a cluster the result is
     None too.
     """
-    config = _tf_config(environ)
-    named = (config.cluster or {}).items()
-    if unknown := {job for job, hosts in named if hosts} - {
+    config = _decode_tf_config(environ)
+    job_lists = (config.cluster or {}).items()
+    if unknown := {job for job, hosts in job_lists if hosts} - {
         'chief',
         'master',
         'worker',
@@ -168,7 +170,9 @@ def read_tf_config(environ: Environment) -> Cluster | None:
         _EVALUATOR,
     }:
         raise _bad_tf_config(f'its cluster has {", ".join(sorted(unknown))}, which is unknown')
-    lists = {job: read_hosts(hosts, f'TF_CONFIG, cluster, {job}') for job, hosts in named if hosts}
+    lists = {
+        job: read_hosts(hosts, f'TF_CONFIG, cluster, {job}') for job, hosts in job_lists if hosts
+    }
     job, index = (config.task.type, config.task.index) if config.task else ('', 0)
     if job == _EVALUATOR or (
         not lists and (job, index) in (('', 0), ('chief', 0), ('master', 0), ('worker', 0))
@@ -193,16 +197,16 @@ def read_tf_config(environ: Environment) -> Cluster | None:
     return Cluster(lists.get('ps', ()), chiefs + workers, job, index, 'TF_CONFIG')
 
 
-def is_evaluator(environ: Environment) -> bool:
+def is_evaluator(environ: ProcessEnvironment) -> bool:
     """Whether TF_CONFIG makes this process the evaluator of what others train."""
     # read_tf_config reports what is wrong with it.
     with contextlib.suppress(UsageError):
-        task = _tf_config(environ).task
+        task = _decode_tf_config(environ).task
         return task is not None and task.type == _EVALUATOR
     return False
 
 
-def _tf_config(environ: Environment) -> _TFConfig:
+def _decode_tf_config(environ: ProcessEnvironment) -> _TFConfig:
     text = environ.get('TF_CONFIG', '').strip() or '{}'
     try:
         config = decode_json(text, _TFConfig, strict=False)
@@ -246,70 +250,77 @@ class Launch:
         return self.launcher.source
 
     @property
-    def own(self) -> str:
+    def rank_variable(self) -> str:
         """The variable that names this process, as messages quote it: 'SLURM_PROCID=1'."""
         return f'{self.launcher.rank}={self.rank}'
 
     @property
-    def started(self) -> str:
+    def process_count(self) -> str:
         """How many processes there are, and the variable that says so: '3 processes
         (SLURM_STEP_NUM_TASKS=3)'.
         """
         return f'{plural(self.size, "process", "es")} ({self.launcher.size}={self.size})'
 
 
-def find_launch(environ: Environment) -> Launch | None:
+def find_launch(environ: ProcessEnvironment) -> Launch | None:
     """Returns who started this process as one of several; None if it was started alone."""
     launcher = next(
-        (one for one in _LAUNCHERS if all(name in environ for name in one.numbers)), None
+        (
+            known_launcher
+            for known_launcher in _LAUNCHERS
+            if all(name in environ for name in known_launcher.variables)
+        ),
+        None,
     )
     if launcher is None:
         return None
-    rank, size = _number(launcher.rank, environ), _number(launcher.size, environ)
+    rank, size = _read_number(launcher.rank, environ), _read_number(launcher.size, environ)
     if rank >= size:
         # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all
         # components.
         raise UsageError(
             f'{launcher.rank}={rank}: it must be below {launcher.size}={size}; {_SET_ROLE}'
         )
-    name, job = environ.get(launcher.job), None
+    job_name, job = environ.get(launcher.job), None
     if launcher is _SLURM:
-        job = _number('SLURM_JOB_ID', environ) + 101 * _number('SLURM_STEP_ID', environ)
-    elif name:
-        job = zlib.crc32(name.encode(errors='surrogateescape'))
+        job = _read_number('SLURM_JOB_ID', environ) + 101 * _read_number('SLURM_STEP_ID', environ)
+    elif job_name:
+        job = zlib.crc32(job_name.encode(errors='surrogateescape'))
     first_port = None if job is None else _FIRST_PORT + _PORTS_OF_A_JOB * (job % _PORT_BLOCKS)
     return Launch(launcher, rank, size, first_port) if size > 1 else None
 
 
-def find_unjoined(environ: Environment) -> str | None:
+def find_rank_variables(environ: ProcessEnvironment) -> str | None:
     """Returns the variables by which a process that runs alone may be one of several: 'RANK=1
     WORLD_SIZE=3'.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for rank, size in (
-        *((one.rank, one.size) for one in _LAUNCHERS if one.size in environ),
-        *_PERHAPS_RANKS,
+        *((launcher.rank, launcher.size) for launcher in _LAUNCHERS if launcher.size in environ),
+        *_POSSIBLE_RANKS,
     ):
         if _NUMBER.fullmatch(environ.get(rank, '')) and environ.get(size) != '1':
-            found |= {name: f'{name}={environ[name]}' for name in (rank, size) if name in environ}
-    return ' '.join(found.values()) or None
+            variables |= {
+                name: f'{name}={environ[name]}' for name in (rank, size) if name in environ
+            }
+    return ' '.join(variables.values()) or None
 
 
-def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
+def find_local_rank_and_size(environ: ProcessEnvironment) -> tuple[int, int] | None:
     """Returns (local rank, local size) of this process, by its innermost launcher; None if no
     launcher sets them.
     """
     for launcher in _LAUNCHERS:
         if launcher.local_rank in environ and launcher.local_size in environ:
-            local_rank = _number(launcher.local_rank, environ)
+            local_rank = _read_number(launcher.local_rank, environ)
             if launcher is not _SLURM:
-                return local_rank, _number(launcher.local_size, environ)
+                return local_rank, _read_number(launcher.local_size, environ)
             counts = expand_counts(environ[launcher.local_size])
-            return local_rank, counts[min(_number('SLURM_NODEID', environ), len(counts) - 1)]
+            return local_rank, counts[min(_read_number('SLURM_NODEID', environ), len(counts) - 1)]
     return None
 
 
-def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple[str, int]]:
+def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> list[tuple[str, int]]:
     """Returns for each rank the node that it runs on and its number among the ranks of that node.
 
     A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node
@@ -324,9 +335,9 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         'order of the ranks, without --job_name and --task_index'
     )
     if launcher is not _SLURM:
-        if _number(launcher.local_size, environ) != launch.size:
+        if _read_number(launcher.local_size, environ) != launch.size:
             raise UsageError(
-                f'{launch.own}: the environment of {launch.source} does not say on which hosts '
+                f'{launch.rank_variable}: the environment of {launch.source} does not say on which hosts '
                 f'the other processes run; write {hosts}; or use srun in a job of Slurm'
             )
         return [(LOOPBACK, number) for number in range(launch.size)]
@@ -334,19 +345,19 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         expand_nodes(environ.get('SLURM_STEP_NODELIST', '')),
         expand_counts(environ[launcher.local_size]),
     )
-    here = environ.get('SLURMD_NODENAME', '')
+    own_node = environ.get('SLURMD_NODENAME', '')
     if len(nodes) == 1:
-        nodes, here = [LOOPBACK], LOOPBACK
+        nodes, own_node = [LOOPBACK], LOOPBACK
     places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
     # With one task on each node all distributions are the same, and Slurm calls its default cyclic.
     in_order = max(counts) == 1 or environ.get('SLURM_DISTRIBUTION', 'block').startswith('block')
-    own = here, _number(launcher.local_rank, environ)
-    if not in_order or len(places) != launch.size or places[launch.rank] != own:
-        filled = ', '.join(
+    own_place = own_node, _read_number(launcher.local_rank, environ)
+    if not in_order or len(places) != launch.size or places[launch.rank] != own_place:
+        node_counts = ', '.join(
             f'{node} with {count}' for node, count in zip(nodes, counts, strict=False)
         )
         raise UsageError(
-            f'{launch.own}: Slurm did not fill one node after the other ({filled}); use srun '
+            f'{launch.rank_variable}: Slurm did not fill one node after the other ({node_counts}); use srun '
             f'--distribution=block, or write {hosts}'
         )
     return places
@@ -361,15 +372,15 @@ def expand_nodes(text: str) -> list[str]:
     """
     names: list[str] = []
     for item in re.findall(r'(?:[^,\[]|\[.*?\])+', text):
-        choices = [[part] for part in re.split(r'\[.*?\]', item)]
-        for place, numbers in enumerate(re.findall(r'\[(.*?)\]', item)):
+        choices = [[literal] for literal in re.split(r'\[.*?\]', item)]
+        for position, numbers in enumerate(re.findall(r'\[(.*?)\]', item)):
             spans = re.findall('([0-9]{1,6})(?:-([0-9]{1,6}))?', numbers)
             expanded = [
                 f'{n:0{len(low)}}'
                 for low, high in spans
                 for n in range(int(low), int(high or low) + 1)
             ]
-            choices.insert(2 * place + 1, expanded)
+            choices.insert(2 * position + 1, expanded)
         names += map(''.join, itertools.product(*choices))
     return names
 
@@ -380,7 +391,7 @@ def expand_counts(text: str) -> list[int]:
     return [int(count) for count, times in counts for _ in range(int(times or 1))] or [1]
 
 
-def _number(name: str, environ: Environment) -> int:
+def _read_number(name: str, environ: ProcessEnvironment) -> int:
     text = environ.get(name, '')
     if not _NUMBER.fullmatch(text):
         raise UsageError(

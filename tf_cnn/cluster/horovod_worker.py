@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cluster.rendezvous import Offer, Settings, find_difference
+from tf_cnn.cluster.rendezvous import ResumePoint, SharedSettings, find_difference
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.managers.modes import modes_that
+from tf_cnn.managers.modes import format_modes
 from tf_cnn.system.errors import UsageError
 
 
@@ -21,13 +21,13 @@ def load_horovod() -> Any:
         import horovod.tensorflow as horovod
     except Exception as error:
         # Horovod raises errors of several kinds when its library was built for another TensorFlow.
-        own = modes_that(lambda mode: mode.launcher is not None)
-        other = modes_that(
+        horovod_modes = format_modes(lambda mode: mode.launcher is not None)
+        other_modes = format_modes(
             lambda mode: mode.has_cluster and not mode.needs_servers and not mode.has_controller
         )
         raise UsageError(
-            f'{own}: the package horovod cannot be imported ({" ".join(str(error).split())}); '
-            f'install it for this TensorFlow, or write {other}'
+            f'{horovod_modes}: the package horovod cannot be imported ({" ".join(str(error).split())}); '
+            f'install it for this TensorFlow, or write {other_modes}'
         ) from error
     horovod.init()
     return horovod
@@ -47,7 +47,7 @@ class HorovodWorker(Worker):
     """
 
     def __init__(
-        self, horovod: Any, cluster: Cluster, config: tf.ConfigProto, *, settings: Settings
+        self, horovod: Any, cluster: Cluster, config: tf.ConfigProto, *, settings: SharedSettings
     ) -> None:
         super().__init__(config, cluster)
         self._settings = settings
@@ -56,7 +56,7 @@ class HorovodWorker(Worker):
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod
 
-    def join(self, offer: Offer) -> None:
+    def join(self, resume_point: ResumePoint) -> None:
         """All start from the variables of rank 0, at its step, and end where it ends.
 
         Raises UsageError if two ranks have different settings.
@@ -64,27 +64,31 @@ class HorovodWorker(Worker):
         settings = enumerate(self.gather('settings', self._settings))
         if difference := find_difference({f'rank {rank}': each for rank, each in settings}):
             raise UsageError(difference)
-        received = self._from_chief([-1 if value is None else value for value in offer.values()])
-        self.agreed = {
+        received = self._broadcast_from_chief(
+            [-1 if value is None else value for value in resume_point.values()]
+        )
+        self.resume_point = {
             name: None if value < 0 else int(value)
-            for name, value in zip(offer, received, strict=True)
+            for name, value in zip(resume_point, received, strict=True)
         }
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        images, seconds = self._from_chief([images, seconds])
+        images, seconds = self._broadcast_from_chief([images, seconds])
         return int(images), float(seconds)
 
     def gather(self, name: str, value: Any) -> list[Any]:
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-            own = tf.constant(list(json.dumps(value).encode()), tf.int32)
-            texts = self._horovod.allgather(own, name=f'gather_{name}')
-            lengths = self._horovod.allgather(tf.shape(own), name=f'gather_{name}_lengths')
+            encoded_value = tf.constant(list(json.dumps(value).encode()), tf.int32)
+            texts = self._horovod.allgather(encoded_value, name=f'gather_{name}')
+            lengths = self._horovod.allgather(
+                tf.shape(encoded_value), name=f'gather_{name}_lengths'
+            )
         with tf.Session(graph=graph, config=self.config) as session:
-            found, sizes = session.run([texts, lengths])
-        ends = list(itertools.accumulate(sizes))
+            encoded_values, sizes = session.run([texts, lengths])
+        end_offsets = list(itertools.accumulate(sizes))
         return [
-            json.loads(bytes(found[end - size : end].astype('uint8')))
-            for end, size in zip(ends, sizes, strict=True)
+            json.loads(bytes(encoded_values[end_offset - size : end_offset].astype('uint8')))
+            for end_offset, size in zip(end_offsets, sizes, strict=True)
         ]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
@@ -94,9 +98,9 @@ class HorovodWorker(Worker):
         if is_complete:
             with contextlib.suppress(tf.errors.OpError):
                 return self.gather(name, value)
-        return [value if index == self.index else None for index in range(self.num_trainers)]
+        return [value if index == self.index else None for index in range(self.num_training_tasks)]
 
-    def _from_chief(self, values: list[float]) -> Any:
+    def _broadcast_from_chief(self, values: list[float]) -> Any:
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
             received = self._horovod.broadcast(
                 tf.constant(values, tf.float64), root_rank=0, name='from_chief'
@@ -104,7 +108,7 @@ class HorovodWorker(Worker):
         with tf.Session(graph=graph, config=self.config) as session:
             return session.run(received)
 
-    def explain(self, error: tf.errors.OpError, line: str) -> str:
+    def explain_step_error(self, error: tf.errors.OpError, line: str) -> str:
         """After the loss of another process Horovod raises an UnknownError, which may name none of
         its operations.
         """

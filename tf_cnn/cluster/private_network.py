@@ -58,10 +58,10 @@ class PrivateNetwork:
         answer = self._keeper.stdout.readline().strip()
         # Some systems let a user make namespaces, but not enter them.
         if answer == _READY:
-            entering = subprocess.run(
+            entry_check = subprocess.run(
                 die_with_parent(['true'], network=self.pid), stderr=subprocess.PIPE, check=False
             )
-            if entering.returncode:
+            if entry_check.returncode:
                 answer = 'a process cannot enter it'
         if answer != _READY:
             self.close()
@@ -77,7 +77,7 @@ def is_private() -> bool:
     return {name for _, name in socket.if_nameindex()} <= {'lo', *_TUNNELS}
 
 
-def _make() -> None:
+def _enter_new_network() -> None:
     """Moves this process into a new network namespace with a loopback interface."""
     uid, gid = os.geteuid(), os.getegid()
     # Other users need a user namespace for it. In one, root would lose its access to the files of
@@ -95,7 +95,7 @@ def _make() -> None:
 
 def _main() -> None:
     try:
-        _make()
+        _enter_new_network()
     except OSError as error:
         print(error.strerror, flush=True)
         return

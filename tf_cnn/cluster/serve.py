@@ -5,8 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cluster.failure_detector import FailureDetector, PeerError, failure_of_end, find_loss
-from tf_cnn.cluster.rendezvous import End, Incarnations, Rendezvous, Settings
+from tf_cnn.cluster.failure_detector import (
+    FailureDetector,
+    PeerError,
+    failure_of_exit,
+    find_lost_peer,
+)
+from tf_cnn.cluster.rendezvous import Exit, Incarnations, Rendezvous, SharedSettings
 from tf_cnn.cluster.server import start_server
 from tf_cnn.cluster.topology import Cluster, Task, Timeout
 from tf_cnn.results.console import Console
@@ -24,8 +29,8 @@ def run_server(
     cluster: Cluster,
     config: tf.ConfigProto,
     *,
-    settings: Settings,
-    together: bool,
+    settings: SharedSettings,
+    is_synchronous: bool,
     connect: Timeout,
     linger_secs: float,
     console: Console,
@@ -37,17 +42,19 @@ def run_server(
     the start. linger_secs is how long to stay after all trainers have ended.
     """
     start_server(cluster, config)
-    rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
+    rendezvous = Rendezvous(
+        cluster, is_synchronous=is_synchronous, settings=settings, report=console.progress
+    )
 
     def finish(stop: Stopped) -> None:
         # A launcher stops all tasks when one is lost.
-        loss = find_loss(rendezvous)
+        loss = find_lost_peer(rendezvous)
         reason = f'{loss}; {stop.reason}' if loss else stop.reason
-        rendezvous.end(stop.exit_code, reason)
-        if rendezvous.membership:
+        rendezvous.record_exit(stop.exit_code, reason)
+        if rendezvous.group:
             # The chief saves the variables that are here.
-            rendezvous.await_ends(cluster.trainers, _STAY_SECS)
-            rendezvous.stay_for_others()
+            rendezvous.await_exits(cluster.training_tasks, _STAY_SECS)
+            rendezvous.wait_for_other_tasks()
         console.warning(reason)
 
     with SIGNALS.storing(finish, may_exit=True):
@@ -57,11 +64,11 @@ def run_server(
             finish(stop)
             SIGNALS.exit(stop.exit_code)
         except BenchmarkError as fault:
-            rendezvous.end(fault.exit_code, str(fault))
-            rendezvous.stay_for_others(all_will_end=isinstance(fault, UsageError))
+            rendezvous.record_exit(fault.exit_code, str(fault))
+            rendezvous.wait_for_other_tasks(all_will_end=isinstance(fault, UsageError))
             raise
-        rendezvous.end(0)
-        rendezvous.stay_for_others()
+        rendezvous.record_exit(0)
+        rendezvous.wait_for_other_tasks()
 
 
 def serve(
@@ -69,76 +76,82 @@ def serve(
     connect: Timeout,
     linger_secs: float,
     warn: Callable[[str], None],
-    ask: Callable[[], None] = SIGNALS.ask,
+    check_signals: Callable[[], None] = SIGNALS.check,
 ) -> None:
     """Returns when every trainer has ended well; the arguments and errors are those of run_server.
 
     ask is called again and again; after a signal it raises Stopped.
     """
-    trainers, polls = rendezvous.cluster.trainers, _poll(rendezvous, ask)
-    began = time.monotonic()
-    for found, ended in polls:
+    training_tasks, polls = rendezvous.cluster.training_tasks, _poll(rendezvous, check_signals)
+    started_at = time.monotonic()
+    for incarnations, exits in polls:
         # All may have ended before.
-        if rendezvous.membership or len(ended) == len(trainers):
+        if rendezvous.group or len(exits) == len(training_tasks):
             break
         missing = [
-            trainer for trainer in trainers if found[trainer] is None and trainer not in ended
+            trainer
+            for trainer in training_tasks
+            if incarnations[trainer] is None and trainer not in exits
         ]
-        secs = time.monotonic() - began
+        secs = time.monotonic() - started_at
         if missing and secs > connect.secs:
             raise RunError(connect.message(f'{missing[0]} did not come'))
-        rendezvous.show_missing(missing, secs)
-    gone: list[Task] = []
-    if rendezvous.membership and len(ended) < len(trainers):
+        rendezvous.report_missing(missing, secs)
+    lost_tasks: list[Task] = []
+    if rendezvous.group and len(exits) < len(training_tasks):
         detector = FailureDetector(rendezvous)
-        last_answer = dict.fromkeys(trainers, time.monotonic())
-        for found, ended in polls:
+        last_answer = dict.fromkeys(training_tasks, time.monotonic())
+        for incarnations, exits in polls:
             if failure := detector.check():
                 # The chief may read the variables from here, to save them.
-                rendezvous.await_ends(trainers, _STAY_SECS)
+                rendezvous.await_exits(training_tasks, _STAY_SECS)
                 raise failure
             now = time.monotonic()
-            last_answer |= {trainer: now for trainer in trainers if found[trainer] is not None}
+            last_answer |= {
+                trainer: now for trainer in training_tasks if incarnations[trainer] is not None
+            }
             # If trainers do not need each other, a lost one may come back while others train.
-            gone = [
+            lost_tasks = [
                 task
-                for task in trainers
-                if task not in ended and now - last_answer[task] > _GONE_SECS
+                for task in training_tasks
+                if task not in exits and now - last_answer[task] > _GONE_SECS
             ]
-            if len(ended) + len(gone) == len(trainers):
+            if len(exits) + len(lost_tasks) == len(training_tasks):
                 break
-    for trainer, end in ended.items():
-        if failure := failure_of_end(trainer, end):
+    for trainer, task_exit in exits.items():
+        if failure := failure_of_exit(trainer, task_exit):
             raise failure
-    for trainer in gone:
-        if not ended:
+    for trainer in lost_tasks:
+        if not exits:
             raise PeerError(trainer)
         warn(f'{trainer} was lost; the others took all steps')
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
-        ask()
+        check_signals()
         time.sleep(_INTERVAL_SECS)
 
 
 def _poll(
-    rendezvous: Rendezvous, ask: Callable[[], None]
-) -> Iterator[tuple[Incarnations, Mapping[Task, End]]]:
+    rendezvous: Rendezvous, check_signals: Callable[[], None]
+) -> Iterator[tuple[Incarnations, Mapping[Task, Exit]]]:
     """Yields which tasks are up, and which trainers have ended and how; joins the training when it
     has begun.
     """
-    ended: Mapping[Task, End] = {}
+    training_exits: Mapping[Task, Exit] = {}
     while True:
-        found = rendezvous.incarnations()
-        rendezvous.check_own_address(found)
+        incarnations = rendezvous.incarnations()
+        rendezvous.check_own_address(incarnations)
         entries = rendezvous.entries()
         if entries is not None:
-            rendezvous.compare_settings(entries, found)
+            rendezvous.compare_settings(entries, incarnations)
             # The trainers of an earlier training, which still ends, are not those of this server.
-            is_other = not rendezvous.enter(entries, found) and 'membership' in entries
-            ends = {} if is_other else rendezvous.ends(entries, found)
-            ended = {
-                trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends
+            is_other = not rendezvous.enter_group(entries, incarnations) and 'membership' in entries
+            exits = {} if is_other else rendezvous.exits(entries, incarnations)
+            training_exits = {
+                trainer: exits[trainer]
+                for trainer in rendezvous.cluster.training_tasks
+                if trainer in exits
             }
-        yield found, ended
+        yield incarnations, training_exits
         time.sleep(_INTERVAL_SECS)
-        ask()
+        check_signals()

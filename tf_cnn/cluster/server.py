@@ -20,7 +20,7 @@ from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Task, split_host_port
 from tf_cnn.system.errors import RunError
 
 _NO_PROXY = 'no_grpc_proxy'
-_started: list[tf.train.Server] = []
+_servers: list[tf.train.Server] = []
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
 # How long a task may take to answer.
@@ -48,12 +48,12 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     port is in use.
     """
     # Tasks connect directly to each other, even if a proxy is set for other hosts.
-    direct = [
+    no_proxy_hosts = [
         os.environ.get(_NO_PROXY, ''),
         *(split_host_port(task.host)[0] for task in cluster.tasks),
     ]
-    os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
-    port = split_host_port(cluster.own.host)[1]
+    os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, no_proxy_hosts)))
+    port = split_host_port(cluster.own_task.host)[1]
     # TensorFlow would silently share the port with another process that listens there.
     is_dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_dual else socket.AF_INET
@@ -70,24 +70,24 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
         # check.
         number = error.errno if isinstance(error, OSError) else errno.EADDRINUSE
         raise RunError(
-            f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
+            f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own_task} cannot be used '
             f'({os.strerror(number or 0)}); end the process that uses it, or use another port'
         ) from error
-    _started.append(server)
+    _servers.append(server)
     return server
 
 
-def leave(exit_code: int) -> None:
+def exit_if_serving(exit_code: int) -> None:
     """Ends the process at once if it has a server: the server's threads would crash while Python
     shuts down.
     """
-    if _started:
+    if _servers:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
 
 
-class Health:
+class LivenessProbe:
     """Finds out which tasks are up: their TensorFlow servers answer with a random number, new for
     each process.
     """
@@ -109,29 +109,33 @@ class Health:
             if task not in self._requests:
                 channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
                 self._requests[task] = channel.unary_unary(
-                    _METHOD, response_deserializer=_incarnation
+                    _METHOD, response_deserializer=_read_incarnation
                 )
             calls[task] = self._requests[task].future(b'', timeout=_ANSWER_SECS)
-        return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
+        return {
+            task: self._read_answer(task, call, patient=patient) for task, call in calls.items()
+        }
 
     def last_answer(self, task: Task) -> float:
         """Returns when a task last answered (time.monotonic); now if it never did."""
         return self._last_answers.get(task, (0, time.monotonic()))[1]
 
-    def _answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
+    def _read_answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
         try:
             incarnation = int(call.result())
         except grpc.RpcError as error:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            before, answered = self._last_answers.get(task, (None, 0.0))
+            last_incarnation, answered_at = self._last_answers.get(task, (None, 0.0))
             return (
-                before if is_late and patient and time.monotonic() - answered < _BUSY_SECS else None
+                last_incarnation
+                if is_late and patient and time.monotonic() - answered_at < _BUSY_SECS
+                else None
             )
         self._last_answers[task] = incarnation, time.monotonic()
         return incarnation
 
 
-def _incarnation(response: bytes) -> int:
+def _read_incarnation(response: bytes) -> int:
     """Reads a GetStatusResponse, for which TensorFlow has no Python class: a list of messages,
     stored like bytes.
     """
@@ -140,7 +144,7 @@ def _incarnation(response: bytes) -> int:
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
 
 
-class OpenSession(tf.Session):
+class UnclosedSession(tf.Session):
     """A session that nothing closes: if a task is gone, closing can hang, even when Python collects
     the session.
     """
@@ -186,7 +190,7 @@ class KeyValueStore:
         config = tf.ConfigProto(
             device_filters=[_NO_TASK], operation_timeout_in_ms=int(1000 * timeout_secs)
         )
-        self._session = OpenSession(f'grpc://{host.host}', graph=graph, config=config)
+        self._session = UnclosedSession(f'grpc://{host.host}', graph=graph, config=config)
 
     def put(self, key: str, value: Any) -> None:
         self._session.run(

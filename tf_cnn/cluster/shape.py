@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tf_cnn.managers.modes import Mode, Place
+from tf_cnn.managers.modes import Mode, Topology
 
 _SHAPE = re.compile(r'\s*([0-9]{1,6})\s*\*\s*([0-9]{1,6})\s*(?:\+\s*([0-9]{1,6})\s*)?', re.ASCII)
 EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1*2 or 2*1+1'
@@ -31,22 +31,22 @@ class Shape:
     def __str__(self) -> str:
         return f'{self.workers}*{self.devices}' + (f'+{self.num_ps}' if self.num_ps else '')
 
-    def place(self, mode: Mode) -> Place:
+    def topology(self, mode: Mode) -> Topology:
         if self.num_ps:
-            return Place.WITH_SERVERS
+            return Topology.PARAMETER_SERVERS
         if mode.has_controller:
-            return Place.CONTROLLED
-        return Place.AS_PEERS if self.workers > 1 else Place.ALONE
+            return Topology.CONTROLLER
+        return Topology.PEERS if self.workers > 1 else Topology.LOCAL
 
-    def why_not(self, mode: Mode) -> str | None:
+    def unsupported_reason(self, mode: Mode) -> str | None:
         """Returns why the mode cannot run in this shape; None if it can."""
         if mode.launcher:
             return f'{mode.launcher} starts the processes of {mode.name}, which a sweep cannot'
-        place = self.place(mode)
-        if mode.runs(place):
+        topology = self.topology(mode)
+        if mode.runs_in(topology):
             return None
-        if place is not Place.ALONE and not mode.has_cluster:
+        if topology is not Topology.LOCAL and not mode.has_cluster:
             return f'{mode.name} works within one process'
-        if place is Place.WITH_SERVERS:
+        if topology is Topology.PARAMETER_SERVERS:
             return f'{mode.name} has no parameter servers'
         return f'{mode.name} needs parameter servers'

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tf_cnn.managers.modes import Place
+from tf_cnn.managers.modes import Topology
 from tf_cnn.system.errors import UsageError
 
 Hosts = tuple[str, ...]
@@ -63,7 +63,7 @@ class Cluster:
     @property
     def tasks(self) -> tuple[Task, ...]:
         """All processes, servers first."""
-        return self.servers + self.trainers
+        return self.servers + self.training_tasks
 
     @property
     def servers(self) -> tuple[Task, ...]:
@@ -73,22 +73,22 @@ class Cluster:
         return _tasks(*self.jobs[0])
 
     @property
-    def trainers(self) -> tuple[Task, ...]:
+    def training_tasks(self) -> tuple[Task, ...]:
         """The processes that take steps. The first one is the chief."""
         return _tasks(*self.jobs[1])
 
     @property
-    def own(self) -> Task:
+    def own_task(self) -> Task:
         return Task(self.job, self.index, dict(self.jobs)[self.job][self.index])
 
     @property
     def is_chief(self) -> bool:
         """Whether this is the first trainer, which initializes variables and saves checkpoints."""
-        return self.own == self.trainers[0]
+        return self.own_task == self.training_tasks[0]
 
     @property
-    def serves(self) -> bool:
-        return self.own in self.servers
+    def is_server(self) -> bool:
+        return self.own_task in self.servers
 
     @property
     def is_on_one_host(self) -> bool:
@@ -99,13 +99,13 @@ class Cluster:
         return len(self.worker_hosts)
 
     @property
-    def place_on_host(self) -> tuple[int, int]:
+    def local_rank_and_size(self) -> tuple[int, int]:
         """The number of this worker among those whose addresses have its host name, and how many
         these are.
         """
-        own = _host_name(self.own)
+        own_name = _host_name(self.own_task)
         names = [_host_name(task) for task in _tasks('worker', self.worker_hosts)]
-        return names[: self.index].count(own), names.count(own)
+        return names[: self.index].count(own_name), names.count(own_name)
 
     @property
     def num_ps(self) -> int:
@@ -132,15 +132,15 @@ class Cluster:
         return ('ps', self.ps_hosts), workers
 
 
-def place_of(cluster: Cluster | None) -> Place:
+def topology_of(cluster: Cluster | None) -> Topology:
     """Returns among which processes a mode runs in this cluster; None stands for a run of one
     process.
     """
     if cluster is None:
-        return Place.ALONE
+        return Topology.LOCAL
     if cluster.ps_hosts:
-        return Place.WITH_SERVERS
-    return Place.CONTROLLED if cluster.controller_hosts else Place.AS_PEERS
+        return Topology.PARAMETER_SERVERS
+    return Topology.CONTROLLER if cluster.controller_hosts else Topology.PEERS
 
 
 def name_tasks(tasks: Sequence[Task], conjunction: str = ', ') -> str:
@@ -152,12 +152,12 @@ def public_hosts(cluster: Cluster) -> tuple[str, ...]:
     """Returns the hosts, without ports, of which an address is reachable from the internet, each
     once.
     """
-    found: list[str] = []
+    hosts: list[str] = []
     for name in dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks):
         with contextlib.suppress(OSError, UnicodeError):
             if any(_is_public(str(info[4][0])) for info in socket.getaddrinfo(name, None)):
-                found.append(name)
-    return tuple(found)
+                hosts.append(name)
+    return tuple(hosts)
 
 
 def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:
@@ -178,12 +178,12 @@ class Timeout:
     flag: str
     secs: float
 
-    def message(self, what: str) -> str:
+    def message(self, event: str) -> str:
         """Returns the error for something that did not happen in time, such as 'ps 0 (HOST:PORT)
         did not answer'.
         """
         return (
-            f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write a '
+            f'{event} within --{self.flag}={self.secs:g} seconds; see the output there, or write a '
             'longer time'
         )
 
@@ -229,14 +229,14 @@ def read_hosts(items: Iterable[str], flag: str) -> Hosts:
                 '10.0.0.1 or [fd00::1]'
             )
         if not 1 <= port <= 65535:
-            what = repr(item.strip()) if item.strip() else 'an empty entry'
+            entry = repr(item.strip()) if item.strip() else 'an empty entry'
             raise UsageError(
-                f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; write for example '
+                f'{flag}: {entry} is not HOST:PORT with a port from 1 to 65535; write for example '
                 '10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
             )
         hosts.append(join_host_port(host, port))
-    if twice := next((host for host in hosts if hosts.count(host) > 1), None):
+    if duplicate := next((host for host in hosts if hosts.count(host) > 1), None):
         raise UsageError(
-            f'{flag}: {twice} stands there twice; write a different HOST:PORT for each process'
+            f'{flag}: {duplicate} stands there twice; write a different HOST:PORT for each process'
         )
     return tuple(hosts)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.failure_detector import PeerError
-from tf_cnn.cluster.rendezvous import NOTHING, Offer
+from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
 from tf_cnn.cluster.topology import Cluster
 
 
@@ -30,7 +30,7 @@ class Worker:
 
     target = ''
     device: str | None = None
-    together = True
+    is_synchronous = True
     restart = 0
     ends_after_chief = False
 
@@ -39,16 +39,16 @@ class Worker:
         self.cluster = cluster
         self.is_chief = cluster is None or cluster.is_chief
         self.index = cluster.index if cluster else 0
-        self.num_trainers = len(cluster.trainers) if cluster else 1
-        self.agreed = NOTHING
+        self.num_training_tasks = len(cluster.training_tasks) if cluster else 1
+        self.resume_point = NO_RESUME_POINT
 
-    def join(self, offer: Offer) -> None:
+    def join(self, resume_point: ResumePoint) -> None:
         """Waits for the others and agrees with them; raises RunError if some do not come in
         time.
         """
-        self.agreed = offer
+        self.resume_point = resume_point
 
-    def announced(self) -> tuple[int, int] | None:
+    def announced_steps(self) -> tuple[int, int] | None:
         """Returns the first and the last step of the training if its variables are on servers, else
         None.
 
@@ -57,7 +57,7 @@ class Worker:
         """
         return None
 
-    def announce(self, start: int, end: int) -> None:
+    def announce(self, start_step: int, end_step: int) -> None:
         """Tells the others, if this is the chief, that the variables are on the servers."""
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class Worker:
         """
         return contextlib.nullcontext()
 
-    def end_if_lost(self, step_secs: float) -> None:
+    def raise_if_lost(self, step_secs: float) -> None:
         """Raises PeerError, between two steps, if another task was lost; the last step took
         step_secs.
         """
@@ -90,17 +90,17 @@ class Worker:
         stop_watching.
         """
 
-    def name_loss(self, reason: str) -> str:
+    def explain_stop(self, reason: str) -> str:
         """Returns why a signal ended the run, with the task that was lost before, if one was."""
         return reason
 
-    def peer_failure(self) -> PeerError | None:
+    def await_peer_failure(self) -> PeerError | None:
         """Waits some seconds, after a step has failed, for the failure of another task that
         explains it.
         """
         return None
 
-    def explain(self, error: tf.errors.OpError, line: str) -> str:
+    def explain_step_error(self, error: tf.errors.OpError, line: str) -> str:
         """Returns the message for a step that failed without a peer failure; `line` if the cause is
         in this process.
         """
@@ -130,5 +130,5 @@ class Worker:
         """
         return [value]
 
-    def end(self, exit_code: int, reason: str = '') -> None:
+    def leave(self, exit_code: int, reason: str = '') -> None:
         """Leaves the run, and records for the others how it ended."""

@@ -7,15 +7,41 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from tf_cnn.compare.differences import flag_differences, format_fact, machine_differences, varying
-from tf_cnn.compare.intervals import FEWEST_RUNS, Estimate
+from tf_cnn.compare.differences import (
+    find_varying_names,
+    flag_differences,
+    format_property,
+    machine_differences,
+)
+from tf_cnn.compare.intervals import MIN_RUNS, Estimate
 from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
-from tf_cnn.compare.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
-from tf_cnn.results.advice import SUMMED_UP, count_doubtful, doubtful_codes, doubts, mark
+from tf_cnn.compare.sides import (
+    SEPARATE_COLUMNS,
+    Comparison,
+    ExcludedRun,
+    Group,
+    RunSet,
+    group_names,
+    pair_with_baselines,
+)
+from tf_cnn.results.advice import (
+    SUMMARIZED_CODES,
+    doubt_mark,
+    doubtful_codes,
+    format_doubtful,
+    noise_warnings,
+)
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import far_from_others, work_differences
+from tf_cnn.results.repeats import outlier_rates, workload_differences
 from tf_cnn.results.sections import WarningRow
-from tf_cnn.results.tables import DOUBTFUL, Table, ValueColumn, abbreviate, printable, table_of
+from tf_cnn.results.tables import (
+    DOUBTFUL,
+    Table,
+    ValueColumn,
+    abbreviate,
+    escape_unprintable,
+    make_table,
+)
 from tf_cnn.system.errors import UsageError, plural
 
 Changes = Mapping[str, tuple[Any, ...]]
@@ -23,7 +49,7 @@ Changes = Mapping[str, tuple[Any, ...]]
 SCHEMA = 'tf_cnn_benchmarks.comparison'
 SCHEMA_VERSION = 1
 
-# The keys are those of _as_object and _as_shown.
+# The keys are those of _as_object and _table_row.
 _COLUMNS = (
     ValueColumn('run', wraps=True, keys=('name',)),
     ValueColumn('shape', keys=('shape',)),
@@ -35,13 +61,13 @@ _COLUMNS = (
     ValueColumn('verdict', wraps=True, keys=('conclusion',)),
     DOUBTFUL,
 )
-_MOST_LINES = 8
+_MAX_LINES = 8
 # The advice where too little was measured.
-_TOO_FEW_RUNS = f'an interval needs {FEWEST_RUNS} runs or more (--repeat={FEWEST_RUNS})'
+_TOO_FEW_RUNS = f'an interval needs {MIN_RUNS} runs or more (--repeat={MIN_RUNS})'
 
 
 @dataclass(frozen=True)
-class ChangeRow:
+class ComparisonRow:
     """A row of the comparison.
 
     Attributes:
@@ -76,144 +102,155 @@ class ChangeRow:
     results: tuple[Result, ...] = ()
 
 
-def make_rows(sides: Sequence[Side], *, force: bool = False) -> list[ChangeRow]:
+def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[ComparisonRow]:
     """Compares the runs of the sides with the first side. UsageError if the runs did different
     work, without force.
     """
-    paired = pairs(sides, across_work=force)
-    estimates = {id(pair.group): estimate(pair.group.results) for pair in paired}
+    comparisons = pair_with_baselines(run_sets, across_work=force)
+    estimates = {id(pair.group): estimate(pair.group.results) for pair in comparisons}
     flags = [
-        name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS
+        name
+        for name in find_varying_names([pair.group.flag_values for pair in comparisons])
+        if name not in SEPARATE_COLUMNS
     ]
-    names = group_names(sides)
-    matched = {id(pair.baseline) for pair in paired if pair.baseline}
-    alone = 'only here' if len(sides) > 1 else 'no other of its batch size'
+    names = group_names(run_sets)
+    matched = {id(pair.baseline) for pair in comparisons if pair.baseline}
+    no_partner_remark = 'only here' if len(run_sets) > 1 else 'no other of its batch size'
     rows = []
-    for pair in paired:
+    for pair in comparisons:
         # A single folder with different work is refused as a whole.
-        other = pair.baseline if len(sides) > 1 else paired[0].group
-        if other and (work := work_differences(other.first, pair.group.first)) and not force:
-            raise UsageError(_refusal(other, pair.group, work))
+        other = pair.baseline if len(run_sets) > 1 else comparisons[0].group
+        if other and (work := workload_differences(other.first, pair.group.first)) and not force:
+            raise UsageError(_different_work_message(other, pair.group, work))
         rows.append(
-            _row(pair, names, estimates, flags, has_partner=id(pair.group) in matched, alone=alone)
+            _make_row(
+                pair,
+                names,
+                estimates,
+                flags,
+                has_partner=id(pair.group) in matched,
+                no_partner_remark=no_partner_remark,
+            )
         )
-    return rows + [_left_out(left) for side in sides for left in side.left_out]
+    return rows + [
+        _make_excluded_row(excluded_run) for side in run_sets for excluded_run in side.excluded_runs
+    ]
 
 
-def format_runs(found: Estimate) -> str:
+def format_runs(throughput: Estimate) -> str:
     line = (
-        f'rate of {plural(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all '
+        f'rate of {plural(throughput.num_runs, "run")}: {throughput.images_per_second:.2f} images/sec (all '
         'images / all seconds)'
     )
-    if found.plus_minus is None:
+    if throughput.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
-    return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
+    return f'{line}, 95 % interval {_format_interval(throughput, 2)} (+/- {100 * throughput.plus_minus:.1f} %)'
 
 
 def format_ratio(ratio: Ratio) -> str:
     is_judged = ratio.interval is not None and not ratio.is_short
     return (
         f'B / A {ratio.value:.3f}, '
-        f'{f"95 % {_interval(ratio, 3)}" if is_judged else ratio.verdict.value}'
+        f'{f"95 % {_format_interval(ratio, 3)}" if is_judged else ratio.verdict.value}'
     )
 
 
-def format_outliers(found: Mapping[str, float]) -> str:
-    named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
+def format_outliers(rates_by_run: Mapping[str, float]) -> str:
+    run_labels = [f'{escape_unprintable(name)} ({rate:.2f})' for name, rate in rates_by_run.items()]
     return (
-        f'far from the others: {abbreviate(named)}; something disturbed the machine, or changed '
+        f'far from the others: {abbreviate(run_labels)}; something disturbed the machine, or changed '
         'on it'
     )
 
 
-def make_table(rows: Sequence[ChangeRow]) -> Table:
-    return table_of(_COLUMNS, [_as_shown(row) for row in rows])
+def make_comparison_table(rows: Sequence[ComparisonRow]) -> Table:
+    return make_table(_COLUMNS, [_table_row(row) for row in rows])
 
 
-def make_document(rows: Sequence[ChangeRow], problems: Sequence[str]) -> dict[str, Any]:
+def make_document(rows: Sequence[ComparisonRow], problems: Sequence[str]) -> dict[str, Any]:
     """Makes the document of a comparison; its rows are also the rows of CSV."""
     return {
         'schema': SCHEMA,
         'schema_version': SCHEMA_VERSION,
-        'rows': [_as_object(row) for row in rows],
+        'rows': [_document_row(row) for row in rows],
         'problems': list(problems),
     }
 
 
-def work_notes(rows: Sequence[ChangeRow]) -> list[str]:
+def work_notes(rows: Sequence[ComparisonRow]) -> list[str]:
     """Returns a line for each difference between the work of a row and of its baseline."""
     return [*_difference_lines('different work', [(row, row.work_changes) for row in rows])]
 
 
-def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
+def make_notes(rows: Sequence[ComparisonRow], problems: Sequence[str]) -> list[str]:
     return [
         *work_notes(rows),
         *_difference_lines('flags', [(row, row.flag_changes) for row in rows]),
         *_difference_lines('machine', [(row, row.machine_changes) for row in rows]),
         *(
-            f'{printable(row.name)}: {format_outliers(row.outliers)}'
+            f'{escape_unprintable(row.name)}: {format_outliers(row.outliers)}'
             for row in rows
             if row.outliers
         ),
-        *_warnings(rows),
-        *doubts([result for row in rows for result in row.results]),
-        *_doubtful_runs(rows),
-        *(f'not read: {printable(problem)}' for problem in problems),
+        *_warning_lines(rows),
+        *noise_warnings([result for row in rows for result in row.results]),
+        *_doubtful_run_lines(rows),
+        *(f'not read: {escape_unprintable(problem)}' for problem in problems),
         *_advice(rows),
     ]
 
 
-def _row(
-    pair: Pair,
+def _make_row(
+    comparison: Comparison,
     names: Mapping[int, str],
     estimates: Mapping[int, Estimate],
     flags: Sequence[str],
     *,
     has_partner: bool,
-    alone: str,
-) -> ChangeRow:
-    group, baseline = pair.group, pair.baseline
+    no_partner_remark: str,
+) -> ComparisonRow:
+    group, baseline = comparison.group, comparison.baseline
     ratio = compare(estimates[id(baseline)], estimates[id(group)]) if baseline else None
-    remarks = [f'incomplete: {group.reason}'] if group.reason else []
-    remarks += [] if baseline or (pair.is_baseline and has_partner) else [alone]
+    remarks = [f'incomplete: {group.incomplete_reason}'] if group.incomplete_reason else []
+    remarks += [] if baseline or (comparison.is_baseline and has_partner) else [no_partner_remark]
     warnings = {warning.text: warning for result in group.results for warning in result.warnings}
     compared = [baseline.first, group.first] if baseline else []
-    return ChangeRow(
+    return ComparisonRow(
         name=names[id(group)],
         argument=group.argument,
         files=tuple(result.source for result in group.results),
         shape=group.first.shape,
-        status='incomplete' if group.reason else 'complete',
+        status='incomplete' if group.incomplete_reason else 'complete',
         remark='; '.join(remarks),
-        flags={name: group.facts.get(name) for name in flags},
-        is_baseline=pair.is_baseline,
+        flags={name: group.flag_values.get(name) for name in flags},
+        is_baseline=comparison.is_baseline,
         baseline=names[id(baseline)] if baseline else None,
         estimate=estimates[id(group)],
         ratio=ratio,
         flag_changes=flag_differences(compared),
         machine_changes=machine_differences(compared),
-        work_changes=work_differences(baseline.first, group.first) if baseline else {},
+        work_changes=workload_differences(baseline.first, group.first) if baseline else {},
         warnings=tuple(warnings.values()),
-        outliers=far_from_others(
+        outliers=outlier_rates(
             {result.source: result.images_per_second for result in group.results}
         ),
         results=group.results,
     )
 
 
-def _left_out(left: Unmatched) -> ChangeRow:
-    return ChangeRow(
-        left.name,
-        left.argument,
-        (left.name,),
-        left.shape,
+def _make_excluded_row(excluded_run: ExcludedRun) -> ComparisonRow:
+    return ComparisonRow(
+        excluded_run.name,
+        excluded_run.argument,
+        (excluded_run.name,),
+        excluded_run.shape,
         'left out',
-        left.reason,
-        dict(left.given),
+        excluded_run.reason,
+        dict(excluded_run.flag_texts),
     )
 
 
-def _refusal(before: Group, after: Group, work: Changes) -> str:
+def _different_work_message(before: Group, after: Group, work: Changes) -> str:
     changes = ', '.join(f'{name} {first} and {second}' for name, (first, second) in work.items())
     return (
         f'{before.first.source} and {after.first.source}: they measured different work: {changes}; '
@@ -221,59 +258,63 @@ def _refusal(before: Group, after: Group, work: Changes) -> str:
     )
 
 
-def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) -> Iterator[str]:
+def _difference_lines(
+    title: str, changes_of_rows: Sequence[tuple[ComparisonRow, Changes]]
+) -> Iterator[str]:
     """Yields a line for each set of changes, with the rows that have it unless all have."""
     by_text: dict[str, list[str]] = {}
-    compared = [(row, changes) for row, changes in found if row.baseline is not None]
+    compared = [(row, changes) for row, changes in changes_of_rows if row.baseline is not None]
     for row, changes in compared:
         if changes:
             text = ', '.join(
-                f'{name} {" -> ".join(map(format_fact, values))}'
+                f'{name} {" -> ".join(map(format_property, values))}'
                 for name, values in changes.items()
             )
-            by_text.setdefault(text, []).append(printable(row.name))
+            by_text.setdefault(text, []).append(escape_unprintable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
-        if number == _MOST_LINES:
+        if number == _MAX_LINES:
             yield (
                 f'{title}: {plural(len(by_text) - number, "more difference")}; --format=json has '
                 'all of them'
             )
             return
         yield (
-            f'{title}: {printable(text)}'
+            f'{title}: {escape_unprintable(text)}'
             if len(names) == len(compared)
-            else f'{title} of {abbreviate(names)}: {printable(text)}'
+            else f'{title} of {abbreviate(names)}: {escape_unprintable(text)}'
         )
 
 
-def _doubtful_runs(rows: Sequence[ChangeRow]) -> Iterator[str]:
+def _doubtful_run_lines(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yields a line for each row of several runs, some of them doubtful, with these."""
     for row in rows:
         doubtful = [result for result in row.results if doubtful_codes(result)]
         if doubtful and len(row.results) > 1:
-            named = [
-                f'{printable(result.source)} ({result.images_per_second:.2f}, '
+            run_labels = [
+                f'{escape_unprintable(result.source)} ({result.images_per_second:.2f}, '
                 f'{", ".join(doubtful_codes(result))})'
                 for result in doubtful
             ]
-            yield f'{printable(row.name)}: doubtful: {abbreviate(named)}'
+            yield f'{escape_unprintable(row.name)}: doubtful: {abbreviate(run_labels)}'
 
 
-def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
+def _warning_lines(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        for warning in (warning for warning in row.warnings if warning.code not in SUMMED_UP):
+        for warning in (
+            warning for warning in row.warnings if warning.code not in SUMMARIZED_CODES
+        ):
             by_code.setdefault(warning.code, []).append(
-                (printable(row.name), printable(warning.text))
+                (escape_unprintable(row.name), escape_unprintable(warning.text))
             )
-    for found in by_code.values():
-        names = list(dict.fromkeys(name for name, _ in found))
-        yield f'warning: {abbreviate(names)}: {found[0][1]}'
+    for texts_by_row in by_code.values():
+        names = list(dict.fromkeys(name for name, _ in texts_by_row))
+        yield f'warning: {abbreviate(names)}: {texts_by_row[0][1]}'
 
 
-def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
+def _advice(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     names = [
-        printable(row.name)
+        escape_unprintable(row.name)
         for row in rows
         if row.ratio and row.ratio.verdict is Significance.FEW_RUNS
     ]
@@ -284,35 +325,37 @@ def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
         )
 
 
-def _interval(found: Estimate | Ratio, decimals: int) -> str:
-    if found.interval is None:
+def _format_interval(quantity: Estimate | Ratio, decimals: int) -> str:
+    if quantity.interval is None:
         # A single run does not know how much the next one will differ, only its steps.
         spread = (
-            found.step_spread if isinstance(found, Estimate) and found.num_runs == 1 else math.nan
+            quantity.step_spread
+            if isinstance(quantity, Estimate) and quantity.num_runs == 1
+            else math.nan
         )
         return f'steps +/- {100 * spread:.1f} %' if math.isfinite(spread) else ''
-    low, high = found.interval
+    low, high = quantity.interval
     return f'{low:.{decimals}f} to {high:.{decimals}f}'
 
 
-def _as_shown(row: ChangeRow) -> dict[str, Any]:
+def _table_row(row: ComparisonRow) -> dict[str, Any]:
     """The object of a row, with what only the table says."""
-    found, ratio = row.estimate, row.ratio
+    throughput, ratio = row.estimate, row.ratio
     verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
-    reasons = verdict, f'left out: {row.remark}' if found is None else row.remark
+    reasons = verdict, f'left out: {row.remark}' if throughput is None else row.remark
     return {
-        **_as_object(row),
-        'mark': mark(row.results),
-        'doubtful': count_doubtful(row.results),
-        'shown_runs': found.num_runs if found else None,
-        'spread': _interval(found, 2) if found else None,
+        **_document_row(row),
+        'mark': doubt_mark(row.results),
+        'doubtful': format_doubtful(row.results),
+        'shown_runs': throughput.num_runs if throughput else None,
+        'spread': _format_interval(throughput, 2) if throughput else None,
         'conclusion': '; '.join(filter(None, reasons)),
     }
 
 
-def _as_object(row: ChangeRow) -> dict[str, Any]:
-    found, ratio = row.estimate, row.ratio
-    low, high = (found.interval if found else None) or (None, None)
+def _document_row(row: ComparisonRow) -> dict[str, Any]:
+    throughput, ratio = row.estimate, row.ratio
+    low, high = (throughput.interval if throughput else None) or (None, None)
     ratio_low, ratio_high = (ratio.interval if ratio else None) or (None, None)
     return {
         'name': row.name,
@@ -324,12 +367,12 @@ def _as_object(row: ChangeRow) -> dict[str, Any]:
         'baseline': row.baseline,
         'shape': row.shape,
         'flags': dict(row.flags),
-        'num_runs': found.num_runs if found else 0,
-        'num_steps': found.num_steps if found else 0,
-        'images_per_second': _number(found.images_per_second if found else None),
+        'num_runs': throughput.num_runs if throughput else 0,
+        'num_steps': throughput.num_steps if throughput else 0,
+        'images_per_second': _number(throughput.images_per_second if throughput else None),
         'low': low,
         'high': high,
-        'step_spread': _number(found.step_spread if found else None),
+        'step_spread': _number(throughput.step_spread if throughput else None),
         'ratio': ratio.value if ratio else None,
         'ratio_low': ratio_low,
         'ratio_high': ratio_high,

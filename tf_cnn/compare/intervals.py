@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 
 CONFIDENCE = 0.95
 # Fewer runs of a setting do not show its spread: Student's t is 12.7 for 2 runs, 4.3 for 3.
-FEWEST_RUNS = 3
+MIN_RUNS = 3
 
 # Nodes and weights of the Gauss-Legendre rule on [-1, 1]; the integrand below is smooth.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 # The most steps of Newton's method; it usually takes 10.
-_STEPS = 200
+_MAX_NEWTON_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Estimate:
     Attributes:
       images_per_second: all images over all seconds; nan if no step was timed.
       num_steps: the number of steps of all runs.
-      variance: the variance of the relative error; nan for fewer than FEWEST_RUNS runs.
+      variance: the variance of the relative error; nan for fewer than MIN_RUNS runs.
       step_spread: the standard deviation of step seconds over their mean; nan if unknown.
       is_short: whether a run took too little time for a verdict.
     """
@@ -42,8 +42,8 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval in images/sec, (low, high); None for fewer than FEWEST_RUNS runs."""
-        if self.num_runs < FEWEST_RUNS:
+        """The 95 % interval in images/sec, (low, high); None for fewer than MIN_RUNS runs."""
+        if self.num_runs < MIN_RUNS:
             return None
         return interval_around(self.images_per_second, self.variance, self.degrees_of_freedom)
 
@@ -68,7 +68,7 @@ def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Es
     weights = np.ones(costs.size) if images is None else np.asarray(images, dtype=np.float64)
     cost = float(np.average(costs, weights=weights))
     size = costs.size
-    if size < FEWEST_RUNS:
+    if size < MIN_RUNS:
         # 1 / (1 / rate) may differ from a rate in its last digit.
         return Estimate(float(np.ravel(rates)[0]) if size == 1 else 1 / cost, size, 0)
     deviations = weights / weights.mean() * (costs / cost - 1)
@@ -100,9 +100,9 @@ def t_quantile(degrees_of_freedom: float) -> float:
     gammas = math.lgamma((degrees_of_freedom + 1) / 2) - math.lgamma(degrees_of_freedom / 2)
     area = CONFIDENCE * math.sqrt(math.pi) / 2 / math.exp(gammas)
     theta = 0.0
-    for _ in range(_STEPS):
-        found = theta / 2 * float(_WEIGHTS @ np.cos(theta / 2 * (_NODES + 1)) ** power)
-        step = (area - found) / math.cos(theta) ** power
+    for _ in range(_MAX_NEWTON_STEPS):
+        integral = theta / 2 * float(_WEIGHTS @ np.cos(theta / 2 * (_NODES + 1)) ** power)
+        step = (area - integral) / math.cos(theta) ** power
         theta += step
         if abs(step) <= 1e-14 * theta:
             break

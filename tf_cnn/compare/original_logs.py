@@ -15,7 +15,7 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.results import sections
 from tf_cnn.results.console import IN_TF32
 from tf_cnn.results.document import SCHEMA_VERSION, Result
-from tf_cnn.results.sections import with_unknowns
+from tf_cnn.results.sections import partial_section
 from tf_cnn.system.errors import UsageError, plural
 
 _LABELS = (
@@ -42,26 +42,26 @@ _LABELS = (
     ),
     'Workers',
 )
-_FACT = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
+_BANNER_LINE = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
 _NUMBER = r'\d{1,12}(?:\.\d{1,12})?'
 _RATE = re.compile(rf'\s*({_NUMBER})')
 _NO_RATE = re.compile(r'\s*([-+]?(?:nan|inf)\w*)', re.IGNORECASE)
 _SPREAD = re.compile(rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)')
 _PER_DEVICE = re.compile(rf'(?<![\d.])({_NUMBER}) per device')
 # The tasks of a job print the same facts, but for these.
-_OF_TASK = ('Devices', 'NUMA bind')
+_LABELS_OF_TASKS = ('Devices', 'NUMA bind')
 _ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
 
 
 @dataclass
-class _Output:
+class _LogContent:
     """What a run printed, in one or several tasks.
 
     Attributes:
       facts: the values of the banner's lines, by label.
       servers: the numbers of the parameter servers, which this program prints.
       last_step: images/sec so far, standard error, jitter.
-      no_total: the text of a total that is no number; None if the last one is a number.
+      invalid_total: the text of a total that is no number; None if the last one is a number.
       total: images/sec of the run; the last one, as an evaluation during training may print another
         one before.
       models: the model of each banner: of each task, or each run.
@@ -69,29 +69,29 @@ class _Output:
       devices_of_tasks: the devices in each banner, where they name one task.
     """
 
-    facts: dict[str, str] = field(default_factory=dict)
-    per_device: float | None = None
-    servers: set[str] = field(default_factory=set)
+    banner: dict[str, str] = field(default_factory=dict)
+    batch_size_per_device: float | None = None
+    ps_numbers: set[str] = field(default_factory=set)
     last_step: tuple[float, float, float] | None = None
     total: float | None = None
-    no_total: str | None = None
+    invalid_total: str | None = None
     models: list[str] = field(default_factory=list)
-    values: dict[str, dict[str, None]] = field(default_factory=dict)
+    banner_values: dict[str, dict[str, None]] = field(default_factory=dict)
     devices_of_tasks: list[str] = field(default_factory=list)
 
     @property
     def devices(self) -> list[str]:
-        return re.findall(r"'([^']*)'", self.facts.get('Devices', ''))
+        return re.findall(r"'([^']*)'", self.banner.get('Devices', ''))
 
     @property
-    def global_batch(self) -> float | None:
-        return _first_number(self.facts.get('Batch size'))
+    def global_batch_size(self) -> float | None:
+        return _first_number(self.banner.get('Batch size'))
 
     @property
     def shape(self) -> tuple[int | None, int | None]:
         """(workers, devices of each); None if unknown."""
-        devices, workers = self.devices, _first_number(self.facts.get('Workers'))
-        tasks = {found[1] for device in devices if (found := re.search(r'/task:?(\d+)', device))}
+        devices, workers = self.devices, _first_number(self.banner.get('Workers'))
+        tasks = {match[1] for device in devices if (match := re.search(r'/task:?(\d+)', device))}
         if not devices:
             return int(workers) if workers else None, None
         if devices[0].startswith('horovod/'):
@@ -99,53 +99,53 @@ class _Output:
             return len(devices), 1
         if len(tasks) > 1:
             return len(tasks), len(devices) // len(tasks)
-        if not workers and self.global_batch and self.per_device:
-            workers = max(self.global_batch // (self.per_device * len(devices)), 1)
+        if not workers and self.global_batch_size and self.batch_size_per_device:
+            workers = max(self.global_batch_size // (self.batch_size_per_device * len(devices)), 1)
         return int(workers) if workers else None, len(devices)
 
     @property
     def num_tasks(self) -> int:
         """How many tasks of the job print a banner; 1 if unknown."""
-        mode = MODES.get(self.facts.get('Variables', ''))
+        mode = MODES.get(self.banner.get('Variables', ''))
         # A controller prints for all workers.
         return 1 if mode and mode.has_controller else self.shape[0] or 1
 
     @property
-    def different(self) -> dict[str, list[str]]:
+    def differing_banner_lines(self) -> dict[str, list[str]]:
         """The lines of the banners in which runs differ, by label."""
         if len(self.models) < 2:
             return {}
         return {
             name: [*texts]
-            for name, texts in self.values.items()
-            if name not in _OF_TASK and len(texts) > 1
+            for name, texts in self.banner_values.items()
+            if name not in _LABELS_OF_TASKS and len(texts) > 1
         }
 
     @property
     def num_runs(self) -> int:
         """How many runs printed the text, as far as it shows."""
         same_task = max(Counter(self.devices_of_tasks).values(), default=1)
-        by_facts = max(map(len, self.different.values()), default=1)
+        by_facts = max(map(len, self.differing_banner_lines.values()), default=1)
         return max(same_task, by_facts, math.ceil(len(self.models) / self.num_tasks))
 
-    def add(self, name: str, value: str) -> None:
+    def add_banner_line(self, name: str, value: str) -> None:
         """Adds a line of a banner."""
-        self.facts.setdefault(name, value)
-        self.values.setdefault(name, {})[value] = None
+        self.banner.setdefault(name, value)
+        self.banner_values.setdefault(name, {})[value] = None
         if name == 'Devices' and len({*re.findall(r'/task:?(\d+)', value)}) == 1:
             self.devices_of_tasks.append(value)
 
 
-class LogRecord(Result):
+class LogResult(Result):
     """What a log says about a run."""
 
 
 def is_log(result: Result) -> bool:
     """Whether a result was read from a log, so that most of its facts are unknown."""
-    return isinstance(result, LogRecord)
+    return isinstance(result, LogResult)
 
 
-def read_log(text: str, source: str) -> LogRecord:
+def read_log(text: str, source: str) -> LogResult:
     """Reads the log of one run, which may contain lines of other programs.
 
     The tasks of one job are one run, whether their lines are mixed or follow each other. Raises
@@ -153,10 +153,10 @@ def read_log(text: str, source: str) -> LogRecord:
     has several runs: more banners than the job has workers, a banner that differs from another one,
     or the same task twice.
     """
-    run = _read(text)
-    if run.no_total:
+    run = _parse_log(text)
+    if run.invalid_total:
         raise UsageError(
-            f'{source}: its total images/sec is {run.no_total}, which is not a rate; give the log '
+            f'{source}: its total images/sec is {run.invalid_total}, which is not a rate; give the log '
             'of another run'
         )
     if run.total is None and run.last_step is None:
@@ -166,19 +166,20 @@ def read_log(text: str, source: str) -> LogRecord:
         )
     if run.num_runs > 1:
         differences = ''.join(
-            f' ({name}: {" and ".join(texts)})' for name, texts in [*run.different.items()][:1]
+            f' ({name}: {" and ".join(texts)})'
+            for name, texts in [*run.differing_banner_lines.items()][:1]
         )
         raise UsageError(
             f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a '
             'file for each run'
         )
-    result = _record(run, hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24])
+    result = _make_result(run, hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24])
     result.source = source
     return result
 
 
-def _read(text: str) -> _Output:
-    run = _Output()
+def _parse_log(text: str) -> _LogContent:
+    run = _LogContent()
     version: dict[str, str] = {}
     for line in text.splitlines():
         before, label, after = line.partition('images/sec:')
@@ -186,95 +187,95 @@ def _read(text: str) -> _Output:
             before = before.rstrip()
             if before.endswith('total'):
                 if rate := _RATE.match(after):
-                    run.total, run.no_total = float(rate[1]), None
+                    run.total, run.invalid_total = float(rate[1]), None
                 elif no_rate := _NO_RATE.match(after):
-                    run.no_total = no_rate[1]
-            elif before[-1:].isdigit() and (step := _SPREAD.match(after)):
-                run.last_step = float(step[1]), float(step[2]), float(step[3])
-        elif fact := _FACT.search(line):
-            name, value = fact[1], fact[2].strip()
+                    run.invalid_total = no_rate[1]
+            elif before[-1:].isdigit() and (step_match := _SPREAD.match(after)):
+                run.last_step = float(step_match[1]), float(step_match[2]), float(step_match[3])
+        elif banner_match := _BANNER_LINE.search(line):
+            name, value = banner_match[1], banner_match[2].strip()
             if name == 'TensorFlow':
                 version = {name: value}
             elif name == 'Model' and len(value.split()) == 1:
                 # Before the first step, what another program printed may have been read as facts.
-                if run.facts.get(name) != value and not run.last_step:
-                    run.facts, run.models, run.values, run.devices_of_tasks = {}, [], {}, []
+                if run.banner.get(name) != value and not run.last_step:
+                    run.banner, run.models, run.banner_values, run.devices_of_tasks = {}, [], {}, []
                 run.models.append(value)
                 for each_name, each_value in {**version, name: value}.items():
-                    run.add(each_name, each_value)
-            elif name != 'Model' and run.facts:
-                run.add(name, value)
-        elif each := _PER_DEVICE.search(line):
-            run.per_device = run.per_device or float(each[1])
-            if run.facts:
-                run.values.setdefault('Batch size of a device', {})[each[1]] = None
-        elif server := _ON_SERVER.search(line):
-            run.servers.add(server[1])
+                    run.add_banner_line(each_name, each_value)
+            elif name != 'Model' and run.banner:
+                run.add_banner_line(name, value)
+        elif batch_match := _PER_DEVICE.search(line):
+            run.batch_size_per_device = run.batch_size_per_device or float(batch_match[1])
+            if run.banner:
+                run.banner_values.setdefault('Batch size of a device', {})[batch_match[1]] = None
+        elif server_match := _ON_SERVER.search(line):
+            run.ps_numbers.add(server_match[1])
     return run
 
 
-def _record(run: _Output, identity: str) -> LogRecord:
-    facts = run.facts
-    data_set, _, kind = facts.get('Dataset', '').partition(' (')
+def _make_result(run: _LogContent, identity: str) -> LogResult:
+    banner = run.banner
+    data_set, _, kind = banner.get('Dataset', '').partition(' (')
     devices = run.devices
     num_workers, num_devices = run.shape
     rate, error, jitter = run.last_step or (run.total, None, None)
-    precision = facts.get('Precision', 'fp32')
-    setting = {
-        'batch_size': None if run.per_device is None else int(run.per_device),
-        'variable_update': facts.get('Variables'),
-        'optimizer': facts.get('Optimizer'),
-        'data_format': facts.get('Data format', '').partition(' ')[0] or None,
-        'precision': precision.partition(' ')[0] if facts else None,
+    precision = banner.get('Precision', 'fp32')
+    settings = {
+        'batch_size': None if run.batch_size_per_device is None else int(run.batch_size_per_device),
+        'variable_update': banner.get('Variables'),
+        'optimizer': banner.get('Optimizer'),
+        'data_format': banner.get('Data format', '').partition(' ')[0] or None,
+        'precision': precision.partition(' ')[0] if banner else None,
         # A banner without TF32 may come from a program that does not report it.
         'tf32': precision.endswith(IN_TF32) or None,
-        'all_reduce_spec': facts.get('AllReduce'),
+        'all_reduce_spec': banner.get('AllReduce'),
     }
-    written = {'model': facts.get('Model'), **setting, 'num_gpus': num_devices}
-    flags = {name: value for name, value in written.items() if value is not None}
+    flag_values = {'model': banner.get('Model'), **settings, 'num_gpus': num_devices}
+    flags = {name: value for name, value in flag_values.items() if value is not None}
     reason = None if run.total is not None else 'the log ends before its total'
     workers_text, devices_text = (
         str(number) if number else '?' for number in (num_workers, num_devices)
     )
-    return with_unknowns(
-        LogRecord,
+    return partial_section(
+        LogResult,
         schema_version=SCHEMA_VERSION,
         id=identity,
         is_complete=reason is None,
-        ended=with_unknowns(sections.Ending, reason=reason),
+        ended=partial_section(sections.ExitSection, reason=reason),
         command=sections.CommandSection(
             (), flags, {name: f'--{name}={value}' for name, value in flags.items()}
         ),
-        run=with_unknowns(
+        run=partial_section(
             sections.RunSection,
-            **setting,
-            role=_role(facts.get('Mode', '')),
-            sync={'True': True, 'False': False}.get(facts.get('Sync', '')),
+            **settings,
+            role=_role(banner.get('Mode', '')),
+            sync={'True': True, 'False': False}.get(banner.get('Sync', '')),
             device=devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
             data_set=None if data_set in ('', 'synthetic') else data_set,
             is_synthetic=kind.startswith('synthetic')
             if kind
             else (True if data_set == 'synthetic' else None),
-            global_batch_size=run.global_batch,
+            global_batch_size=run.global_batch_size,
         ),
-        cluster=with_unknowns(
+        cluster=partial_section(
             sections.ClusterSection,
             shape=f'{workers_text}*{devices_text}'
-            + (f'+{len(run.servers)}' if run.servers else ''),
+            + (f'+{len(run.ps_numbers)}' if run.ps_numbers else ''),
             num_workers=num_workers,
             devices_per_worker=num_devices,
-            num_ps=len(run.servers) or None,
+            num_ps=len(run.ps_numbers) or None,
         ),
-        model=with_unknowns(sections.ModelSection, name=facts.get('Model')),
+        model=partial_section(sections.ModelSection, name=banner.get('Model')),
         workers=(),
-        throughput=with_unknowns(
+        throughput=partial_section(
             sections.ThroughputSection,
             images_per_second=rate if run.total is None else run.total,
             images_per_second_of_steps=rate,
             standard_error=error,
             jitter=jitter,
         ),
-        machine={'versions': {'tensorflow': facts.get('TensorFlow')}, 'fingerprint': None},
+        machine={'versions': {'tensorflow': banner.get('TensorFlow')}, 'fingerprint': None},
         warnings=(),
     )
 
@@ -282,12 +283,12 @@ def _record(run: _Output, identity: str) -> LogRecord:
 def _role(mode: str) -> str | None:
     # 'training', 'forward-only', 'evaluation'; in some versions 'BenchmarkMode.TRAIN' and the like.
     lowered = mode.lower()
-    for part, role in (('forward', 'forward-only'), ('eval', 'evaluation'), ('train', 'training')):
-        if part in lowered:
+    for word, role in (('forward', 'forward-only'), ('eval', 'evaluation'), ('train', 'training')):
+        if word in lowered:
             return role
     return None
 
 
 def _first_number(text: str | None) -> float | None:
-    found = re.search(_NUMBER, text or '')
-    return float(found[0]) or None if found else None
+    match = re.search(_NUMBER, text or '')
+    return float(match[0]) or None if match else None

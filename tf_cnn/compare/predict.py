@@ -36,13 +36,17 @@ class Series:
 
     model: str
     gradient_bytes: float
-    images: int
+    images_per_device: int
     is_synthetic: bool
-    alone: float | None
-    seconds: Mapping[int, float]
+    seconds_on_one_device: float | None
+    seconds_by_devices: Mapping[int, float]
 
-    def below(self, devices: int) -> dict[int, float]:
-        return {number: seconds for number, seconds in self.seconds.items() if number < devices}
+    def seconds_below(self, devices: int) -> dict[int, float]:
+        return {
+            number: seconds
+            for number, seconds in self.seconds_by_devices.items()
+            if number < devices
+        }
 
 
 @dataclass(frozen=True)
@@ -57,50 +61,63 @@ class Prediction:
     slowest: float
 
 
-def predict(own: Series, others: Sequence[Series], devices: int) -> Prediction | None:
+def predict(series: Series, other_series: Sequence[Series], devices: int) -> Prediction | None:
     """Predicts a series from itself, or else from the most similar of others; None if neither can.
 
     The others are of the same machine, mode and precision. The series was not measured on this
     number of devices.
     """
-    if len(own.below(devices)) > 1:
-        return more_devices(own, devices)
+    if len(series.seconds_below(devices)) > 1:
+        return predict_more_devices(series, devices)
     usable = [
         other
-        for other in others
-        if other.alone and (devices in other.seconds or len(other.below(devices)) > 1)
+        for other in other_series
+        if other.seconds_on_one_device
+        and (devices in other.seconds_by_devices or len(other.seconds_below(devices)) > 1)
     ]
-    if own.alone is None or not usable:
+    if series.seconds_on_one_device is None or not usable:
         return None
 
     def distance(other: Series) -> tuple[bool, float, bool, float]:
         """Measured there, similar gradients, no wait for images, similar batches: in this order."""
-        ratios = own.gradient_bytes / other.gradient_bytes, own.images / other.images
+        ratios = (
+            series.gradient_bytes / other.gradient_bytes,
+            series.images_per_device / other.images_per_device,
+        )
         sizes, images = (abs(math.log(ratio)) for ratio in ratios)
-        return devices not in other.seconds, sizes, not other.is_synthetic, images
+        return devices not in other.seconds_by_devices, sizes, not other.is_synthetic, images
 
-    return _another_model(own, min(usable, key=distance), devices)
+    return _predict_from_another_model(series, min(usable, key=distance), devices)
 
 
-def more_devices(own: Series, devices: int) -> Prediction:
+def predict_more_devices(series: Series, devices: int) -> Prediction:
     """Predicts a series from its steps on fewer devices, at least one.
 
     The logarithm of the seconds rises with each further doubling as it did over the last one
     measured, and never falls. So the logarithm of the efficiency falls on.
     """
-    known = own.below(devices)
-    most = max(known)
-    before = max([number for number in known if 2 * number <= most] or [min(known)])
+    seconds_by_devices = series.seconds_below(devices)
+    largest = max(seconds_by_devices)
+    smaller = max(
+        [number for number in seconds_by_devices if 2 * number <= largest]
+        or [min(seconds_by_devices)]
+    )
     rise = math.log(CROWDING)
-    if before < most:
-        rise = max(0.0, math.log(known[most] / known[before]) / math.log2(most / before))
-    doublings = math.log2(devices / most)
-    return _with_errors(
-        MORE_DEVICES, known[most] * math.exp(rise * doublings), {MORE_DEVICES: doublings}
+    if smaller < largest:
+        rise = max(
+            0.0,
+            math.log(seconds_by_devices[largest] / seconds_by_devices[smaller])
+            / math.log2(largest / smaller),
+        )
+    doublings = math.log2(devices / largest)
+    return _add_interval(
+        MORE_DEVICES,
+        seconds_by_devices[largest] * math.exp(rise * doublings),
+        {MORE_DEVICES: doublings},
     )
 
 
-def _another_model(own: Series, other: Series, devices: int) -> Prediction:
+def _predict_from_another_model(series: Series, other: Series, devices: int) -> Prediction:
     """Predicts a series from its step on one device, and from what another one takes longer on
     several.
 
@@ -108,17 +125,22 @@ def _another_model(own: Series, other: Series, devices: int) -> Prediction:
     with the bytes. If its gradients are the smaller ones, an unknown part of it depends on the
     number of messages: it grows with the square root.
     """
-    measured, doublings = other.seconds.get(devices), {ANOTHER_MODEL: math.log2(devices)}
-    if measured is None:
-        measured = more_devices(other, devices).seconds
-        doublings[MORE_DEVICES] = math.log2(devices / max(other.below(devices)))
-    ratio = own.gradient_bytes / other.gradient_bytes
-    exchange = max(0.0, (measured or 0.0) - CROWDING * (other.alone or 0.0))
-    seconds = CROWDING * (own.alone or 0.0) + exchange * min(ratio, math.sqrt(ratio))
-    return _with_errors(f'{ANOTHER_MODEL}: {other.model}', seconds, doublings)
+    other_seconds, doublings = (
+        other.seconds_by_devices.get(devices),
+        {ANOTHER_MODEL: math.log2(devices)},
+    )
+    if other_seconds is None:
+        other_seconds = predict_more_devices(other, devices).seconds
+        doublings[MORE_DEVICES] = math.log2(devices / max(other.seconds_below(devices)))
+    ratio = series.gradient_bytes / other.gradient_bytes
+    exchange = max(0.0, (other_seconds or 0.0) - CROWDING * (other.seconds_on_one_device or 0.0))
+    seconds = CROWDING * (series.seconds_on_one_device or 0.0) + exchange * min(
+        ratio, math.sqrt(ratio)
+    )
+    return _add_interval(f'{ANOTHER_MODEL}: {other.model}', seconds, doublings)
 
 
-def _with_errors(rule: str, seconds: float, doublings: Mapping[str, float]) -> Prediction:
+def _add_interval(rule: str, seconds: float, doublings: Mapping[str, float]) -> Prediction:
     """Adds the interval; the errors of two rules multiply."""
     ends = [
         ERRORS[name][min(math.ceil(number), len(ERRORS[name])) - 1]
@@ -143,7 +165,7 @@ def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
     return 2 * (number - 1) / number * size
 
 
-def crossings(workers: int, servers: int) -> int:
+def num_transfers(workers: int, servers: int) -> int:
     """Returns how often these bytes cross, one after the other: gradients go to servers, then
     values come back.
     """

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tf_cnn.compare.intervals import FEWEST_RUNS, Estimate, estimate_runs, interval_around
+from tf_cnn.compare.intervals import MIN_RUNS, Estimate, estimate_runs, interval_around
 from tf_cnn.results.advice import is_short
 from tf_cnn.results.document import Result
 
@@ -34,7 +34,7 @@ class Ratio:
     """The throughput of one setting relative to that of another; above 1 if the setting is faster
     than the baseline.
 
-    The interval is the 95 % one, (low, high); None if a side has fewer than FEWEST_RUNS runs.
+    The interval is the 95 % one, (low, high); None if a side has fewer than MIN_RUNS runs.
     """
 
     value: float
@@ -64,27 +64,27 @@ class Ratio:
 def estimate(results: Sequence[Result]) -> Estimate:
     """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
     images = [result.images for result in results]
-    found = estimate_runs(
+    throughput = estimate_runs(
         [result.images_per_second for result in results],
         images if all(number > 0 for number in images) else None,
     )
     spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]
     return replace(
-        found,
+        throughput,
         num_steps=sum(result.step_seconds().size for result in results),
         is_short=any(is_short(result) for result in results),
         step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
     )
 
 
-def compare(baseline: Estimate, other: Estimate) -> Ratio:
+def compare(baseline: Estimate, candidate: Estimate) -> Ratio:
     """Compares two throughputs, which must both be numbers: the ratio of `other` to `baseline`."""
-    value = other.images_per_second / baseline.images_per_second
-    pair = (baseline, other)
+    value = candidate.images_per_second / baseline.images_per_second
+    pair = (baseline, candidate)
     too_short = any(side.is_short for side in pair)
-    if min(side.num_runs for side in pair) < FEWEST_RUNS:
+    if min(side.num_runs for side in pair) < MIN_RUNS:
         return Ratio(value, None, too_short)
-    total = baseline.variance + other.variance
+    total = baseline.variance + candidate.variance
     # Welch's degrees of freedom of a sum of variances.
     degrees = (
         1 / sum((side.variance / total) ** 2 / side.degrees_of_freedom for side in pair)
@@ -95,7 +95,7 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
 
 
 def _step_spread(result: Result) -> float:
-    seconds = result.means_of_runs(result.step_seconds())
+    seconds = result.mean_seconds_per_call(result.step_seconds())
     return (
         float(seconds.std(ddof=1) / seconds.mean())
         if seconds.size > 1 and seconds.any()

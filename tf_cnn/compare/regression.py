@@ -12,32 +12,39 @@ from typing import Any
 
 from tf_cnn.compare.differences import (
     Differences,
-    format_fact,
+    format_property,
     limit_differences,
     machine_differences,
 )
-from tf_cnn.compare.intervals import FEWEST_RUNS
+from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.ratios import Significance, estimate
-from tf_cnn.results.advice import count_doubtful, doubts, is_short, mark
+from tf_cnn.results.advice import doubt_mark, format_doubtful, is_short, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.repeats import repeat_key, setting_key
 from tf_cnn.results.statistics import spread
-from tf_cnn.results.tables import DOUBTFUL, Table, ValueColumn, abbreviate, printable, table_of
+from tf_cnn.results.tables import (
+    DOUBTFUL,
+    Table,
+    ValueColumn,
+    abbreviate,
+    escape_unprintable,
+    make_table,
+)
 from tf_cnn.system.errors import plural
 
 SCHEMA = 'tf_cnn_benchmarks.regression'
 SCHEMA_VERSION = 2
 
 # Only this many last runs count, so that the median follows a machine that has changed.
-MOST_RUNS = 10
+MAX_RUNS = 10
 # Smaller differences come and go with the memory layout of a process or the temperature of a room.
-_LEAST_TOLERANCE = 0.02
+_MIN_TOLERANCE = 0.02
 # A larger tolerance would find no regressions.
-_MOST_TOLERANCE = 0.5
+_MAX_TOLERANCE = 0.5
 # The tolerance as a multiple of the runs' spread, by the number of runs. In 400,000 simulated
 # series of each length, one in 20 equal runs, normally distributed, was off by more. The spread of
 # 3 runs is often far too small.
-MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
+SPREAD_MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
 
 # The keys are those of _as_object.
 _COLUMNS = (
@@ -56,7 +63,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Judgement:
+class RegressionCheck:
     """A row: the new runs of one setting, judged by the earlier ones.
 
     Attributes:
@@ -70,7 +77,7 @@ class Judgement:
         -> the values in the order of the runs, that of the new runs last.
       num_left_out: the number of earlier runs of the same setting on the same machine that do not
         count, since other limits or environment variables held for them.
-      left_out_for: the differences between the last of these and the new runs, as in changes.
+      left_out_differences: the differences between the last of these and the new runs, as in changes.
     """
 
     name: str
@@ -82,7 +89,7 @@ class Judgement:
     interval: tuple[float, float] | None
     changes: Differences
     num_left_out: int = 0
-    left_out_for: Differences = field(default_factory=dict)
+    left_out_differences: Differences = field(default_factory=dict)
 
     @property
     def is_short(self) -> bool:
@@ -93,7 +100,7 @@ class Judgement:
         return self.rate / self.median if self.median else None
 
     @property
-    def is_judged(self) -> bool:
+    def has_verdict(self) -> bool:
         return self.interval is not None and not self.is_short
 
     @property
@@ -107,7 +114,7 @@ class Judgement:
         if not self.num_earlier:
             return 'no run before this one'
         if self.median is None:
-            return f'too few runs: {self.num_earlier} of {FEWEST_RUNS}'
+            return f'too few runs: {self.num_earlier} of {MIN_RUNS}'
         if self.interval is None:
             return 'the runs before differ too much'
         if self.interval[0] <= self.rate <= self.interval[1]:
@@ -117,24 +124,28 @@ class Judgement:
         )
 
 
-def expectation(earlier: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    """Returns the median (None for fewer than FEWEST_RUNS) and Judgement.interval of the last of
+def expected_throughput(
+    earlier: Sequence[float],
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Returns the median (None for fewer than MIN_RUNS) and Judgement.interval of the last of
     these images/sec.
     """
-    rates = earlier[-MOST_RUNS:]
-    if len(rates) < FEWEST_RUNS:
+    rates = earlier[-MAX_RUNS:]
+    if len(rates) < MIN_RUNS:
         return None, None
     median, tolerance = (
         statistics.median(rates),
-        max(_LEAST_TOLERANCE, MULTIPLES[len(rates)] * spread(rates)),
+        max(_MIN_TOLERANCE, SPREAD_MULTIPLES[len(rates)] * spread(rates)),
     )
-    return median, None if tolerance > _MOST_TOLERANCE else (
+    return median, None if tolerance > _MAX_TOLERANCE else (
         median * (1 - tolerance),
         median * (1 + tolerance),
     )
 
 
-def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> Judgement:
+def check_regression(
+    new: Sequence[Result], earlier: Sequence[Result], name: str = ''
+) -> RegressionCheck:
     """Judges the runs of one setting on one machine by earlier runs, in the order in which they
     started.
 
@@ -142,94 +153,102 @@ def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> J
     runs are skipped.
     """
     key, setting = repeat_key(new[0], across_versions=True), setting_key(new[0])
-    known = {result.id for result in new}
+    new_ids = {result.id for result in new}
     # Texts in ISO 8601 and UTC sort by time.
-    begin = min(str(result.started_at) for result in new)
+    first_start = min(str(result.started_at) for result in new)
     of_setting = [
         result
         for result in earlier
         if result.is_complete
         and setting_key(result) == setting
-        and result.id not in known
-        and str(result.started_at) <= begin
+        and result.id not in new_ids
+        and str(result.started_at) <= first_start
         and result.images_per_second > 0
         and not is_short(result)
     ]
-    counting = [result for result in of_setting if repeat_key(result, across_versions=True) == key]
+    comparable = [
+        result for result in of_setting if repeat_key(result, across_versions=True) == key
+    ]
     left_out = [result for result in of_setting if repeat_key(result, across_versions=True) != key]
-    compared = counting[-MOST_RUNS:]
-    return Judgement(
+    compared = comparable[-MAX_RUNS:]
+    return RegressionCheck(
         name,
         tuple(new),
         estimate(new).images_per_second,
-        len(counting),
+        len(comparable),
         len(compared),
-        *expectation([result.images_per_second for result in compared]),
-        _changes([*compared, new[0]]),
+        *expected_throughput([result.images_per_second for result in compared]),
+        _machine_changes([*compared, new[0]]),
         len(left_out),
         limit_differences([left_out[-1], new[0]]) if left_out else {},
     )
 
 
-def judgement_table(rows: Sequence[Judgement]) -> Table:
-    return table_of(
+def regression_table(rows: Sequence[RegressionCheck]) -> Table:
+    return make_table(
         _COLUMNS,
         [
-            {**_as_object(row), 'mark': mark(row.results), 'doubtful': count_doubtful(row.results)}
+            {
+                **_document_row(row),
+                'mark': doubt_mark(row.results),
+                'doubtful': format_doubtful(row.results),
+            }
             for row in rows
         ],
     )
 
 
-def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
+def regression_notes(rows: Sequence[RegressionCheck]) -> list[str]:
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.changes:
-            names.setdefault(_format_changes(row.changes), []).append(printable(row.name))
+            names.setdefault(_format_changes(row.changes), []).append(escape_unprintable(row.name))
     notes = [
-        f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()
+        f'{abbreviate(row_names)}: since the runs before, {changes}'
+        for changes, row_names in names.items()
     ]
     notes += [
-        f'{printable(row.name)}: {plural(row.num_left_out, "earlier run")} of this setting '
+        f'{escape_unprintable(row.name)}: {plural(row.num_left_out, "earlier run")} of this setting '
         f'{"does" if row.num_left_out == 1 else "do"} not count: '
-        f'{_format_changes(row.left_out_for)}'
+        f'{_format_changes(row.left_out_differences)}'
         for row in rows
         if row.num_left_out
     ]
-    return notes + doubts([result for row in rows for result in row.results])
+    return notes + noise_warnings([result for row in rows for result in row.results])
 
 
-def judgement_document(rows: Sequence[Judgement]) -> dict[str, Any]:
+def regression_document(rows: Sequence[RegressionCheck]) -> dict[str, Any]:
     """Makes the document; its rows are also the rows of CSV."""
     return {
         'schema': SCHEMA,
         'schema_version': SCHEMA_VERSION,
-        'rows': [_as_object(row) for row in rows],
+        'rows': [_document_row(row) for row in rows],
     }
 
 
 def _format_changes(changes: Differences) -> str:
-    return printable(
+    return escape_unprintable(
         ', '.join(
-            f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items()
+            f'{name} {" -> ".join(map(format_property, values))}'
+            for name, values in changes.items()
         )
     )
 
 
-def _changes(results: Sequence[Result]) -> Differences:
+def _machine_changes(results: Sequence[Result]) -> Differences:
     """Returns the differences between runs: name -> the known values in the order of the runs,
     without repetitions.
     """
-    found = {}
+    changes = {}
     for name, values in machine_differences(results).items():
-        known = [value for value in values if value is not None]
-        found[name] = tuple(
-            value for i, value in enumerate(known) if not i or value != known[i - 1]
+        known_values = [value for value in values if value is not None]
+        changes[name] = tuple(
+            value for i, value in enumerate(known_values) if not i or value != known_values[i - 1]
         )
-    return found
+    return changes
 
 
-def _as_object(row: Judgement) -> dict[str, Any]:
+def _document_row(row: RegressionCheck) -> dict[str, Any]:
     low, high = row.interval or (None, None)
     return {
         'name': row.name,
@@ -246,5 +265,7 @@ def _as_object(row: Judgement) -> dict[str, Any]:
         'is_regression': row.is_slower,
         'different_machine': {name: list(values) for name, values in row.changes.items()},
         'num_runs_left_out': row.num_left_out,
-        'left_out_for': {name: list(values) for name, values in row.left_out_for.items()},
+        'left_out_differences': {
+            name: list(values) for name, values in row.left_out_differences.items()
+        },
     }

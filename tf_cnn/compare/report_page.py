@@ -23,17 +23,17 @@ from tf_cnn.compare.report_rows import (
     STANDARD,
     ReportRow,
     Summary,
-    answers,
-    number,
-    percent,
+    describe_fastest,
+    format_number,
+    format_percent,
     summarize_collection,
 )
-from tf_cnn.compare.sides import side_of
-from tf_cnn.results.advice import count_doubtful, doubts, mark
+from tf_cnn.compare.sides import make_run_set
+from tf_cnn.results.advice import doubt_mark, format_doubtful, noise_warnings
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Result
-from tf_cnn.results.summary import format_machine, goal_of
-from tf_cnn.results.tables import Table, TableColumn, abbreviate, printable
+from tf_cnn.results.summary import accuracy_goal, format_machine
+from tf_cnn.results.tables import Table, TableColumn, abbreviate, escape_unprintable
 from tf_cnn.system.errors import plural
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -60,28 +60,30 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         trim_blocks=True,
         lstrip_blocks=True,
         # Documents may contain control characters, and letters that change the direction of a line.
-        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
+        finalize=lambda value: value if isinstance(value, Markup) else escape_unprintable(value),
     )
     # A name may go on in the next line after an underscore.
-    folders, different_work = _side_by_side(summary)
-    environment.filters['breakable'] = lambda text: escape(printable(text)).replace(
+    folders, different_work = _compare_folders(summary)
+    environment.filters['breakable'] = lambda text: escape(escape_unprintable(text)).replace(
         '_', Markup('_<wbr>')
     )
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
-        facts=_facts(summary, now),
-        answers=answers(summary.shown),
-        doubts=doubts(summary.runs),
+        facts=_subtitle(summary, now),
+        answers=describe_fastest(summary.shown),
+        noise_warnings=noise_warnings(summary.runs),
         folders=folders,
         different_work=different_work,
         problems=summary.problems,
         published_in=list(
-            dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)
+            dict.fromkeys(
+                row.source_file.published_in for row in summary.rows if row.source_file.published
+            )
         ),
         table=_settings_table(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
         ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],
-        warnings=_warnings(summary),
+        warnings=_warning_rows(summary),
         machines=_machines(summary),
         commands=[(row.label, _command(row)) for row in summary.rows if row.runs],
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
@@ -89,11 +91,11 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
     return Page(html, plots)
 
 
-def _facts(summary: Summary, now: datetime) -> str:
+def _subtitle(summary: Summary, now: datetime) -> str:
     """Returns the line below the title: how much was measured, where and when."""
     statuses = [row.status for row in summary.rows]
-    facts = [plural(len(statuses), 'setting')]
-    facts += [
+    phrases = [plural(len(statuses), 'setting')]
+    phrases += [
         f'{statuses.count(status)} {status}'
         for status in ('incomplete', 'failed')
         if status in statuses
@@ -101,89 +103,103 @@ def _facts(summary: Summary, now: datetime) -> str:
     if summary.runs:
         machines = plural(len({run.machine['fingerprint'] for run in summary.runs}), 'machine')
         days = sorted({run.started_at[:10] for run in summary.runs})
-        facts.append(f'{plural(len(summary.runs), "run")} on {machines}')
-        facts.append(days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}')
-    return f'{", ".join(facts)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
+        phrases.append(f'{plural(len(summary.runs), "run")} on {machines}')
+        phrases.append(days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}')
+    return f'{", ".join(phrases)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
 
 def _settings_table(summary: Summary) -> Table:
     rows = summary.rows
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
-    figures = {
+    metrics = {
         'images/sec': [
-            (mark(row.runs) if row.is_shown else '') + _figure(row, row.rate) for row in rows
+            (doubt_mark(row.runs) if row.is_shown else '') + _format_metric(row, row.rate)
+            for row in rows
         ],
-        '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
-        'speed-up': [_figure(row, row.speed_up) for row in rows],
+        '±': [
+            format_percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows
+        ],
+        'speed-up': [_format_metric(row, row.speed_up) for row in rows],
         'verdict': [row.verdict or _UNKNOWN for row in rows],
-        'published images/sec': [_figure(None, row.place.published) for row in rows],
+        'published images/sec': [_format_metric(None, row.source_file.published) for row in rows],
         'published speed-up': [
-            f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows
+            f'{speed_up:g}' if (speed_up := row.source_file.published_speed_up) else _UNKNOWN
+            for row in rows
         ],
         'runs': [str(len(row.runs)) for row in rows],
-        'doubtful runs': [count_doubtful(row.runs) or _UNKNOWN for row in rows],
+        'doubtful runs': [format_doubtful(row.runs) or _UNKNOWN for row in rows],
         'of peak': [
-            percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows
+            format_percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows
         ],
         'J per image': [
-            number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows
+            format_number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows
         ],
         'time to accuracy': [_time_to_goal(row) for row in rows],
     }
-    columns = {name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in first}
+    columns = {name: [row.properties.get(name) or _UNKNOWN for row in rows] for name in first}
     if any(row.label.startswith('#') for row in rows):
         columns = {'#': [str(position) for position in range(1, len(rows) + 1)], **columns}
     columns |= {
-        name: cells for name, cells in figures.items() if any(cell != _UNKNOWN for cell in cells)
+        name: cells for name, cells in metrics.items() if any(cell != _UNKNOWN for cell in cells)
     }
     columns |= {
-        name: [row.traits.get(name) or _UNKNOWN for row in rows]
+        name: [row.properties.get(name) or _UNKNOWN for row in rows]
         for name in summary.columns
         if name not in first
     }
     titles = [
         TableColumn(
-            name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures) and name != 'verdict'
+            name, is_number=name in ('#', BATCH_SIZE, SHAPE, *metrics) and name != 'verdict'
         )
         for name in columns
     ]
     return Table(titles, [*zip(*columns.values(), strict=True)])
 
 
-def _side_by_side(summary: Summary) -> tuple[Table | None, list[str]]:
+def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
     """Compares the settings of the second of two folders with the first, as `compare` does.
 
     Returns the table of their ratios, and the lines about settings that are not in it, since their
     work differs.
     """
-    found: dict[str, list[Result]] = {}
+    runs_by_folder: dict[str, list[Result]] = {}
     for setting in summary.rows:
-        found.setdefault(setting.place.folder, []).extend(setting.runs)
-    if len(found) != 2:
+        runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.runs)
+    if len(runs_by_folder) != 2:
         return None, []
-    sides = [side_of(folder, runs, (), ()) for folder, runs in found.items()]
-    rows = {row.name: row for row in make_rows(sides, force=True)}
+    run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
+    rows = {row.name: row for row in make_rows(run_sets, force=True)}
     cells = []
     for row in rows.values():
         if row.work_changes:
             continue
-        if row.ratio and row.baseline and row.estimate and (before := rows[row.baseline].estimate):
+        if (
+            row.ratio
+            and row.baseline
+            and row.estimate
+            and (baseline := rows[row.baseline].estimate)
+        ):
             low, high = row.ratio.interval or (None, None)
             cells.append(
                 [
                     row.name.removeprefix(f'{row.argument}: '),
-                    *(number(one.images_per_second) for one in (before, row.estimate)),
-                    number(row.ratio.value),
-                    f'{number(low)} to {number(high)}' if low else _UNKNOWN,
+                    *(
+                        format_number(throughput.images_per_second)
+                        for throughput in (baseline, row.estimate)
+                    ),
+                    format_number(row.ratio.value),
+                    f'{format_number(low)} to {format_number(high)}' if low else _UNKNOWN,
                     row.ratio.verdict.value,
                 ]
             )
-    titles = ['setting', *found, 'ratio', '95 %', 'verdict']
-    columns = [TableColumn(title, is_number=0 < place < 5) for place, title in enumerate(titles)]
+    titles = ['setting', *runs_by_folder, 'ratio', '95 %', 'verdict']
+    columns = [
+        TableColumn(title, is_number=0 < position < 5) for position, title in enumerate(titles)
+    ]
     return Table(columns, cells) if cells else None, work_notes([*rows.values()])
 
 
-def _figure(row: ReportRow | None, value: float | None) -> str:
+def _format_metric(row: ReportRow | None, value: float | None) -> str:
     """Returns a number, or in its place the status of a row that is not complete."""
     if value is None or not math.isfinite(value):
         return row.status if row and row.status != 'complete' else _UNKNOWN
@@ -191,20 +207,24 @@ def _figure(row: ReportRow | None, value: float | None) -> str:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return statistics.fmean(known_values) if known_values else None
 
 
 def _time_to_goal(row: ReportRow) -> str:
-    goals = [goal for run in row.runs if (goal := goal_of(run))]
-    reached = [goal.seconds for goal in goals if goal.top_1 >= goal.wanted]
+    goals = [goal for run in row.runs if (goal := accuracy_goal(run))]
+    reached = [goal.seconds for goal in goals if goal.top_1 >= goal.target]
     if not goals:
         return _UNKNOWN
-    of_runs = f'top-1 {goals[0].wanted:g}, {len(reached)} of {plural(len(row.runs), "run")}'
-    return f'{number(_mean(reached), 3)} s ({of_runs})' if reached else f'not reached ({of_runs})'
+    of_runs = f'top-1 {goals[0].target:g}, {len(reached)} of {plural(len(row.runs), "run")}'
+    return (
+        f'{format_number(_mean(reached), 3)} s ({of_runs})'
+        if reached
+        else f'not reached ({of_runs})'
+    )
 
 
-def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
+def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     """Returns each warning: its code, the text of the first, and which runs have it: settings with
     their rates.
     """
@@ -215,13 +235,16 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
             for warning in {warning.code: warning for warning in run.warnings}.values():
                 first_texts.setdefault(warning.code, warning.text)
                 by_label = rates.setdefault(warning.code, {})
-                by_label.setdefault(row.label, []).append(number(run.images_per_second))
+                by_label.setdefault(row.label, []).append(format_number(run.images_per_second))
     return [
         (code, text, f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}')
         for code, text in first_texts.items()
         for count in [sum(map(len, rates[code].values()))]
         for names in [
-            [f'{label} ({abbreviate(found)} images/sec)' for label, found in rates[code].items()]
+            [
+                f'{label} ({abbreviate(row_rates)} images/sec)'
+                for label, row_rates in rates[code].items()
+            ]
         ]
     ]
 
@@ -236,10 +259,10 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 def _command(row: ReportRow) -> str:
     """Returns the command line of one run: each flag once, with the value that counted."""
-    given = row.runs[0].command.given
+    flag_texts = row.runs[0].command.given_flags
     return shlex.join(
         [
             'tf_cnn_benchmarks',
-            *(text for name, text in given.items() if name not in ('repeat', 'result_file')),
+            *(text for name, text in flag_texts.items() if name not in ('repeat', 'result_file')),
         ]
     )

@@ -19,8 +19,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from tf_cnn.compare.report_rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent
-from tf_cnn.results.advice import doubtful_codes, times
+from tf_cnn.compare.report_rows import (
+    MODE,
+    SHAPE,
+    ReportRow,
+    Summary,
+    format_number,
+    format_percent,
+    name_settings,
+)
+from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
 
 # The contrast of each with white is at least 4.5; neighbours differ in lightness too.
@@ -53,9 +61,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 # More do not fit a page that people read; the table has all.
-_MOST_ROWS = 12
-_MOST_SERIES = 8
-_MOST_FACETS = 4
+_MAX_ROWS = 12
+_MAX_SERIES = 8
+_MAX_FACETS = 4
 # The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends
 # at the edge.
 _MARGIN = 1.25
@@ -87,10 +95,10 @@ class Plot:
         for kind in ('svg', 'png'):
             yield f'{self.name}.{kind}', self._draw(format=kind)
 
-    def _draw(self, **how: Any) -> bytes:
+    def _draw(self, **options: Any) -> bytes:
         buffer = io.BytesIO()
         with _style():
-            self.figure.savefig(buffer, **how)
+            self.figure.savefig(buffer, **options)
         return buffer.getvalue()
 
 
@@ -107,34 +115,41 @@ def make_plots(summary: Summary) -> list[Plot]:
     with _style():
         return [
             plot
-            for plot in (_rates(summary), _scaling(summary), _published(summary), _steps(summary))
+            for plot in (
+                _rates_plot(summary),
+                _scaling_plot(summary),
+                _published_plot(summary),
+                _steps_plot(summary),
+            )
             if plot
         ]
 
 
-def _rates(summary: Summary) -> Plot | None:
+def _rates_plot(summary: Summary) -> Plot | None:
     """Images/sec of all settings as bars, the fastest on top, with their intervals."""
     rows = _fastest(summary.shown)
     if len(rows) < 2:
         return None
-    figure, axes = _lines_figure(rows, [number(row.rate) for row in rows])
+    figure, axes = _lines_figure(rows, [format_number(row.rate) for row in rows])
     colors = [_color(summary, row) for row in rows]
-    look: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
+    error_bar_style: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
     axes.barh(
         range(len(rows)),
         [row.rate for row in rows],
         0.42,
         color=colors,
-        xerr=_errors(rows),
-        error_kw=look,
+        xerr=_error_bars(rows),
+        error_kw=error_bar_style,
     )
     highest = max(row.interval[1] if row.interval else row.rate for row in rows)
-    fastest = max([rows[0].rate, *(run.images_per_second for row in rows for run in _runs(row))])
+    fastest = max(
+        [rows[0].rate, *(run.images_per_second for row in rows for run in _runs_as_dots(row))]
+    )
     edge = min(max(highest, fastest) * 1.02, fastest * _MARGIN)
     axes.set_xlim(0, edge)
     for position, row in enumerate(rows):
-        for run in _runs(row):
-            axes.plot(run.images_per_second, position, **_dot(run, INK))
+        for run in _runs_as_dots(row):
+            axes.plot(run.images_per_second, position, **_dot_style(run, INK))
         if row.interval and row.interval[1] > edge:
             axes.plot(edge, position, marker='>', color=INK, **_ARROW)
     axes.set_xlabel('images/sec')
@@ -142,51 +157,53 @@ def _rates(summary: Summary) -> Plot | None:
         'rates',
         'Images per second',
         'Longer is faster. The line at the end of a bar is the 95 % interval of three or more '
-        f'runs{_BEYOND}.{_help_on_dots(rows)}',
-        f'From {rows[-1].label} with {number(rows[-1].rate)} images/sec to {rows[0].label} with '
-        f'{number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
+        f'runs{_BEYOND}.{_dots_help(rows)}',
+        f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to {rows[0].label} with '
+        f'{format_number(rows[0].rate)}.{_omission_note(rows, summary.shown)}',
         figure,
     )
 
 
-def _scaling(summary: Summary) -> Plot | None:
+def _scaling_plot(summary: Summary) -> Plot | None:
     """Images/sec over the number of devices: a line for each setting without its shape, and the
     ideal line.
     """
-    works = _scaled_works(summary)
-    if not works:
+    series_by_work = _find_scaling_series(summary)
+    if not series_by_work:
         return None
-    names = list(dict.fromkeys(name for series in works.values() for name in series))
-    figure, every = _facets([*works] if len(works) > 1 else [''], 290, legend_lines=len(names))
+    names = list(dict.fromkeys(name for series in series_by_work.values() for name in series))
+    figure, all_axes = _make_axes(
+        [*series_by_work] if len(series_by_work) > 1 else [''], 290, legend_lines=len(names)
+    )
     lines: dict[str, Any] = {}
-    for axes, series in zip(every, works.values(), strict=True):
+    for axes, series in zip(all_axes, series_by_work.values(), strict=True):
         rows = [row for found in series.values() for row in found]
         counts = sorted({row.num_devices for row in rows})
         ideal: list[float] = []
         for name, found in series.items():
             color, index = _color(summary, found[0]), names.index(name)
-            look: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
-            each = [row.num_devices for row in found]
+            line_style: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
+            counts_of_rows = [row.num_devices for row in found]
             axes.errorbar(
-                each,
+                counts_of_rows,
                 [row.rate for row in found],
-                _errors(found),
+                _error_bars(found),
                 linestyle='',
                 elinewidth=1,
-                **look,
+                **line_style,
             )
             best = {
                 count: max(row.rate for row in found if row.num_devices == count)
-                for count in sorted(each)
+                for count in sorted(counts_of_rows)
             }
             lines[name] = axes.plot(
-                [*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look
+                [*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **line_style
             )[0]
-            least = min(best)
-            ideal.append(best[least] / least * counts[-1])
+            fewest_devices = min(best)
+            ideal.append(best[fewest_devices] / fewest_devices * counts[-1])
             axes.plot(
-                [least, counts[-1]],
-                [best[least], ideal[-1]],
+                [fewest_devices, counts[-1]],
+                [best[fewest_devices], ideal[-1]],
                 color=SOFT,
                 linewidth=1,
                 linestyle='--',
@@ -197,13 +214,15 @@ def _scaling(summary: Summary) -> Plot | None:
         axes.set_xticks(counts)
         rates = [
             *(row.rate for row in rows),
-            *(run.images_per_second for row in rows for run in _runs(row)),
+            *(run.images_per_second for row in rows for run in _runs_as_dots(row)),
         ]
         low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
         axes.set_ylim(low, high)
         for row in rows:
-            for run in _runs(row):
-                axes.plot(row.num_devices, run.images_per_second, **_dot(run, _color(summary, row)))
+            for run in _runs_as_dots(row):
+                axes.plot(
+                    row.num_devices, run.images_per_second, **_dot_style(run, _color(summary, row))
+                )
             if row.interval and row.interval[0] < low:
                 axes.plot(row.num_devices, low, marker='v', color=_color(summary, row), **_ARROW)
             if row.interval and row.interval[1] > high:
@@ -212,47 +231,54 @@ def _scaling(summary: Summary) -> Plot | None:
         axes.yaxis.set_major_formatter('{x:,g}')
         axes.grid()
         axes.set_ylabel('images/sec')
-    every[-1].set_xlabel('devices (W*G)')
+    all_axes[-1].set_xlabel('devices (W*G)')
     figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
-    first = next(iter(works.values()))
-    most = max(
+    first = next(iter(series_by_work.values()))
+    largest = max(
         (row for found in first.values() for row in found),
         key=lambda row: (row.num_devices, row.rate),
     )
-    (own,) = (found for found in first.values() if most in found)
-    base = min(own, key=lambda row: (row.num_devices, -row.rate))
-    times = most.rate / base.rate
+    (setting_rows,) = (found for found in first.values() if largest in found)
+    smallest = min(setting_rows, key=lambda row: (row.num_devices, -row.rate))
+    times = largest.rate / smallest.rate
     return Plot(
         'scaling',
         'Scaling with devices',
         'Along a dashed line, each device is as fast as with the fewest devices of that setting. '
         'Both axes double from line to line. A line through a point is its 95 % '
-        f'interval{_BEYOND}.{_help_on_dots(summary.shown)}',
-        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the rate of '
-        f'{base.label}, {percent(times * base.num_devices / most.num_devices)} of ideal.',
+        f'interval{_BEYOND}.{_dots_help(summary.shown)}',
+        f'On {largest.num_devices} devices {largest.label} reaches {format_number(times, 3)} times the rate of '
+        f'{smallest.label}, {format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
         figure,
     )
 
 
-def _published(summary: Summary) -> Plot | None:
+def _published_plot(summary: Summary) -> Plot | None:
     """The speed-ups of settings over published ones: a point for each row that has both."""
-    rows = [row for row in summary.shown if row.place.published_speed_up]
+    rows = [row for row in summary.shown if row.source_file.published_speed_up]
     if len(rows) < 2:
         return None
-    figure, (axes,) = _facets([''], 290, legend_lines=len({row.traits[MODE] for row in rows}))
+    figure, (axes,) = _make_axes(
+        [''], 290, legend_lines=len({row.properties[MODE] for row in rows})
+    )
     ours = np.array([row.speed_up for row in rows], dtype=np.float64)
-    theirs = np.array([row.place.published_speed_up for row in rows], dtype=np.float64)
+    theirs = np.array([row.source_file.published_speed_up for row in rows], dtype=np.float64)
     ends = [min(ours.min(), theirs.min()) / _MARGIN, max(ours.max(), theirs.max()) * _MARGIN]
     axes.plot(ends, ends, color=SOFT, linewidth=1, linestyle='--')
     axes.text(ends[1], ends[1], 'equal  ', ha='right', va='bottom', color=SOFT)
-    for number_of_mode, mode in enumerate(dict.fromkeys(row.traits[MODE] for row in rows)):
-        own = np.array([row.traits[MODE] == mode for row in rows])
-        look: dict[str, Any] = {
-            'color': _color(summary, rows[own.argmax()]),
+    for number_of_mode, mode in enumerate(dict.fromkeys(row.properties[MODE] for row in rows)):
+        is_of_mode = np.array([row.properties[MODE] == mode for row in rows])
+        marker_style: dict[str, Any] = {
+            'color': _color(summary, rows[is_of_mode.argmax()]),
             'linestyle': '',
             'label': mode,
         }
-        axes.plot(theirs[own], ours[own], marker=_MARKERS[number_of_mode % len(_MARKERS)], **look)
+        axes.plot(
+            theirs[is_of_mode],
+            ours[is_of_mode],
+            marker=_MARKERS[number_of_mode % len(_MARKERS)],
+            **marker_style,
+        )
     for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         scale('log', base=2)
         axis.set_major_formatter('{x:,g}')
@@ -266,24 +292,29 @@ def _published(summary: Summary) -> Plot | None:
         'Beside the published numbers',
         'Each point is a row of the table: its speed-up as published, and here. On the dashed '
         'line both are equal.',
-        f'The median of here over published is {number(float(np.median(ours / theirs)), 3)}; '
-        f'{rows[farthest].label} differs most: {number(float(ours[farthest]), 3)} here, '
-        f'{number(float(theirs[farthest]), 3)} published.',
+        f'The median of here over published is {format_number(float(np.median(ours / theirs)), 3)}; '
+        f'{rows[farthest].label} differs most: {format_number(float(ours[farthest]), 3)} here, '
+        f'{format_number(float(theirs[farthest]), 3)} published.',
         figure,
     )
 
 
-def _steps(summary: Summary) -> Plot | None:
-    every = {
+def _steps_plot(summary: Summary) -> Plot | None:
+    seconds_by_label = {
         row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown
     }
-    with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
+    with_steps = [row for row in summary.shown if seconds_by_label[row.label].size > len(row.runs)]
     rows = _fastest(with_steps)
     if not rows:
         return None
-    medians = [float(np.median(every[row.label])) for row in rows]
-    shares = [100 * every[row.label] / median for row, median in zip(rows, medians, strict=True)]
-    figure, axes = _lines_figure(rows, [f'{text} {unit}' for (text,), unit in map(times, medians)])
+    medians = [float(np.median(seconds_by_label[row.label])) for row in rows]
+    shares = [
+        100 * seconds_by_label[row.label] / median
+        for row, median in zip(rows, medians, strict=True)
+    ]
+    figure, axes = _lines_figure(
+        rows, [f'{text} {unit}' for (text,), unit in map(format_times, medians)]
+    )
     boxes = axes.boxplot(
         shares,
         positions=range(len(rows)),
@@ -306,30 +337,30 @@ def _steps(summary: Summary) -> Plot | None:
         'Step times',
         'A narrow box is a steady setting. The stroke is the median, whose time is at the right; '
         'half of all timed steps lie in the box, 90 % on the line.',
-        f'The 90 % span up to {percent(spans[unsteady])} of the median, for '
-        f'{rows[unsteady].label}; the slowest step took {number(slowest, 3)} times the '
-        f'median.{_left_out(rows, with_steps)}',
+        f'The 90 % span up to {format_percent(spans[unsteady])} of the median, for '
+        f'{rows[unsteady].label}; the slowest step took {format_number(slowest, 3)} times the '
+        f'median.{_omission_note(rows, with_steps)}',
         figure,
     )
 
 
 def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    return sorted(rows, key=lambda row: -row.rate)[:_MOST_ROWS]
+    return sorted(rows, key=lambda row: -row.rate)[:_MAX_ROWS]
 
 
-def _left_out(shown: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
+def _omission_note(shown_rows: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
     return (
         ''
-        if len(shown) == len(rows)
-        else f' Shown are the {len(shown)} fastest of {len(rows)} settings.'
+        if len(shown_rows) == len(rows)
+        else f' Shown are the {len(shown_rows)} fastest of {len(rows)} settings.'
     )
 
 
 def _color(summary: Summary, row: ReportRow) -> str:
-    return SERIES[summary.modes.index(row.traits[MODE]) % len(SERIES)]
+    return SERIES[summary.modes.index(row.properties[MODE]) % len(SERIES)]
 
 
-def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
+def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is
     none.
     """
@@ -337,17 +368,17 @@ def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     return np.abs(ends - np.array([[row.rate] for row in rows])).T
 
 
-def _runs(row: ReportRow) -> list[Result]:
+def _runs_as_dots(row: ReportRow) -> list[Result]:
     """Returns the runs that are dots: those of a row that has several."""
     return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
 
 
-def _dot(run: Result, color: str) -> dict[str, Any]:
+def _dot_style(run: Result, color: str) -> dict[str, Any]:
     return {**_DOT, 'color': color, 'markerfacecolor': 'white' if doubtful_codes(run) else color}
 
 
-def _help_on_dots(rows: Sequence[ReportRow]) -> str:
-    runs = [run for row in rows for run in _runs(row)]
+def _dots_help(rows: Sequence[ReportRow]) -> str:
+    runs = [run for row in rows for run in _runs_as_dots(row)]
     hollow = ', hollow if it was disturbed or too short' if any(map(doubtful_codes, runs)) else ''
     return f' A dot is a single run{hollow}.' if runs else ''
 
@@ -357,20 +388,20 @@ def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figur
 
     Above each line stand the label of its row, at the left, and one of the ends, at the right.
     """
-    figure, (axes,) = _facets([''], 38 * len(rows) + 8)
+    figure, (axes,) = _make_axes([''], 38 * len(rows) + 8)
     axes.set_ylim(len(rows) - 0.65, -0.8)
     axes.set_yticks([])
     axes.xaxis.set_major_formatter('{x:,g}')
     axes.grid(axis='x')
     axes.spines['bottom'].set_visible(False)
-    place: dict[str, Any] = {'va': 'bottom', 'transform': axes.get_yaxis_transform()}
+    text_style: dict[str, Any] = {'va': 'bottom', 'transform': axes.get_yaxis_transform()}
     for position, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        axes.text(0, position - 0.28, row.label, **place)
-        axes.text(1, position - 0.28, end, ha='right', **place)
+        axes.text(0, position - 0.28, row.label, **text_style)
+        axes.text(1, position - 0.28, end, ha='right', **text_style)
     return figure, axes
 
 
-def _facets(
+def _make_axes(
     titles: Sequence[str], height: float, legend_lines: int = 0
 ) -> tuple[Figure, list[Axes]]:
     """A figure with axes of this height in CSS pixels for each title, one below the other, and a
@@ -378,28 +409,32 @@ def _facets(
     """
     size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
     figure = Figure(figsize=size, layout='constrained')
-    every = list(figure.subplots(len(titles), squeeze=False)[:, 0])
-    for axes, title in zip(every, titles, strict=True):
+    all_axes = list(figure.subplots(len(titles), squeeze=False)[:, 0])
+    for axes, title in zip(all_axes, titles, strict=True):
         # A long title must not push the axes together.
         axes.set_title(title).set_in_layout(False)
-    return figure, every
+    return figure, all_axes
 
 
-def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
+def _find_scaling_series(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
     """The series of each work that has results on different numbers of devices: rows by all but
     their shape.
     """
     columns = [name for name in summary.columns if name != SHAPE]
     works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
     for row in summary.shown:
-        setting = tuple(row.traits.get(name, '') for name in columns)
+        setting = tuple(row.properties.get(name, '') for name in columns)
         works.setdefault(row.work, {}).setdefault(setting, []).append(row)
     facets: dict[str, dict[str, list[ReportRow]]] = {}
     for work, series in works.items():
         lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]
-        fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MOST_SERIES]
-        if fastest and len(facets) < _MOST_FACETS:
+        fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MAX_SERIES]
+        if fastest and len(facets) < _MAX_FACETS:
             facets[work] = dict(
-                zip(names_of([rows[0].traits for rows in fastest], columns), fastest, strict=True)
+                zip(
+                    name_settings([rows[0].properties for rows in fastest], columns),
+                    fastest,
+                    strict=True,
+                )
             )
     return facets

@@ -7,31 +7,36 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tf_cnn.compare.differences import format_fact
+from tf_cnn.compare.differences import format_property
 from tf_cnn.compare.intervals import Estimate
 from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
 from tf_cnn.params.table import SPECS
-from tf_cnn.results.advice import mark
-from tf_cnn.results.collection import Collection, SourceFile
-from tf_cnn.results.document import Failure, Result, default_fact, is_of_setting
-from tf_cnn.results.repeats import baselines, limits_that_differ, repeat_key, work_differences
-from tf_cnn.results.tables import abbreviate, format_setting, printable
+from tf_cnn.results.advice import doubt_mark
+from tf_cnn.results.collection import Collection, ResultSource
+from tf_cnn.results.document import Failure, Result, default_setting, is_setting
+from tf_cnn.results.repeats import (
+    baseline_indices,
+    differing_limits,
+    repeat_key,
+    workload_differences,
+)
+from tf_cnn.results.tables import abbreviate, escape_unprintable, format_setting
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
 STANDARD = (MODE, BATCH_SIZE, SHAPE)
 FOLDER = 'folder'
 # Flags whose values stand in the standard columns, or in those of the work.
-_SHOWN_OTHERWISE = frozenset(
+_FLAGS_WITH_COLUMNS = frozenset(
     {'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'}
 )
 # Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
 _GPUS = 'CUDA_VISIBLE_DEVICES'
 # The columns that come first in names of settings, those whose values need no name, and the longest
 # name.
-_FIRST = (FOLDER, 'model', *STANDARD)
-_PLAIN = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
-_CHARACTERS = 48
+_FIRST_COLUMNS = (FOLDER, 'model', *STANDARD)
+_SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
+_MAX_NAME_LENGTH = 48
 # The longest value that a name shows whole; longer than the name of each mode.
 _LONG_VALUE = 24
 # Larger numbers have an exponent.
@@ -53,13 +58,13 @@ class ReportRow:
       label: tells it from other rows, in a few words; see names_of.
     """
 
-    traits: Mapping[str, str]
+    properties: Mapping[str, str]
     work: str
-    place: SourceFile
+    source_file: ResultSource
     runs: tuple[Result, ...]
     reason: str | None
     estimate: Estimate | None = None
-    base: 'ReportRow | None' = None
+    baseline: 'ReportRow | None' = None
     label: str = ''
 
     @property
@@ -88,14 +93,18 @@ class ReportRow:
 
     @property
     def speed_up(self) -> float | None:
-        return self.rate / self.base.rate if self.base else None
+        return self.rate / self.baseline.rate if self.baseline else None
 
     @property
     def verdict(self) -> str | None:
         """What `compare` concludes about this row and its base; None if it is not shown."""
-        if self.base is None:
+        if self.baseline is None:
             return None
-        return 'baseline' if self.base.runs is self.runs else self.ratio_to(self.base).verdict.value
+        return (
+            'baseline'
+            if self.baseline.runs is self.runs
+            else self.ratio_to(self.baseline).verdict.value
+        )
 
     def ratio_to(self, other: 'ReportRow') -> Ratio:
         """Compares this row with another one; both are shown."""
@@ -103,9 +112,9 @@ class ReportRow:
         assert other.estimate
         return compare(other.estimate, self.estimate)
 
-    def has_work_of(self, other: 'ReportRow') -> bool:
+    def has_same_work(self, other: 'ReportRow') -> bool:
         """Whether the rates of both rows, which have runs, may be compared."""
-        return not work_differences(other.runs[0], self.runs[0])
+        return not workload_differences(other.runs[0], self.runs[0])
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,7 @@ class Summary:
     @property
     def modes(self) -> list[str]:
         """The different values of variable_update, in the order of the rows."""
-        return list(dict.fromkeys(row.traits[MODE] for row in self.rows))
+        return list(dict.fromkeys(row.properties[MODE] for row in self.rows))
 
     @property
     def shown(self) -> list[ReportRow]:
@@ -145,140 +154,149 @@ def summarize_collection(collection: Collection) -> Summary:
     for result in collection.results:
         # An incomplete run is a row of its own.
         key = repeat_key(result) if result.is_complete else result.source
-        groups.setdefault((collection.place_of(result).folder, key), []).append(result)
-    limits = limits_that_differ(collection.results)
+        groups.setdefault((collection.source_of(result).folder, key), []).append(result)
+    limits = differing_limits(collection.results)
     rows = []
     for results in groups.values():
-        first, place = results[0], collection.place_of(results[0])
+        first, source_file = results[0], collection.source_of(results[0])
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
         timed = [result for result in results if result.images_per_second > 0]
-        found = estimate(timed) if timed else None
-        work = printable(', '.join(str(value) for value in first.work.values()))
-        traits = {FOLDER: printable(place.folder), **_traits(first, limits)}
-        rows.append(ReportRow(traits, work, place, tuple(results), reason, found))
+        throughput = estimate(timed) if timed else None
+        work = escape_unprintable(', '.join(str(value) for value in first.workload.values()))
+        properties = {
+            FOLDER: escape_unprintable(source_file.folder),
+            **_result_properties(first, limits),
+        }
+        rows.append(ReportRow(properties, work, source_file, tuple(results), reason, throughput))
     for failure in collection.failures:
-        place = collection.place_of(failure)
+        source_file = collection.source_of(failure)
         rows.append(
             ReportRow(
-                {FOLDER: printable(place.folder), **_failure_traits(failure)},
+                {FOLDER: escape_unprintable(source_file.folder), **_failure_properties(failure)},
                 '',
-                place,
+                source_file,
                 (),
                 failure.reason,
             )
         )
-    folders = list(dict.fromkeys(row.place.folder for row in rows))
+    folders = list(dict.fromkeys(row.source_file.folder for row in rows))
 
-    def place_in_table(row: ReportRow) -> tuple[int, int, bool]:
-        position = row.place.position
+    def table_order(row: ReportRow) -> tuple[int, int, bool]:
+        position = row.source_file.position
         return (
-            folders.index(row.place.folder),
+            folders.index(row.source_file.folder),
             len(rows) if position is None else position,
             not row.runs,
         )
 
-    rows.sort(key=place_in_table)
+    rows.sort(key=table_order)
     columns = _columns(rows)
-    labels = names_of([row.traits for row in rows], columns)
+    labels = name_settings([row.properties for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    bases: dict[int, ReportRow] = {}
+    baseline_rows: dict[int, ReportRow] = {}
     for folder in folders:
-        shown = [row for row in rows if row.is_shown and row.place.folder == folder]
-        firsts = baselines([row.runs[0] for row in shown])
-        bases |= {id(row): shown[first] for row, first in zip(shown, firsts, strict=True)}
-    based = [replace(row, base=bases.get(id(row))) for row in rows]
-    return Summary(tuple(based), columns, collection.problems)
+        shown_rows = [row for row in rows if row.is_shown and row.source_file.folder == folder]
+        firsts = baseline_indices([row.runs[0] for row in shown_rows])
+        baseline_rows |= {
+            id(row): shown_rows[first] for row, first in zip(shown_rows, firsts, strict=True)
+        }
+    rows_with_baselines = [replace(row, baseline=baseline_rows.get(id(row))) for row in rows]
+    return Summary(tuple(rows_with_baselines), columns, collection.problems)
 
 
-def answers(rows: Sequence[ReportRow]) -> list[str]:
+def describe_fastest(rows: Sequence[ReportRow]) -> list[str]:
     """Returns what the shown rows of each work say about which is fastest, in a sentence; none for
     a single row.
     """
     works: list[list[ReportRow]] = []
     for row in sorted(rows, key=lambda row: -row.rate):
-        if same_work := next((others for others in works if row.has_work_of(others[0])), None):
+        if same_work := next(
+            (rows_of_work for rows_of_work in works if row.has_same_work(rows_of_work[0])), None
+        ):
             same_work.append(row)
         else:
             works.append([row])
-    return [_answer(same_work) for same_work in works if len(same_work) > 1]
+    return [_describe_fastest_of_work(same_work) for same_work in works if len(same_work) > 1]
 
 
-def _answer(rows: Sequence[ReportRow]) -> str:
+def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
     """Says what `compare` concludes about the first row, which has the highest rate, and the
     others.
 
     It leads only if it is significantly faster than each of them.
     """
-    best, *others = rows
+    best, *other_rows = rows
     by_verdict: dict[Significance, list[ReportRow]] = {}
-    for row in others:
+    for row in other_rows:
         by_verdict.setdefault(best.ratio_to(row).verdict, []).append(row)
     faster_than = by_verdict.pop(Significance.FASTER, [])
     if by_verdict:
         parts = [
-            f'{best.label} with {number(best.rate)} images/sec and '
-            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in compared])}: '
+            f'{best.label} with {format_number(best.rate)} images/sec and '
+            f'{abbreviate([f"{row.label} with {format_number(row.rate)}" for row in compared])}: '
             f'{verdict.value}'
             for verdict, compared in by_verdict.items()
         ]
         if Significance.FEW_RUNS in by_verdict:
             parts.append('three or more runs of each would show which is faster')
-        text, named = '; '.join(parts), [best, *itertools.chain(*by_verdict.values())]
+        text, named_rows = '; '.join(parts), [best, *itertools.chain(*by_verdict.values())]
     else:
         second = faster_than[0]
         times = (
-            f'{number(best.ratio_to(second).value, 3)} times {second.label} with '
-            f'{number(second.rate)}'
+            f'{format_number(best.ratio_to(second).value, 3)} times {second.label} with '
+            f'{format_number(second.rate)}'
         )
-        text, named = (
-            f'{best.label} leads with {number(best.rate)} images/sec, {times}',
+        text, named_rows = (
+            f'{best.label} leads with {format_number(best.rate)} images/sec, {times}',
             [best, second],
         )
-    is_doubtful = Significance.TOO_SHORT not in by_verdict and mark(
-        [run for row in named for run in row.runs]
+    is_doubtful = Significance.TOO_SHORT not in by_verdict and doubt_mark(
+        [run for row in named_rows for run in row.runs]
     )
     return f'{text}{"; some of these runs were disturbed" if is_doubtful else ""}.'
 
 
-def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
+def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
     """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too
     long or not unique.
 
     A name that is too long begins with the shortest values, and a long value with the part that
     differs.
     """
-    candidates = [name for name in _FIRST if name in columns] + [
-        name for name in columns if name not in _FIRST
+    candidates = [name for name in _FIRST_COLUMNS if name in columns] + [
+        name for name in columns if name not in _FIRST_COLUMNS
     ]
-    chosen: list[str] = []
+    name_columns: list[str] = []
     num_groups = 1
     for column in candidates:
-        num_found = len(
-            {tuple(setting.get(name) for name in (*chosen, column)) for setting in settings}
+        num_distinct = len(
+            {tuple(setting.get(name) for name in (*name_columns, column)) for setting in settings}
         )
         # The shape says how large a setting is, also where others would do.
         is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
-        if num_found > num_groups or is_shape:
-            chosen.append(column)
-            num_groups = num_found
-    chosen = chosen or [name for name in candidates if name in _FIRST]
+        if num_distinct > num_groups or is_shape:
+            name_columns.append(column)
+            num_groups = num_distinct
+    name_columns = name_columns or [name for name in candidates if name in _FIRST_COLUMNS]
 
     def join_parts(values: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
         return [
-            ' · '.join(_part(name, row[name]) for name in columns if row.get(name))
+            ' · '.join(_format_part(name, row[name]) for name in columns if row.get(name))
             for row in values
         ]
 
-    names = join_parts(settings, chosen)
-    if len(set(names)) == len(names) and all(0 < len(name) <= _CHARACTERS for name in names):
+    names = join_parts(settings, name_columns)
+    if len(set(names)) == len(names) and all(0 < len(name) <= _MAX_NAME_LENGTH for name in names):
         return names
     short = [
-        {name: _shorten(setting.get(name, ''), name, settings) for name in chosen}
+        {name: _shorten(setting.get(name, ''), name, settings) for name in name_columns}
         for setting in settings
     ]
-    by_length = sorted(chosen, key=lambda name: max(len(_part(name, row[name])) for row in short))
+    by_length = sorted(
+        name_columns, key=lambda name: max(len(_format_part(name, row[name])) for row in short)
+    )
     return [
-        text if len(text) <= _CHARACTERS else f'{text[: _CHARACTERS - 1].rstrip()}…'
+        text if len(text) <= _MAX_NAME_LENGTH else f'{text[: _MAX_NAME_LENGTH - 1].rstrip()}…'
         for text in (
             f'#{position} {name}' for position, name in enumerate(join_parts(short, by_length), 1)
         )
@@ -292,14 +310,16 @@ def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> 
     if len(value) <= _LONG_VALUE:
         return value
     letters = zip(*{setting[column] for setting in settings if setting.get(column)}, strict=False)
-    same = next((index for index, found in enumerate(letters) if len({*found}) > 1), 0)
+    same = next(
+        (index for index, column_letters in enumerate(letters) if len({*column_letters}) > 1), 0
+    )
     end = f'…{value[same:]}' if same else value
     return (
         end if len(end) <= _LONG_VALUE else f'{end[: _LONG_VALUE // 2]}…{end[-_LONG_VALUE // 2 :]}'
     )
 
 
-def number(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A number of at most so many significant digits, with commas at thousands; a dash if
     unknown.
     """
@@ -313,14 +333,14 @@ def number(value: float | None, digits: int = 4) -> str:
     return f'{value:,.{min(decimals, 6)}f}'
 
 
-def percent(share: float | None, digits: int = 2) -> str:
-    return number(None) if share is None else f'{number(100 * share, digits)} %'
+def format_percent(share: float | None, digits: int = 2) -> str:
+    return format_number(None) if share is None else f'{format_number(100 * share, digits)} %'
 
 
-def _part(column: str, value: str) -> str:
+def _format_part(column: str, value: str) -> str:
     return (
         value
-        if column in _PLAIN
+        if column in _SELF_EXPLANATORY
         else f'batch {value}'
         if column == BATCH_SIZE
         else format_setting(column, value)
@@ -334,27 +354,30 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _failure_traits(failure: Failure) -> dict[str, str]:
-    given = {
-        str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()
+def _failure_properties(failure: Failure) -> dict[str, str]:
+    flag_texts = {
+        str(name): str(text).partition('=')[2] or 'true'
+        for name, text in failure.given_flags.items()
     }
-    mode = given.get('variable_update', str(SPECS['variable_update'].default))
-    traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
-    if 'model' in given:
-        traits['model'] = given['model']
-    traits |= {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
-    return {printable(name): printable(text) for name, text in traits.items()}
+    mode = flag_texts.get('variable_update', str(SPECS['variable_update'].default))
+    properties = {MODE: mode, BATCH_SIZE: flag_texts.get('batch_size', ''), SHAPE: failure.shape}
+    if 'model' in flag_texts:
+        properties['model'] = flag_texts['model']
+    properties |= {
+        name: text for name, text in flag_texts.items() if name not in _FLAGS_WITH_COLUMNS
+    }
+    return {escape_unprintable(name): escape_unprintable(text) for name, text in properties.items()}
 
 
-def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
+def _result_properties(result: Result, limits: Iterable[str]) -> dict[str, str]:
     """Returns the traits of a row; limits are the names of those that differ on a machine."""
-    work, versions = result.work, result.machine['versions']
-    traits = {
+    work, versions = result.workload, result.machine['versions']
+    properties = {
         MODE: result.run.variable_update,
         BATCH_SIZE: result.run.batch_size,
         SHAPE: result.shape,
     }
-    traits |= {
+    properties |= {
         'model': result.model.name,
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
         'image size': work['image_size'],
@@ -362,34 +385,34 @@ def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
         'machine': result.machine['hostname'],
         'TensorFlow': versions.get('tensorflow'),
         **{name: version for name, version in versions.items() if name != 'tensorflow'},
-        **{name: format_fact(result.limits.get(name)) for name in sorted(limits)},
+        **{name: format_property(result.limits.get(name)) for name in sorted(limits)},
     }
     # A version that lacks a flag behaves as its default.
-    defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
+    defaults = {name: default_setting(name) for name in SPECS if is_setting(name)}
     settings = {
         name: value
-        for name, value in (defaults | result.facts).items()
-        if name not in _SHOWN_OTHERWISE
+        for name, value in (defaults | result.settings).items()
+        if name not in _FLAGS_WITH_COLUMNS
     }
     environment = dict(result.environment)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
     return {
-        printable(name): printable(_as_text(value))
-        for name, value in (traits | settings | environment).items()
+        escape_unprintable(name): escape_unprintable(_as_text(value))
+        for name, value in (properties | settings | environment).items()
     }
 
 
 def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     with_results = [row for row in rows if row.runs] or rows
-    more = []
+    varying_columns = []
     for name in dict.fromkeys(
-        name for row in with_results for name in row.traits if name not in STANDARD
+        name for row in with_results for name in row.properties if name not in STANDARD
     ):
         # A flag that a failure was not given is unknown, not different.
-        values = {row.traits.get(name) for row in with_results} | {
-            row.traits.get(name) for row in rows
+        values = {row.properties.get(name) for row in with_results} | {
+            row.properties.get(name) for row in rows
         } - {None}
         if len(values) > 1:
-            more.append(name)
-    return (*STANDARD, *more)
+            varying_columns.append(name)
+    return (*STANDARD, *varying_columns)

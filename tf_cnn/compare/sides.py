@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tf_cnn.compare.differences import Facts, format_fact, varying
+from tf_cnn.compare.differences import Properties, find_varying_names, format_property
 from tf_cnn.compare.original_logs import read_log
 from tf_cnn.results.collection import collect, is_folder
-from tf_cnn.results.document import MOST_BYTES, Failure, Result, read_document
-from tf_cnn.results.repeats import as_key, baselines, grouped, limits_that_differ
+from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
+from tf_cnn.results.repeats import baseline_indices, differing_limits, equality_key, group_repeats
 from tf_cnn.results.tables import format_setting
-from tf_cnn.system.errors import UsageError, read_regular
+from tf_cnn.system.errors import UsageError, read_regular_file
 
 # The argument that stands for standard input.
 STDIN = '-'
 # Facts that have a column of their own in tables.
-OTHER_COLUMNS = ('shape',)
+SEPARATE_COLUMNS = ('shape',)
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,26 @@ class Group:
     results: tuple[Result, ...]
 
     @functools.cached_property
-    def facts(self) -> Facts:
-        return self.first.facts
+    def flag_values(self) -> Properties:
+        return self.first.settings
 
     @functools.cached_property
-    def all_facts(self) -> Facts:
+    def properties(self) -> Properties:
         """The shape, the used values of flags, limits, the versions of libraries, and environment
         variables.
         """
-        limits = {name: value and format_fact(value) for name, value in self.first.limits.items()}
+        limits = {
+            name: value and format_property(value) for name, value in self.first.limits.items()
+        }
         versions = self.first.machine.get('versions') or {}
-        return {**limits, **self.facts, **versions, **(self.first.environment or {})}
+        return {**limits, **self.flag_values, **versions, **(self.first.environment or {})}
 
     @property
     def first(self) -> Result:
         return self.results[0]
 
     @property
-    def reason(self) -> str | None:
+    def incomplete_reason(self) -> str | None:
         return next(
             (
                 result.reason or 'it is incomplete'
@@ -61,7 +63,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Unmatched:
+class ExcludedRun:
     """A run that is left out: a failure, an incomplete run without timed steps, or one beside
     complete repeats.
 
@@ -75,30 +77,34 @@ class Unmatched:
     name: str
     shape: str
     reason: str
-    given: Mapping[str, str]
+    flag_texts: Mapping[str, str]
     is_missing: bool
 
 
 @dataclass(frozen=True)
-class Side:
+class RunSet:
     argument: str
     groups: tuple[Group, ...]
-    left_out: tuple[Unmatched, ...] = ()
+    excluded_runs: tuple[ExcludedRun, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
-    def unknown(self) -> list[str]:
+    def unknown_throughputs(self) -> list[str]:
         """A line for each file or run whose throughput is not known, though it may be the slow
         one.
         """
         return [
             *self.problems,
-            *(f'{left.name}: {left.reason}' for left in self.left_out if left.is_missing),
+            *(
+                f'{excluded_run.name}: {excluded_run.reason}'
+                for excluded_run in self.excluded_runs
+                if excluded_run.is_missing
+            ),
         ]
 
 
 @dataclass(frozen=True)
-class Pair:
+class Comparison:
     """A group and its baseline; None if it has none, or is the baseline itself."""
 
     group: Group
@@ -106,7 +112,7 @@ class Pair:
     is_baseline: bool = field(default=False, kw_only=True)
 
 
-def read_side(argument: str) -> Side:
+def read_run_set(argument: str) -> RunSet:
     """Reads a result file, a folder of results, or a log; with STDIN a result or a log from
     standard input.
 
@@ -115,21 +121,25 @@ def read_side(argument: str) -> Side:
     """
     if argument == STDIN:
         argument = 'standard input'
-        found = _read_text(sys.stdin.buffer.read(MOST_BYTES) if sys.stdin else b'', argument)
+        run = _read_text(sys.stdin.buffer.read(MAX_BYTES) if sys.stdin else b'', argument)
     elif is_folder(Path(argument)):
         collection = collect([argument])
-        return side_of(argument, collection.results, collection.failures, collection.problems)
+        return make_run_set(argument, collection.results, collection.failures, collection.problems)
     else:
-        found = _read_file(argument)
-    side = side_of(argument, *(([], [found]) if isinstance(found, Failure) else ([found], [])), ())
-    if not side.groups:
-        raise UsageError(f'{argument}: {side.left_out[0].reason}; give the result of another run')
-    return side
+        run = _read_file(argument)
+    run_set = make_run_set(
+        argument, *(([], [run]) if isinstance(run, Failure) else ([run], [])), ()
+    )
+    if not run_set.groups:
+        raise UsageError(
+            f'{argument}: {run_set.excluded_runs[0].reason}; give the result of another run'
+        )
+    return run_set
 
 
 def _read_file(argument: str) -> Result | Failure:
     try:
-        data = read_regular(Path(argument), MOST_BYTES)
+        data = read_regular_file(Path(argument), MAX_BYTES)
     except OSError as error:
         raise UsageError(
             f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file '
@@ -145,7 +155,9 @@ def _read_text(data: bytes, source: str) -> Result | Failure:
     return read_document(text, source) if text.lstrip().startswith('{') else read_log(text, source)
 
 
-def pairs(sides: Sequence[Side], *, across_work: bool = False) -> list[Pair]:
+def pair_with_baselines(
+    run_sets: Sequence[RunSet], *, across_work: bool = False
+) -> list[Comparison]:
     """Pairs each group with its baseline, which is in the first side; that side's pairs come first.
 
     If the baseline has a single group, all other groups are compared with it. The groups of a
@@ -153,59 +165,64 @@ def pairs(sides: Sequence[Side], *, across_work: bool = False) -> list[Pair]:
     Otherwise a group is compared with the group of the same setting. Flags, versions and variables
     that are constant within each side may differ, since comparing them is the purpose.
     """
-    baseline, *others = sides
+    baseline, *candidates = run_sets
     if not baseline.groups:
-        return [Pair(group) for side in others for group in side.groups]
-    if not others:
-        groups = sorted(baseline.groups, key=lambda group: group.reason is not None)
-        firsts = baselines([group.first for group in groups], across_work=across_work)
-        found = []
+        return [Comparison(group) for side in candidates for group in side.groups]
+    if not candidates:
+        groups = sorted(baseline.groups, key=lambda group: group.incomplete_reason is not None)
+        firsts = baseline_indices([group.first for group in groups], across_workloads=across_work)
+        comparisons = []
         for index in dict.fromkeys(firsts):
-            rest = (group for group, first in zip(groups, firsts, strict=True) if first == index)
-            found += [Pair(groups[index], is_baseline=True)]
-            found += [Pair(group, groups[index]) for group in rest if group is not groups[index]]
-        return found
+            repeats = (group for group, first in zip(groups, firsts, strict=True) if first == index)
+            comparisons += [Comparison(groups[index], is_baseline=True)]
+            comparisons += [
+                Comparison(group, groups[index]) for group in repeats if group is not groups[index]
+            ]
+        return comparisons
     if len(baseline.groups) == 1:
         first = baseline.groups[0]
         return [
-            Pair(first, is_baseline=True),
-            *(Pair(group, first) for side in others for group in side.groups),
+            Comparison(first, is_baseline=True),
+            *(Comparison(group, first) for side in candidates for group in side.groups),
         ]
-    found = [Pair(group, is_baseline=True) for group in baseline.groups]
-    for side in others:
+    comparisons = [Comparison(group, is_baseline=True) for group in baseline.groups]
+    for candidate in candidates:
         names = sorted(
             {
                 name
-                for groups in (baseline.groups, side.groups)
-                for name in varying(_all_facts(groups))
+                for groups in (baseline.groups, candidate.groups)
+                for name in find_varying_names(_properties_of_groups(groups))
             }
         )
         by_setting: dict[str, Group] = {}
         for group in baseline.groups:
-            by_setting.setdefault(_key(group, names), group)
-        found += [Pair(group, by_setting.get(_key(group, names))) for group in side.groups]
-    return found
+            by_setting.setdefault(_setting_key(group, names), group)
+        comparisons += [
+            Comparison(group, by_setting.get(_setting_key(group, names)))
+            for group in candidate.groups
+        ]
+    return comparisons
 
 
-def group_names(sides: Sequence[Side]) -> dict[int, str]:
+def group_names(run_sets: Sequence[RunSet]) -> dict[int, str]:
     """Names each group, by its id(): the argument, unless there is only one, and the facts that
     vary within it.
     """
     names = {}
-    for side in sides:
-        hosts = {group.first.machine.get('hostname') for group in side.groups}
+    for run_set in run_sets:
+        hosts = {group.first.machine.get('hostname') for group in run_set.groups}
         # What differs only between machines is said by their names.
-        of_machines = {name for group in side.groups for name in group.first.limits}
-        of_machines -= limits_that_differ(group.first for group in side.groups)
-        telling = [
+        of_machines = {name for group in run_set.groups for name in group.first.limits}
+        of_machines -= differing_limits(group.first for group in run_set.groups)
+        distinguishing_names = [
             name
-            for name in varying(_all_facts(side.groups))
-            if name not in {*OTHER_COLUMNS, *of_machines}
+            for name in find_varying_names(_properties_of_groups(run_set.groups))
+            if name not in {*SEPARATE_COLUMNS, *of_machines}
         ]
-        for group in side.groups:
-            parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
-            if len(side.groups) > 1:
-                values = {name: group.all_facts.get(name) for name in telling}
+        for group in run_set.groups:
+            parts = [run_set.argument] if len(run_sets) > 1 or len(run_set.groups) == 1 else []
+            if len(run_set.groups) > 1:
+                values = {name: group.properties.get(name) for name in distinguishing_names}
                 flags = [
                     format_setting(name, value)
                     for name, value in values.items()
@@ -217,10 +234,10 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
     return names
 
 
-def side_of(
+def make_run_set(
     argument: str, results: Iterable[Result], failures: Iterable[Failure], problems: Iterable[str]
-) -> Side:
-    left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
+) -> RunSet:
+    excluded_runs = [_make_excluded_run(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for result in results:
         if not result.images_per_second > 0:
@@ -231,33 +248,40 @@ def side_of(
                 else 'no step was timed'
             )
             reason = f'{why}: {result.reason}' if result.reason else why
-            left_out.append(_left_out(argument, result, reason, is_missing=not is_evaluation))
+            excluded_runs.append(
+                _make_excluded_run(argument, result, reason, is_missing=not is_evaluation)
+            )
             continue
         timed.append(result)
     groups = []
-    for repeats in grouped(timed):
+    for repeats in group_repeats(timed):
         complete = [result for result in repeats if result.is_complete]
-        counting = complete or repeats
-        groups.append(Group(argument, tuple(counting)))
-        left_out += [
-            _left_out(argument, result, f'incomplete: {result.reason}')
+        counted_runs = complete or repeats
+        groups.append(Group(argument, tuple(counted_runs)))
+        excluded_runs += [
+            _make_excluded_run(argument, result, f'incomplete: {result.reason}')
             for result in repeats
-            if result not in counting
+            if result not in counted_runs
         ]
-    return Side(argument, tuple(groups), tuple(left_out), tuple(problems))
+    return RunSet(argument, tuple(groups), tuple(excluded_runs), tuple(problems))
 
 
-def _left_out(
+def _make_excluded_run(
     argument: str, run: Result | Failure, reason: str | None = None, *, is_missing: bool = False
-) -> Unmatched:
-    return Unmatched(
-        argument, run.source, run.shape, reason or run.reason or 'unknown', run.given, is_missing
+) -> ExcludedRun:
+    return ExcludedRun(
+        argument,
+        run.source,
+        run.shape,
+        reason or run.reason or 'unknown',
+        run.given_flags,
+        is_missing,
     )
 
 
-def _all_facts(groups: Iterable[Group]) -> list[Facts]:
-    return [group.all_facts for group in groups]
+def _properties_of_groups(groups: Iterable[Group]) -> list[Properties]:
+    return [group.properties for group in groups]
 
 
-def _key(group: Group, names: Iterable[str]) -> str:
-    return as_key({name: group.all_facts.get(name) for name in names})
+def _setting_key(group: Group, names: Iterable[str]) -> str:
+    return equality_key({name: group.properties.get(name) for name in names})

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from tf_cnn.inputs.layout import MOST_PIXELS
-from tf_cnn.system.errors import read_regular
+from tf_cnn.inputs.layout import MAX_PIXELS
+from tf_cnn.system.errors import read_regular_file
 
 # A picture of the most pixels that TensorFlow decodes, without compression.
-_MOST_BYTES = 3 * MOST_PIXELS
+_MAX_BYTES = 3 * MAX_PIXELS
 # EXIF 2.3 (JEITA CP-3451C), section 4.6.4: 1 is upright, 2 to 8 are mirrored or rotated.
 _ORIENTATION_TAG = 0x0112
 
@@ -28,11 +28,11 @@ class EncodedImage:
 
 
 @dataclass(frozen=True)
-class Undecodable:
+class UndecodableImage:
     reason: str
 
 
-def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
+def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImage:
     """Decodes an image file completely, and returns it as an upright JPEG of three channels.
 
     An upright JPEG of three 8-bit channels passes through byte for byte. Everything else is encoded
@@ -42,19 +42,19 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
     # A damaged file must not end the run. PIL raises many types of exception for one, so any
     # becomes the reason.
     try:
-        data = read_regular(path, _MOST_BYTES)
+        data = read_regular_file(path, _MAX_BYTES)
         return _encode(data, jpeg_quality)
     except UnidentifiedImageError:
-        return Undecodable(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
+        return UndecodableImage(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
     except Image.DecompressionBombError:
-        return Undecodable(
-            f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it '
+        return UndecodableImage(
+            f'it has more than {MAX_PIXELS:,} pixels, which TensorFlow cannot decode; make it '
             'smaller'
         )
     except OSError as error:
-        return Undecodable(error.strerror or str(error))
+        return UndecodableImage(error.strerror or str(error))
     except Exception as error:
-        return Undecodable(f'{type(error).__name__}: {error}')
+        return UndecodableImage(f'{type(error).__name__}: {error}')
 
 
 def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
@@ -80,10 +80,10 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
 def _orientation(image: Image.Image) -> int:
     # An image with unreadable metadata is still usable.
     try:
-        found = image.getexif().get(_ORIENTATION_TAG)
+        orientation = image.getexif().get(_ORIENTATION_TAG)
     except Exception:
         return 1
-    return found if isinstance(found, int) and 2 <= found <= 8 else 1
+    return orientation if isinstance(orientation, int) and 2 <= orientation <= 8 else 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -12,18 +12,18 @@ from pathlib import Path
 import msgspec
 
 from tf_cnn.inputs.layout import (
-    FACTS_FILE,
+    DATASET_INFO_FILE,
     LABELS_FILE,
-    SubsetFacts,
-    is_named_by_records,
-    read_facts,
+    SubsetInfo,
+    is_standard_shard_name,
+    read_dataset_info,
     read_labels,
     shard_name,
     subset_of,
 )
-from tf_cnn.system.atomic import clear_own, move_whole, sync
+from tf_cnn.system.atomic import move_atomically, remove_own_files, sync
 from tf_cnn.system.errors import UsageError, plural
-from tf_cnn.system.parallel import signals_delayed
+from tf_cnn.system.parallel import delay_signals
 
 
 def check_output(
@@ -48,21 +48,21 @@ def check_output(
         raise UsageError(
             f'--output={output}: {error.strerror}; write a folder that this user may write to'
         ) from error
-    present = {found for name in names if (found := subset_of(name))}
+    present_subsets = {file_subset for name in names if (file_subset := subset_of(name))}
     if others := [
-        name for name in names if subset_of(name) == subset and not is_named_by_records(name)
+        name for name in names if subset_of(name) == subset and not is_standard_shard_name(name)
     ]:
         raise UsageError(
             f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from '
             'records; move it elsewhere, or write another folder'
         )
-    if subset in present and not overwrite:
+    if subset in present_subsets and not overwrite:
         raise UsageError(
             f'--output={output}: it already has {subset} shards; add --overwrite to replace them, '
             'or write another folder'
         )
     old_labels = read_labels(output_dir)
-    others = sorted(present - {subset})
+    others = sorted(present_subsets - {subset})
     if old_labels in (None, labels) or (overwrite and not others):
         return
     assert old_labels is not None
@@ -111,7 +111,7 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
                 'processes write to it'
             )
         try:
-            leftovers = clear_own(folder, _is_unfinished)
+            leftovers = remove_own_files(folder, _is_unfinished)
         except OSError as error:
             raise UsageError(f'--output={output}: {error}, or write another folder') from error
         if leftovers:
@@ -122,18 +122,22 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         try:
             yield folder
         finally:
-            clear_own(folder, _is_unfinished)
+            remove_own_files(folder, _is_unfinished)
             folder.rmdir()
     finally:
         os.close(lock)
 
 
 def _is_unfinished(name: str) -> bool:
-    return name.isdecimal() or name in (LABELS_FILE, FACTS_FILE)
+    return name.isdecimal() or name in (LABELS_FILE, DATASET_INFO_FILE)
 
 
 def publish_shards(
-    unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str
+    unfinished: list[Path],
+    labels: tuple[str, ...],
+    subset_info: SubsetInfo,
+    output: Path,
+    subset: str,
 ) -> None:
     """Moves finished shards to their final names.
 
@@ -141,28 +145,34 @@ def publish_shards(
     mixed. labels.txt and dataset.json are replaced too; dataset.json keeps the facts about the
     shards of other subsets.
     """
-    new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
-    new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
-    known = {**_facts_of_others(output, subset), subset: facts}
-    new_facts.write_bytes(
-        msgspec.json.format(msgspec.json.encode(known, order='deterministic')) + b'\n'
+    new_labels, new_info = (
+        unfinished[0].parent / name for name in (LABELS_FILE, DATASET_INFO_FILE)
     )
-    with signals_delayed():
+    new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
+    info_by_subset = {**_info_of_other_subsets(output, subset), subset: subset_info}
+    new_info.write_bytes(
+        msgspec.json.format(msgspec.json.encode(info_by_subset, order='deterministic')) + b'\n'
+    )
+    with delay_signals():
         for entry in list(output.iterdir()):
-            if subset_of(entry.name) == subset and is_named_by_records(entry.name):
+            if subset_of(entry.name) == subset and is_standard_shard_name(entry.name):
                 entry.unlink()
-        move_whole(new_labels, output / LABELS_FILE)
-        move_whole(new_facts, output / FACTS_FILE)
+        move_atomically(new_labels, output / LABELS_FILE)
+        move_atomically(new_info, output / DATASET_INFO_FILE)
         for index, path in enumerate(unfinished):
             path.replace(output / shard_name(subset, index, len(unfinished)))
         sync(output)
 
 
-def _facts_of_others(output: Path, subset: str) -> dict[str, SubsetFacts]:
+def _info_of_other_subsets(output: Path, subset: str) -> dict[str, SubsetInfo]:
     try:
-        known = read_facts(str(output))
+        info_by_subset = read_dataset_info(str(output))
     except UsageError:
         # dataset.json is about to be replaced; shards without facts are counted when they are used.
         return {}
-    there = {subset_of(entry.name) for entry in output.iterdir()}
-    return {other: facts for other, facts in known.items() if other != subset and other in there}
+    present_subsets = {subset_of(entry.name) for entry in output.iterdir()}
+    return {
+        other: info
+        for other, info in info_by_subset.items()
+        if other != subset and other in present_subsets
+    }

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.convert.images import EncodedImage, Undecodable, encode_image
+from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
 from tf_cnn.convert.output import publish_shards, unfinished_folder
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.inputs.framing import FRAME_BYTES
-from tf_cnn.inputs.layout import ImageFolder, SourceImage, SubsetFacts
+from tf_cnn.inputs.layout import ImageFolder, SourceImage, SubsetInfo
 from tf_cnn.system.atomic import sync
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.parallel import ordered_map, process_pool
@@ -39,7 +39,7 @@ class WriteOptions:
 
 
 @dataclass
-class Written:
+class WriteSummary:
     """The images written and left out, the bytes of the shards, and the distinct (height, width) in
     pixels.
     """
@@ -55,12 +55,12 @@ class Written:
     def num_records(self) -> int:
         return self.num_passed_through + self.num_reencoded
 
-    def facts(self, num_shards: int) -> SubsetFacts:
+    def subset_info(self, num_shards: int) -> SubsetInfo:
         height, width = next(iter(self.sizes)) if len(self.sizes) == 1 else (None, None)
-        return SubsetFacts(images=self.num_records, shards=num_shards, height=height, width=width)
+        return SubsetInfo(images=self.num_records, shards=num_shards, height=height, width=width)
 
 
-def _example(
+def _serialize_example(
     tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int
 ) -> bytes:
     """Returns a serialized tf.train.Example with the features of ImageNet's TFRecords."""
@@ -91,9 +91,9 @@ def write_shards(
     folder: ImageFolder,
     labels: tuple[str, ...],
     options: WriteOptions,
-    count: Callable[[], None],
+    count_image: Callable[[], None],
     report: Callable[[str], None],
-) -> Written:
+) -> WriteSummary:
     """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by
     options.seed.
 
@@ -105,10 +105,10 @@ def write_shards(
     random.Random(options.seed).shuffle(order)
     num_processes = min(options.num_processes, len(order))
     encode = functools.partial(encode_image, jpeg_quality=options.jpeg_quality)
-    written = Written()
+    summary = WriteSummary()
     try:
         with (
-            unfinished_folder(Path(options.output), options.subset, report) as staging,
+            unfinished_folder(Path(options.output), options.subset, report) as temporary_folder,
             process_pool(num_processes) as pool,
         ):
             paths = (os.path.join(folder.root, image.path) for image in order)
@@ -117,20 +117,22 @@ def write_shards(
             import_tensorflow()
             import tensorflow.compat.v1 as tf
 
-            unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
+            unfinished = [temporary_folder / f'{shard:05d}' for shard in range(options.num_shards)]
             for shard, path in enumerate(unfinished):
                 begin, end = (
                     len(order) * edge // options.num_shards for edge in (shard, shard + 1)
                 )
-                records_before = written.num_records
+                records_before = summary.num_records
                 try:
-                    chosen = itertools.islice(images, end - begin)
-                    _write_shard(tf, path, chosen, folder, options, written, count, report)
+                    shard_images = itertools.islice(images, end - begin)
+                    _write_shard(
+                        tf, path, shard_images, folder, options, summary, count_image, report
+                    )
                 except tf.errors.OpError as error:
                     raise RunError(
                         f'--output={options.output}: shard {shard} was not written: {error.message}'
                     ) from error
-                if written.num_records == records_before:
+                if summary.num_records == records_before:
                     raise RunError(
                         f'--input={folder.root}: no image of shard {shard} could be decoded, and '
                         'a shard cannot be empty; nothing was written; write fewer --shards'
@@ -138,7 +140,7 @@ def write_shards(
             publish_shards(
                 unfinished,
                 labels,
-                written.facts(options.num_shards),
+                summary.subset_info(options.num_shards),
                 Path(options.output),
                 options.subset,
             )
@@ -149,40 +151,42 @@ def write_shards(
         ) from error
     except OSError as error:
         raise RunError(f'--output={options.output}: {error}') from error
-    return written
+    return summary
 
 
 def _write_shard(
     tf: Any,
     path: Path,
-    images: Iterable[tuple[SourceImage, EncodedImage | Undecodable]],
+    images: Iterable[tuple[SourceImage, EncodedImage | UndecodableImage]],
     folder: ImageFolder,
     options: WriteOptions,
-    written: Written,
-    count: Callable[[], None],
+    summary: WriteSummary,
+    count_image: Callable[[], None],
     report: Callable[[str], None],
 ) -> None:
     num_bytes = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, encoded in images:
-            count()
-            if isinstance(encoded, Undecodable):
-                written.num_left_out += 1
+            count_image()
+            if isinstance(encoded, UndecodableImage):
+                summary.num_left_out += 1
                 report(f'left out {image.path}: {encoded.reason}')
                 continue
             label = image.class_index + options.first_label
-            example = _example(tf, image, encoded, folder.classes[image.class_index], label)
+            example = _serialize_example(
+                tf, image, encoded, folder.classes[image.class_index], label
+            )
             writer.write(example)
             num_bytes += len(example) + FRAME_BYTES
-            written.records_of_class[image.class_index] += 1
-            written.sizes.add((encoded.height, encoded.width))
-            written.num_passed_through += encoded.passed_through
-            written.num_reencoded += not encoded.passed_through
+            summary.records_of_class[image.class_index] += 1
+            summary.sizes.add((encoded.height, encoded.width))
+            summary.num_passed_through += encoded.passed_through
+            summary.num_reencoded += not encoded.passed_through
     sync(path)
     # On a full disk the calls above may have raised no error, so check before reporting success.
-    if (found := path.stat().st_size) != num_bytes:
+    if (disk_bytes := path.stat().st_size) != num_bytes:
         raise RunError(
-            f'--output={options.output}: a shard has {found:,} bytes on the disk instead of '
+            f'--output={options.output}: a shard has {disk_bytes:,} bytes on the disk instead of '
             f'{num_bytes:,}; make room for it, and check the disk'
         )
-    written.num_bytes += num_bytes
+    summary.num_bytes += num_bytes

@@ -11,17 +11,23 @@ from typing import Any
 from msgspec import Struct
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
-from tf_cnn.machine.gpus import VISIBLE, gpu_facts, gpus_on_bus, has_nvidia_gpu, visible
+from tf_cnn.machine.gpus import (
+    VISIBLE_VARIABLE,
+    describe_gpus,
+    gpus_on_bus,
+    has_nvidia_gpu,
+    visible_indices,
+)
 from tf_cnn.machine.missing_gpu import (
     OPTIONAL,
-    ask_driver,
     check_libraries,
     describe_driver_fault,
     describe_missing,
     explain_missing_gpu,
+    query_driver,
 )
-from tf_cnn.machine.tensorflow_build import runs_on, tensorflow_build
-from tf_cnn.system.errors import plural, to_install
+from tf_cnn.machine.tensorflow_build import supports_gpu, tensorflow_build
+from tf_cnn.system.errors import install_command, plural
 from tf_cnn.system.kernel_files import ROOT
 
 # WARNING: runs work, but slower than they could. WRONG: some runs fail, or compute something wrong.
@@ -30,9 +36,9 @@ OK, WARNING, WRONG, SKIPPED = 'ok', 'warning', 'wrong', 'skipped'
 _GIBIBYTE = 2**30
 # TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as
 # many as the largest GPU has (GetMinGPUMultiprocessorCount in gpu_device.cc).
-_FEWEST_MULTIPROCESSORS = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
+_MIN_MULTIPROCESSORS_VARIABLE = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 _GUIDE = 'see docs/gpu.md'
-_SIZE = 256
+_MATRIX_SIZE = 256
 
 
 class Finding(Struct, frozen=True):
@@ -50,32 +56,34 @@ class Finding(Struct, frozen=True):
 # ---- the GPUs ------------------------------------------------------------------------------------
 
 
-def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
+def check_driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
     if not has_nvidia_gpu({}, root):
         if not (on_bus := gpus_on_bus(root)):
             return Finding(SKIPPED, 'this machine has no GPU of NVIDIA')
         advice = (
             f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
         )
-        shown = f'{plural(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
-        return Finding(WRONG, shown, advice)
+        summary = f'{plural(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
+        return Finding(WRONG, summary, advice)
     if not has_nvidia_gpu(environ, root):
-        return Finding(SKIPPED, f'{VISIBLE} hides the GPUs')
-    found, build, (gpus, _) = ask_driver(environ), tensorflow_build(), gpu_facts()
-    figures = {'driver': vars(found), 'gpus': gpus}
-    if build and (fault := describe_driver_fault(found, build)):
+        return Finding(SKIPPED, f'{VISIBLE_VARIABLE} hides the GPUs')
+    nvidia_driver, build, (gpus, _) = query_driver(environ), tensorflow_build(), describe_gpus()
+    figures = {'driver': vars(nvidia_driver), 'gpus': gpus}
+    if build and (fault := describe_driver_fault(nvidia_driver, build)):
         return Finding(WRONG, fault, _GUIDE, figures)
     if not gpus:
-        advice = f'nvidia-smi may say why; without nvidia-ml-py: {to_install("nvidia-ml-py")}'
+        advice = f'nvidia-smi may say why; without nvidia-ml-py: {install_command("nvidia-ml-py")}'
         return Finding(WARNING, 'the driver names no GPUs', advice, figures)
-    cuda = '.'.join(map(str, found.cuda_version or ())) or 'of unknown version'
-    return Finding(OK, f'driver {found.version} for CUDA {cuda}; {list_gpus(gpus)}', None, figures)
+    cuda = '.'.join(map(str, nvidia_driver.cuda_version or ())) or 'of unknown version'
+    return Finding(
+        OK, f'driver {nvidia_driver.version} for CUDA {cuda}; {list_gpus(gpus)}', None, figures
+    )
 
 
-def libraries() -> Finding:
+def check_cuda_libraries() -> Finding:
     if not has_nvidia_gpu():
         return Finding(SKIPPED, 'no GPU of NVIDIA')
-    errors, install = check_libraries(), to_install('tensorflow[and-cuda]')
+    errors, install = check_libraries(), install_command('tensorflow[and-cuda]')
     if not errors:
         return Finding(WRONG, 'the installed TensorFlow is built without CUDA', f'write {install}')
     if missing := describe_missing(errors):
@@ -87,23 +95,25 @@ def libraries() -> Finding:
     return Finding(OK, f'all {len(errors)} can be opened', None, errors)
 
 
-def architecture() -> Finding:
+def check_architectures() -> Finding:
     """Checks that TensorFlow has machine code for every GPU that CUDA_VISIBLE_DEVICES shows."""
     if not has_nvidia_gpu():
         return Finding(SKIPPED, 'no GPU of NVIDIA')
-    capabilities, build = ask_driver().capabilities, tensorflow_build()
+    capabilities, build = query_driver().capabilities, tensorflow_build()
     architectures = build.architectures if build else ()
     if not capabilities or not architectures:
         return Finding(SKIPPED, 'the driver names no GPUs, or TensorFlow is built without CUDA')
-    has = {capability: runs_on(capability, architectures) for capability in capabilities}
+    has = {capability: supports_gpu(capability, architectures) for capability in capabilities}
     figures = {'architectures': architectures, 'capabilities': capabilities}
-    shown = f'TensorFlow has kernels for {", ".join(architectures)}'
+    summary = f'TensorFlow has kernels for {", ".join(architectures)}'
     if lacking := [capability for capability, code in has.items() if code is False]:
-        shown += f', and ignores GPUs of compute capability {", ".join(lacking)}'
-        advice = f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE}'
-        return Finding(WRONG, shown, advice, figures)
+        summary += f', and ignores GPUs of compute capability {", ".join(lacking)}'
+        advice = (
+            f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE_VARIABLE}'
+        )
+        return Finding(WRONG, summary, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
-        shown += (
+        summary += (
             f'; for compute capability {", ".join(compiled)} the driver compiles kernels at first '
             'use'
         )
@@ -111,25 +121,25 @@ def architecture() -> Finding:
             'the first run may take up to half an hour to start; set '
             'CUDA_CACHE_MAXSIZE=4294967296, so that later '
         )
-        return Finding(WARNING, shown, f'{advice}ones find all of them compiled', figures)
-    return Finding(OK, f'{shown}; the GPUs have {", ".join(has)}', None, figures)
+        return Finding(WARNING, summary, f'{advice}ones find all of them compiled', figures)
+    return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
 
 
 def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     """Returns text such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
-    shown = []
+    descriptions = []
     for gpu in gpus:
         size = f', {gpu["memory_bytes"] / _GIBIBYTE:.1f} GiB' if gpu['memory_bytes'] else ''
-        shown.append(
+        descriptions.append(
             f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{size})'
         )
-    return ', '.join(f'{shown.count(text)} x {text}' for text in dict.fromkeys(shown))
+    return ', '.join(f'{descriptions.count(text)} x {text}' for text in dict.fromkeys(descriptions))
 
 
 # ---- TensorFlow ----------------------------------------------------------------------------------
 
 
-def devices() -> Finding:
+def check_devices() -> Finding:
     """Checks that TensorFlow can be imported, sees all GPUs that the driver shows it, and computes
     on each device.
     """
@@ -141,66 +151,72 @@ def devices() -> Finding:
         traceback.print_exc()
         lines = str(error).strip().splitlines() or ['no message']
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == 'tensorflow'
-        install = to_install('tensorflow', again=not is_missing)
+        install = install_command('tensorflow', again=not is_missing)
         return Finding(
             WRONG,
             f'TensorFlow cannot be imported: {type(error).__name__}: {lines[0]}',
             f'write {install}',
         )
-    found = tf.config.list_physical_devices('GPU')
-    details = [tf.config.experimental.get_device_details(device) for device in found]
+    gpus = tf.config.list_physical_devices('GPU')
+    details = [tf.config.experimental.get_device_details(device) for device in gpus]
     figures = {
         'tensorflow': tf.__version__,
         'build': dict(tf.sysconfig.get_build_info()),
         'gpus': details,
     }
-    uuids = [gpu['uuid'] or '' for gpu in gpu_facts()[0]] if has_nvidia_gpu() else []
-    expected = max(len(visible(uuids, os.environ)), int(has_nvidia_gpu()))
-    if expected and not found:
+    uuids = [gpu['uuid'] or '' for gpu in describe_gpus()[0]] if has_nvidia_gpu() else []
+    expected = max(len(visible_indices(uuids, os.environ)), int(has_nvidia_gpu()))
+    if expected and not gpus:
         why = explain_missing_gpu()
         return Finding(WRONG, f'TensorFlow {tf.__version__} sees no GPU: {why}', _GUIDE, figures)
-    names = ['/cpu:0', *(f'/gpu:{index}' for index in range(len(found)))]
+    names = ['/cpu:0', *(f'/gpu:{index}' for index in range(len(gpus)))]
     for name in names:
-        _multiply(tf, name)
-    return compare_counts(
-        f'TensorFlow {tf.__version__} computes on {", ".join(names)}', len(found), expected, figures
+        _check_matmul(tf, name)
+    return compare_gpu_counts(
+        f'TensorFlow {tf.__version__} computes on {", ".join(names)}', len(gpus), expected, figures
     )
 
 
-def compare_counts(shown: str, num_gpus: int, expected: int, figures: Mapping[str, Any]) -> Finding:
+def compare_gpu_counts(
+    summary: str, num_gpus: int, expected: int, figures: Mapping[str, Any]
+) -> Finding:
     """Returns the finding on a TensorFlow that computes on num_gpus; the driver shows it the
     expected number.
     """
     if num_gpus >= expected:
-        return Finding(OK, shown, None, figures)
+        return Finding(OK, summary, None, figures)
     return Finding(
         WARNING,
-        f'{shown}, and ignores {expected - num_gpus} of {plural(expected, "GPU")}',
-        f'if these have few multiprocessors, set {_FEWEST_MULTIPROCESSORS}=1 to use them, or '
-        f'{VISIBLE} to hide them; '
+        f'{summary}, and ignores {expected - num_gpus} of {plural(expected, "GPU")}',
+        f'if these have few multiprocessors, set {_MIN_MULTIPROCESSORS_VARIABLE}=1 to use them, or '
+        f'{VISIBLE_VARIABLE} to hide them; '
         "else see gpu/architecture, and TensorFlow's own lines below",
         figures,
     )
 
 
-def _multiply(tf: Any, device: str) -> None:
+def _check_matmul(tf: Any, device: str) -> None:
     """Multiplies a matrix of ones with itself on a device; raises ArithmeticError if the product is
     wrong.
     """
     with tf.Graph().as_default(), tf.device(device):
-        ones = tf.fill([_SIZE, _SIZE], tf.placeholder_with_default(1.0, []))
+        ones = tf.fill([_MATRIX_SIZE, _MATRIX_SIZE], tf.placeholder_with_default(1.0, []))
         product = tf.matmul(ones, ones)
     config = tf.ConfigProto(allow_soft_placement=False)
     config.gpu_options.allow_growth = True
     with tf.Session(graph=product.graph, config=config) as session:
         values = session.run(product)
-    if not (values == _SIZE).all():
+    if not (values == _MATRIX_SIZE).all():
         raise ArithmeticError(
-            f'the product of matrices on {device} is {values.min()} to {values.max()}, not {_SIZE}'
+            f'the product of matrices on {device} is {values.min()} to {values.max()}, not {_MATRIX_SIZE}'
         )
 
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
-    'gpu': {'driver': driver, 'libraries': libraries, 'architecture': architecture},
-    'tensorflow': {'devices': devices},
+    'gpu': {
+        'driver': check_driver,
+        'libraries': check_cuda_libraries,
+        'architecture': check_architectures,
+    },
+    'tensorflow': {'devices': check_devices},
 }

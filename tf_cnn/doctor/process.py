@@ -53,16 +53,16 @@ def main() -> None:
     with Path(path).open('w', encoding='utf-8') as file:
         print(json.dumps(list(checks)), file=file, flush=True)
         for name, run in checks.items():
-            finding = msgspec.structs.replace(_examine(run), name=name)
+            finding = msgspec.structs.replace(_run_check(run), name=name)
             print(msgspec.json.encode(finding, enc_hook=str).decode(), file=file, flush=True)
 
 
-def _examine(run: 'Callable[[], Finding]') -> 'Finding':
+def _run_check(check: 'Callable[[], Finding]') -> 'Finding':
     from tf_cnn.doctor.checks import WRONG, Finding
     from tf_cnn.system.errors import BenchmarkError
 
     try:
-        return run()
+        return check()
     except BenchmarkError as error:
         return Finding(WRONG, str(error))
     except Exception as error:

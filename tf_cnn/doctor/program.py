@@ -23,8 +23,8 @@ from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, uses_onednn
 from tf_cnn.managers.all_reduce import Algorithm, make_algorithm
 from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, NCCL_TRANSFER_DTYPES, parse_spec
-from tf_cnn.managers.collective import by_collective
-from tf_cnn.managers.modes import MODES, Place
+from tf_cnn.managers.collective import collective_algorithm
+from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.params import make_params
 from tf_cnn.sweep.runner import PROGRAM
 from tf_cnn.system.documents import read_json
@@ -38,10 +38,10 @@ def _num_gpus() -> int:
 
 # ---- placement -----------------------------------------------------------------------------------
 
-_NUM_SHOWN = 6
+_MAX_LISTED_OPS = 6
 
 
-def placement(flags: Mapping[str, Any]) -> Finding:
+def check_placement(flags: Mapping[str, Any]) -> Finding:
     """Trains two steps, and compares the devices in the graph as built with those in the graph that
     ran.
 
@@ -64,69 +64,71 @@ def placement(flags: Mapping[str, Any]) -> Finding:
         BenchmarkCNN(
             make_params(**params, graph_file=graph_file, partitioned_graph_file_prefix=prefix)
         ).run()
-        built = tf.GraphDef.FromString(Path(graph_file).read_bytes())
-        parts = [
+        built_graph = tf.GraphDef.FromString(Path(graph_file).read_bytes())
+        partitions = [
             text_format.Parse(path.read_text(), tf.GraphDef())
             for path in sorted(Path(folder).glob('part*'))
         ]
-    ran = [node for part in parts for node in part.node]
-    moved = list_moved(built.node, ran)
-    counts = Counter(_kind(node.device) for node in ran)
-    figures = {'ops_by_device': dict(counts), 'moved': moved, 'flags': params}
-    if moved:
-        found = (
-            f'{plural(len(moved), "op")} did not run where the graph asks for: '
-            f'{"; ".join(moved[:_NUM_SHOWN])}'
+    executed_nodes = [node for partition in partitions for node in partition.node]
+    misplaced_ops = list_misplaced_ops(built_graph.node, executed_nodes)
+    counts = Counter(_device_name(node.device) for node in executed_nodes)
+    figures = {'ops_by_device': dict(counts), 'moved': misplaced_ops, 'flags': params}
+    if misplaced_ops:
+        summary = (
+            f'{plural(len(misplaced_ops), "op")} did not run where the graph asks for: '
+            f'{"; ".join(misplaced_ops[:_MAX_LISTED_OPS])}'
         )
         advice = 'TensorFlow has no kernel for them there, which makes steps slow: report it'
-        return Finding(WRONG, found, advice, figures)
+        return Finding(WRONG, summary, advice, figures)
     listed = ', '.join(f'{number} on {device}' for device, number in sorted(counts.items()))
     return Finding(OK, f'every op ran where the graph asks for: {listed}', None, figures)
 
 
-def list_moved(built: Iterable[Any], ran: Iterable[Any]) -> list[str]:
+def list_misplaced_ops(built_nodes: Iterable[Any], executed_nodes: Iterable[Any]) -> list[str]:
     """Returns the ops of floating numbers that ran on another device than the graph names, with
     both devices.
 
     Ops of whole numbers and text alone take hardly any time.
     """
-    devices = {node.name: node.device for node in built}
+    devices = {node.name: node.device for node in built_nodes}
     return [
-        f'{node.op} {node.name} on {_kind(node.device)} instead of {_kind(devices[node.name])}'
-        for node in ran
+        f'{node.op} {node.name} on {_device_name(node.device)} instead of {_device_name(devices[node.name])}'
+        for node in executed_nodes
         if devices.get(node.name)
-        and _kind(devices[node.name]) != _kind(node.device)
+        and _device_name(devices[node.name]) != _device_name(node.device)
         and any(tf.as_dtype(value.type).is_floating for value in node.attr.values() if value.type)
     ]
 
 
-def _kind(device: str) -> str:
+def _device_name(device: str) -> str:
     """Returns 'GPU:0' for '/job:localhost/replica:0/task:0/device:GPU:0' and for '/gpu:0'."""
     spec = tf.DeviceSpec.from_string(device)
     return f'{spec.device_type or "any device"}:{spec.device_index or 0}'
 
 
-def _settings() -> dict[str, dict[str, Any]]:
+def _placement_flags() -> dict[str, dict[str, Any]]:
     """Returns the flags of each check of placement: every mode in one process, and what changes its
     ops.
     """
-    alone = [mode for mode in MODES.values() if mode.runs(Place.ALONE)]
-    found: dict[str, dict[str, Any]] = {mode.name: {'variable_update': mode.name} for mode in alone}
-    found |= {precision: {'precision': precision} for precision in ('fp16', 'bf16')}
-    found['bf16_variables'] = {'precision': 'bf16', 'fp16_vars': True}
-    for mode in alone:
+    single_process_modes = [mode for mode in MODES.values() if mode.runs_in(Topology.LOCAL)]
+    flags_by_check: dict[str, dict[str, Any]] = {
+        mode.name: {'variable_update': mode.name} for mode in single_process_modes
+    }
+    flags_by_check |= {precision: {'precision': precision} for precision in ('fp16', 'bf16')}
+    flags_by_check['bf16_variables'] = {'precision': 'bf16', 'fp16_vars': True}
+    for mode in single_process_modes:
         if mode.takes_all_reduce_spec:
-            found |= {
+            flags_by_check |= {
                 spec: {'variable_update': mode.name, 'all_reduce_spec': spec}
                 for spec in ('xring', 'nccl')
             }
         if mode.can_stage:
-            found['staged'] = {
+            flags_by_check['staged'] = {
                 'variable_update': mode.name,
                 'local_parameter_device': 'cpu',
                 'staged_vars': True,
             }
-    return found
+    return flags_by_check
 
 
 # ---- sums ----------------------------------------------------------------------------------------
@@ -142,30 +144,32 @@ _NUM_RUNS = 3
 _LARGEST_FACTOR = 4
 
 
-def exact_sums(algorithm: str, precision: str) -> Finding:
+def check_sums(algorithm: str, precision: str) -> Finding:
     """Compares sums of whole numbers over 2, 3 ... GPUs or virtual CPUs; by an --all_reduce_spec,
     or COLLECTIVE.
     """
     dtype, num_gpus = _DTYPES[precision], _num_gpus()
-    by_nccl = algorithm == 'nccl' or (algorithm == COLLECTIVE and num_gpus > 1)
+    uses_nccl = algorithm == 'nccl' or (algorithm == COLLECTIVE and num_gpus > 1)
     if algorithm == 'nccl' and num_gpus < 2:
         return Finding(SKIPPED, 'fewer than two GPUs')
-    if by_nccl and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
+    if uses_nccl and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
         return Finding(
             SKIPPED, f'NCCL sums no {dtype} in TensorFlow; a run sums such gradients in float32'
         )
     kind, numbers = ('gpu', range(2, num_gpus + 1)) if num_gpus > 1 else ('cpu', _VIRTUAL_CPUS)
     for number in numbers:
         towers = [f'/{kind}:{index}' for index in range(number)]
-        if faults := list_faults(towers, algorithm_over(towers, algorithm), tf.as_dtype(dtype)):
-            shown = f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}'
+        if faults := list_wrong_sums(
+            towers, algorithm_for_towers(towers, algorithm), tf.as_dtype(dtype)
+        ):
+            summary = f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}'
             advice = 'train with another --all_reduce_spec, and report it: gradients would be wrong'
-            return Finding(WRONG, shown, advice, {'faults': faults})
+            return Finding(WRONG, summary, advice, {'faults': faults})
     listed = ', '.join(map(str, numbers))
     return Finding(OK, f'exact over {listed} {"GPUs" if kind == "gpu" else "virtual CPUs"}')
 
 
-def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> list[str]:
+def list_wrong_sums(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> list[str]:
     """Returns the faults of the sums over these towers, a line for each tensor on each tower."""
     with tf.Graph().as_default() as graph:
         sums = []
@@ -173,15 +177,17 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
             tensors = []
             for tower, device in enumerate(towers):
                 with tf.device(device):
-                    tensors.append(tf.constant(_values(size, tower), dtype) * tf.ones([], dtype))
+                    tensors.append(
+                        tf.constant(_tower_values(size, tower), dtype) * tf.ones([], dtype)
+                    )
             sums.append([tf.cast(total, tf.float32) for total in reduce(tensors, index)])
     config = tf.ConfigProto(allow_soft_placement=False)
     config.gpu_options.allow_growth = True
     if 'cpu' in towers[0]:
         config.device_count['CPU'] = len(towers)
-    found: dict[str, None] = {}
+    faults: dict[str, None] = {}
     expected = [
-        np.sum([_values(size, tower) for tower in range(len(towers))], 0) for size in _SIZES
+        np.sum([_tower_values(size, tower) for tower in range(len(towers))], 0) for size in _SIZES
     ]
     with tf.Session(graph=graph, config=config) as session:
         for _ in range(_NUM_RUNS):
@@ -192,27 +198,27 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
                     differing = np.flatnonzero(total != right)
                     if len(differing):
                         first = f'{total[differing[0]]:g} for {right[differing[0]]:g}'
-                        found[
+                        faults[
                             f'{len(differing)} of {len(right)} sums are wrong on {device}, such '
                             f'as {first}'
                         ] = None
-    return list(found)
+    return list(faults)
 
 
-def _values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _tower_values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Returns float32 [size]: whole numbers from -4 to 4, which differ between towers and between
     neighbours.
     """
     return ((np.arange(size) % 3 - 1) * (tower % _LARGEST_FACTOR + 1)).astype(np.float32)
 
 
-def algorithm_over(towers: Sequence[str], name: str) -> Algorithm:
+def algorithm_for_towers(towers: Sequence[str], name: str) -> Algorithm:
     """Returns the algorithm of that name, or that of workers that sum by collective ops.
 
     On CPUs TensorFlow replaces NCCL by its ring, with the same order of the sums.
     """
     if name == COLLECTIVE:
-        return by_collective(towers, 1, None, on_towers=True)
+        return collective_algorithm(towers, 1, None, nccl_over_towers=True)
     return make_algorithm(parse_spec(name), towers, HOST_DEVICE)
 
 
@@ -220,33 +226,36 @@ def algorithm_over(towers: Sequence[str], name: str) -> Algorithm:
 
 # A few steps of a small network, whose losses differ only by rounding. More steps or a larger
 # learning rate would amplify the differences.
-_FEW_STEPS = (
+_TRAINING_FLAGS = (
     *('--model=resnet20', '--batch_size=16', '--init_learning_rate=0.01'),
     *('--num_batches=3', '--num_warmup_batches=1'),
 )
 _TOLERANCE = 2e-3
 
 
-def two_processes() -> Finding:
+def check_two_processes() -> Finding:
     """Checks that two processes with one device each train exactly as one process does on the same
     images.
     """
     device = 'gpu' if _num_gpus() > 1 else 'cpu'
     mode = next(mode for mode in MODES.values() if mode.is_for_peers)
-    flags = [*_FEW_STEPS, f'--device={device}', *(('--notf32',) if device == 'gpu' else ())]
-    (alone,) = losses(*flags)
-    two = (
+    flags = [*_TRAINING_FLAGS, f'--device={device}', *(('--notf32',) if device == 'gpu' else ())]
+    (single_process_losses,) = measure_losses(*flags)
+    cluster_command = (
         'cluster',
         '--workers=2',
         '--',
         f'--variable_update={mode.name}',
         '--nodistinct_worker_data',
     )
-    return compare_losses(device, alone, *losses(*two, *flags))
+    return compare_losses(device, single_process_losses, *measure_losses(*cluster_command, *flags))
 
 
 def compare_losses(
-    device: str, alone: Sequence[float], first: Sequence[float], second: Sequence[float]
+    device: str,
+    single_process_losses: Sequence[float],
+    first: Sequence[float],
+    second: Sequence[float],
 ) -> Finding:
     """Compares the losses of two processes, with one device each, to those of a process that trains
     alone.
@@ -254,33 +263,39 @@ def compare_losses(
     Equal sums of gradients give equal variables. Even then the losses of two GPUs differ by
     rounding: each process chooses the fastest algorithms of cuDNN by its own measurement.
     """
-    if first != second and (device == 'cpu' or not _difference(first, second) <= _TOLERANCE):
-        listed = f'{_listed(first)} and {_listed(second)}'
+    if first != second and (
+        device == 'cpu' or not _largest_relative_difference(first, second) <= _TOLERANCE
+    ):
+        listed = f'{_format_losses(first)} and {_format_losses(second)}'
         advice = 'report it: their variables should be equal'
         return Finding(WRONG, f'the losses of the two processes differ: {listed}', advice)
-    difference = _difference(first, alone)
-    shown = (
+    difference = _largest_relative_difference(first, single_process_losses)
+    summary = (
         f'losses of two processes on {device.upper()}s and of one differ by {difference:.1e} at '
         f'most'
     )
     if difference <= _TOLERANCE:
-        return Finding(OK, shown)
+        return Finding(OK, summary)
     advice = 'report it; until it is explained, do not trust what is trained here'
-    return Finding(WRONG, f'{shown}: {_listed(first)} and {_listed(alone)}', advice)
+    return Finding(
+        WRONG,
+        f'{summary}: {_format_losses(first)} and {_format_losses(single_process_losses)}',
+        advice,
+    )
 
 
-def _difference(found: Sequence[float], expected: Sequence[float]) -> float:
+def _largest_relative_difference(actual: Sequence[float], expected: Sequence[float]) -> float:
     """The largest relative difference; NaN if there is one among the values."""
-    differences = [abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True)]
+    differences = [abs(a - b) / abs(b) for a, b in zip(actual, expected, strict=True)]
     return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
-def _listed(values: Sequence[float]) -> str:
+def _format_losses(values: Sequence[float]) -> str:
     """Formats values with all digits of float32."""
     return ', '.join(f'{value:.9g}' for value in values)
 
 
-def losses(*arguments: str) -> list[list[float]]:
+def measure_losses(*arguments: str) -> list[list[float]]:
     """Runs the program, and returns the losses of all steps, for each worker; raises RunError if it
     fails.
     """
@@ -291,13 +306,13 @@ def _run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> di
     """Runs the program, and returns the document of its result; raises RunError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, 'result.json'), Path(folder, 'log')
-        ended = run_process(
+        process_exit = run_process(
             [*PROGRAM, *arguments, f'--result_file={result}'], log, environment=environment
         )
         print(log.read_text(errors='backslashreplace'), file=sys.stderr)
-        if ended.exit_code:
+        if process_exit.exit_code:
             raise RunError(
-                f'{ended.reason}; the command was tf_cnn_benchmarks {" ".join(arguments)}'
+                f'{process_exit.reason}; the command was tf_cnn_benchmarks {" ".join(arguments)}'
             )
         return read_json(result, dict[str, Any])
 
@@ -305,7 +320,7 @@ def _run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> di
 # ---- the processor -------------------------------------------------------------------------------
 
 # Few steps, since a processor without oneDNN may take seconds for each.
-_MEASURED = (
+_ONEDNN_FLAGS = (
     '--model=resnet50',
     '--device=cpu',
     '--batch_size=8',
@@ -317,13 +332,13 @@ _ONEDNN_ROUNDS = 2
 _ONEDNN_GAIN = 1.15
 
 
-def onednn(
-    switch: Callable[[], bool | None] = uses_onednn, flags: Sequence[str] = _MEASURED
+def check_onednn(
+    is_onednn_on: Callable[[], bool | None] = uses_onednn, flags: Sequence[str] = _ONEDNN_FLAGS
 ) -> Finding:
     """Measures what oneDNN changes if TensorFlow leaves it off here. `switch` returns whether it is
     on.
     """
-    if (is_on := switch()) is None:
+    if (is_on := is_onednn_on()) is None:
         return Finding(SKIPPED, 'this TensorFlow does not say whether it uses oneDNN')
     if is_on:
         return Finding(OK, 'TensorFlow computes by oneDNN')
@@ -341,32 +356,37 @@ def compare_onednn(rates: Mapping[str, Sequence[float]], variable: str | None) -
     """Compares the images/sec of each value of --onednn. variable: TF_ENABLE_ONEDNN_OPTS, None if
     it is not set.
     """
-    without, with_it = (max(rates[value]) for value in ('false', 'true'))
+    rate_without, rate_with = (max(rates[value]) for value in ('false', 'true'))
     reason = 'TensorFlow leaves it off on this processor'
     if variable is not None:
         reason = f'{ONEDNN_VARIABLE}={variable} turns it off'
-    shown = (
-        f'ResNet-50 trains at {without:.2f} images/sec without oneDNN ({reason}), and at '
-        f'{with_it:.2f} with it'
+    summary = (
+        f'ResNet-50 trains at {rate_without:.2f} images/sec without oneDNN ({reason}), and at '
+        f'{rate_with:.2f} with it'
     )
     figures = {'images_per_second': rates}
-    if with_it < _ONEDNN_GAIN * without:
-        return Finding(OK, shown, None, figures)
-    both = ' '.join(f"--run='--model=resnet50 --onednn={value}'" for value in rates)
+    if rate_with < _ONEDNN_GAIN * rate_without:
+        return Finding(OK, summary, None, figures)
+    run_flags = ' '.join(f"--run='--model=resnet50 --onednn={value}'" for value in rates)
     unset = '' if variable is None else f'unset {ONEDNN_VARIABLE} and '
-    advice = f'{unset}use --onednn=true; to measure longer: tf_cnn_benchmarks.py compare {both}'
-    return Finding(WARNING, shown, advice, figures)
+    advice = (
+        f'{unset}use --onednn=true; to measure longer: tf_cnn_benchmarks.py compare {run_flags}'
+    )
+    return Finding(WARNING, summary, advice, figures)
 
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
-    'processor': {'onednn': onednn},
-    'placement': {name: functools.partial(placement, flags) for name, flags in _settings().items()},
+    'processor': {'onednn': check_onednn},
+    'placement': {
+        name: functools.partial(check_placement, flags)
+        for name, flags in _placement_flags().items()
+    },
     'all_reduce': {
-        f'{algorithm}/{precision}': functools.partial(exact_sums, algorithm, precision)
+        f'{algorithm}/{precision}': functools.partial(check_sums, algorithm, precision)
         # NCCL is last: if it crashes, the others have been checked.
         for algorithm, precision in itertools.product(
             (*sorted(ALGORITHMS, key='nccl'.__eq__), COLLECTIVE), _DTYPES
         )
     },
-    'processes': {'collectives': two_processes},
+    'processes': {'collectives': check_two_processes},
 }

@@ -83,7 +83,7 @@ def asks_for_help(argv: Sequence[str]) -> bool:
     return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
 
 
-def asked_for_help(argv: Sequence[str]) -> str | None:
+def requested_help_topic(argv: Sequence[str]) -> str | None:
     """Returns the NAME of --help=NAME; None if there is none, or only --help=true."""
     name = next(argument.partition('=')[2] for argument in argv if asks_for_help([argument]))
     return None if name.lower() in ('', *_BOOLS) else name
@@ -114,10 +114,10 @@ ITS_DEFAULT = 'its default is '
 
 
 @dataclass(frozen=True)
-class Idle:
+class IgnoredWhen:
     """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
 
-    when: Callable[[Any, Any], bool]  # (Params, RunFacts) -> whether it has none
+    when: Callable[[Any, Any], bool]  # (Params, RunContext) -> whether it has none
     reason: str
 
 
@@ -136,14 +136,14 @@ class FlagSpec:
       common: whether --help without `all` lists it.
       original: how it differs in the original tf_cnn_benchmarks, or NEW or OTHER.
       agreed: whether all processes of a cluster that compute need the same value.
-      agreed_by_servers: whether parameter servers, which only wait for the others and often get few
+      shared_by_servers: whether parameter servers, which only wait for the others and often get few
         flags, need it too.
       names_process: whether it says which process of a cluster this is.
       setting: whether it changes a step or the time between steps, so that runs which differ in it
         are not compared as one setting.
       resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
       in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
-      only_alone: why the processes of a cluster cannot have it.
+      not_in_cluster: why the processes of a cluster cannot have it.
       variable: the environment variable that TensorFlow reads instead of the flag.
       idle: when it has no effect; the message gives the first reason that applies.
     """
@@ -165,16 +165,16 @@ class FlagSpec:
     inside: tuple[str, ...] = ()
     common: bool = False
     original: str | None = None
-    agreed: bool = False
-    agreed_by_servers: bool = False
+    shared_by_workers: bool = False
+    shared_by_servers: bool = False
     names_process: bool = False
     setting: bool = True
     resolved: bool = False
     in_sweep: str | None = None
-    only_alone: str | None = None
+    not_in_cluster: str | None = None
     not_in_exchange: bool = False
     variable: str | None = None
-    idle: tuple[Idle, ...] = ()
+    ignored: tuple[IgnoredWhen, ...] = ()
 
     @property
     def expects(self) -> str:
@@ -202,10 +202,10 @@ class FlagSpec:
                 f'{format_flag(self.name, value)}: it has no value; it must be {self.expects}'
             )
         try:
-            found = _READERS[self.type](value)
+            result = _READERS[self.type](value)
             if self.is_path:
-                found = os.path.expanduser(str(found))
-                if '://' in found:
+                result = os.path.expanduser(str(result))
+                if '://' in result:
                     raise UsageError(
                         f'{format_flag(self.name, value)}: only files of this machine are read '
                         'and written; write a local path'
@@ -215,25 +215,25 @@ class FlagSpec:
                 f'{format_flag(self.name, value)}: it is not UTF-8; write another text'
             ) from None
         except (TypeError, ValueError, KeyError):
-            raise self._refusal(value) from None
+            raise self._value_error(value) from None
         if self.choices:
             # People write cpu and CPU, nhwc and NHWC.
-            found = {choice.lower(): choice for choice in self.choices}.get(str(found).lower())
-            if found is None:
-                raise self._refusal(value)
+            result = {choice.lower(): choice for choice in self.choices}.get(str(result).lower())
+            if result is None:
+                raise self._value_error(value)
         if (
-            not isinstance(found, str)
-            and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound
+            not isinstance(result, str)
+            and not self.lower_bound <= typing.cast(float, result) <= self.upper_bound
         ):
-            raise self._refusal(value)
-        if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
+            raise self._value_error(value)
+        if self.type is int and abs(typing.cast(int, result)) > _LARGEST:
             lowest = max(self.lower_bound, -_LARGEST)
             raise UsageError(
                 f'{format_flag(self.name, value)}: it must be from {lowest} to {_LARGEST}'
             )
-        return found
+        return result
 
-    def _refusal(self, value: object) -> UsageError:
+    def _value_error(self, value: object) -> UsageError:
         near = nearest(str(value), self.choices) if self.choices else None
         hint = f'; did you mean {format_flag(self.name, near)}?' if near else ''
         if self.choices_from:
@@ -241,9 +241,9 @@ class FlagSpec:
         return UsageError(f'{format_flag(self.name, value)}: it must be {self.expects}{hint}')
 
 
-def flag(default: Value | tuple[str, ...], help: str, **facts: Any) -> Any:
+def flag(default: Value | tuple[str, ...], help: str, **properties: Any) -> Any:
     """Makes a dataclass field that is a flag; the facts are those of a FlagSpec."""
-    return dataclasses.field(default=default, metadata={'help': help, **facts})
+    return dataclasses.field(default=default, metadata={'help': help, **properties})
 
 
 def specs_of(table: type) -> dict[str, FlagSpec]:
@@ -265,12 +265,12 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         owner = next(
             cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {})
         )
-        facts = {
+        properties = {
             'is_path': 'output' in field.metadata,
             **getattr(owner, 'FACTS', {}),
             **field.metadata,
         }
-        facts['idle'] = (*getattr(owner, 'IDLE', ()), *facts.get('idle', ()))
+        properties['idle'] = (*getattr(owner, 'IDLE', ()), *properties.get('idle', ()))
         specs[field.name] = FlagSpec(
             field.name,
             kind,
@@ -278,16 +278,16 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
             repeated=typing.get_origin(hint) is tuple,
             default=typing.cast(Value, field.default),
             group=getattr(owner, 'GROUP', ''),
-            **facts,
+            **properties,
         )
     return specs
 
 
-def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
     """Returns the numbers in a comma-separated list, [] for no text; raises ValueError unless all
     are above 0.
     """
-    numbers = [kind(part) for part in text.split(',')] if text else []
+    numbers = [kind(item) for item in text.split(',')] if text else []
     if not all(0 < number < math.inf for number in numbers):
         raise ValueError(text)
     return numbers

@@ -33,7 +33,7 @@ _QUOTED = re.compile(f'^(=?[{_DOUBLE_QUOTES}{_SINGLE_QUOTES}])|[{_DOUBLE_QUOTES}
 
 
 @dataclass(frozen=True)
-class Words:
+class CommandLine:
     """The words of a command line, not yet read as values.
 
     Attributes:
@@ -45,12 +45,12 @@ class Words:
     """
 
     texts: Mapping[str, str | tuple[str, ...]]
-    others: tuple[str, ...]
+    arguments: tuple[str, ...]
     unknown: tuple[str, ...]
     mistakes: tuple[str, ...]
 
 
-def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) -> Words:
+def split_command_line(argv: Sequence[str], specs: Mapping[str, FlagSpec], see: str) -> CommandLine:
     """Splits a command line into flags and other words, in the forms of absl.
 
     These are --name=value, --name value, --switch, --noswitch, one dash instead of two,
@@ -61,7 +61,7 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
         keyboard has.
     """
     try:
-        words = _flags_of(known, {}).read_flags_from_files(argv)
+        words = _absl_flags(specs, {}).read_flags_from_files(argv)
     except (flags.Error, UnicodeDecodeError) as error:
         raise UsageError(
             f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a file in '
@@ -74,26 +74,26 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
         texts: dict[str, list[str]] = {}
         try:
             # The first word is the program's name.
-            left = _flags_of(known, texts)(['', *words], known_only=True)[1:]
+            unparsed = _absl_flags(specs, texts)(['', *words], known_only=True)[1:]
             break
         except flags.Error:
             word = words.pop()
-            spec = known.get(word.lstrip('-'))
+            spec = specs.get(word.lstrip('-'))
             expects = f'it must be {spec.expects}; ' if spec else ''
             mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
         except ValueError as error:
             word = str(error).removesuffix(' does not take an argument')
             mistakes.append(f'{word}: it takes no value; write {word.partition("=")[0]}')
             words.remove(word)
-    end = left.index('--') if '--' in left else len(left)
-    rest = [(word, _FLAG.fullmatch(word)) for word in left[:end]]
-    return Words(
+    separator = unparsed.index('--') if '--' in unparsed else len(unparsed)
+    flag_matches = [(word, _FLAG.fullmatch(word)) for word in unparsed[:separator]]
+    return CommandLine(
         {
-            name: tuple(found) if known[name].repeated else found[-1]
-            for name, found in texts.items()
+            name: tuple(values) if specs[name].repeated else values[-1]
+            for name, values in texts.items()
         },
-        (*(word for word, match in rest if not match), *left[end + 1 :]),
-        tuple(dict.fromkeys(match['name'] for _, match in rest if match)),
+        (*(word for word, match in flag_matches if not match), *unparsed[separator + 1 :]),
+        tuple(dict.fromkeys(match['name'] for _, match in flag_matches if match)),
         tuple(mistakes),
     )
 
@@ -105,14 +105,14 @@ def to_keyboard(word: str) -> str:
     a curly quote or a no-break space, or if such a space joins it with the next flag.
     """
     words = []
-    for part in _JOINED.split(word.strip(_SPACES)):
-        if match := _DASHED.fullmatch(part):
+    for piece in _JOINED.split(word.strip(_SPACES)):
+        if match := _DASHED.fullmatch(piece):
             dashes, name, value = match.groups()
             if not dashes.isascii():
                 dashes = '-' if len(name) == 1 else '--'
             words.append(dashes + name.translate(_TO_KEYBOARD) + _plain_quotes(value))
         else:
-            words.append(_plain_quotes(part))
+            words.append(_plain_quotes(piece))
     return ' '.join(words)
 
 
@@ -121,14 +121,12 @@ def _plain_quotes(value: str) -> str:
 
 
 def _describe_altered(word: str) -> str:
-    shown = word if word.isprintable() else repr(word)
+    word_text = word if word.isprintable() else repr(word)
     advice = f'use {to_keyboard(word)}' if to_keyboard(word) else 'remove it'
-    return (
-        f'{shown}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
-    )
+    return f'{word_text}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
 
 
-class _Text(flags.ArgumentParser[str]):
+class _TextCollector(flags.ArgumentParser[str]):
     """Notes each text of a flag, in the order of the command line; it is read as its own type
     later.
     """
@@ -141,10 +139,10 @@ class _Text(flags.ArgumentParser[str]):
         return argument
 
 
-def _flags_of(known: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> flags.FlagValues:
+def _absl_flags(specs: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> flags.FlagValues:
     values = flags.FlagValues()
-    for name, spec in known.items():
+    for name, spec in specs.items():
         values[name] = flags.Flag(
-            _Text(name, texts), None, name, None, '', boolean=spec.type is bool
+            _TextCollector(name, texts), None, name, None, '', boolean=spec.type is bool
         )
     return values

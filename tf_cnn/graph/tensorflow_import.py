@@ -41,7 +41,7 @@ class _DeferredError(ImportError):
     """Keras is imported later."""
 
 
-class _KerasLater(MetaPathFinder, Loader):
+class _KerasDeferrer(MetaPathFinder, Loader):
     """Refuses to load Keras, but says where it is: TensorFlow adds its folder to its own path."""
 
     def find_spec(
@@ -59,7 +59,7 @@ class _KerasLater(MetaPathFinder, Loader):
 
 
 @contextlib.contextmanager
-def without_collecting() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -77,9 +77,9 @@ def import_tensorflow() -> None:
     """
     if 'tensorflow' in sys.modules or 'keras' in sys.modules:
         return
-    finder = _KerasLater()
+    finder = _KerasDeferrer()
     sys.meta_path.insert(0, finder)
-    with without_collecting():
+    with without_garbage_collection():
         try:
             with contextlib.suppress(_DeferredError):
                 importlib.import_module('tensorflow.compat.v1')

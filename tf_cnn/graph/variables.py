@@ -35,7 +35,7 @@ class Variable:
     value: Tensor
 
     @property
-    def decays(self) -> bool:
+    def has_weight_decay(self) -> bool:
         """Whether it has weight decay: kernels, not biases and batch norm: He et al. 2018
         (arXiv:1812.01187), 3.1.
         """

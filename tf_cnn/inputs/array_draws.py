@@ -12,7 +12,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# Rotations of rows and columns in turns, see in_random_order.
+# Rotations of rows and columns in turns, see shuffled_indices.
 _NUM_ROTATIONS = 6
 # The multipliers and shifts of SplitMix64: Steele, Lea and Flood 2014, with Stafford's variant 13.
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -20,14 +20,14 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SHIFTS = 30, 27, 31
 
 
-class Positions:
+class ImagePositions:
     """Where a device's images of each step are in the endless sequence of epochs, which all workers
     have in common.
 
     Args:
       first: the position of the first image of the first step.
       batch_size: B, the number of images per step.
-      batch_of_workers: how many images all workers take in a step.
+      global_batch_size: how many images all workers take in a step.
 
     Attributes:
       variable: [B] uint64, the positions of the next step, on the current device. The caller
@@ -35,22 +35,22 @@ class Positions:
       of_step: [B] uint64, the positions of this step; computing them advances the variable.
     """
 
-    def __init__(self, first: int, batch_size: int, batch_of_workers: int) -> None:
+    def __init__(self, first: int, batch_size: int, global_batch_size: int) -> None:
         self._start = tf.cast(first + tf.range(batch_size, dtype=tf.int64), tf.uint64)
-        self._batch_of_workers = batch_of_workers
+        self._global_batch_size = global_batch_size
         # In no collection, like the images.
         self.variable = tf.Variable(self._start, trainable=False, collections=[], use_resource=True)
-        stride = tf.constant(batch_of_workers, tf.uint64, [batch_size])
-        self.of_step = self.variable.assign_add(stride) - stride
+        stride = tf.constant(global_batch_size, tf.uint64, [batch_size])
+        self.current = self.variable.assign_add(stride) - stride
 
-    def set(self, steps_before: tf.Tensor) -> tf.Operation:
+    def seek(self, steps_before: tf.Tensor) -> tf.Operation:
         """Returns the op after which the next step is the one that follows this number of steps, a
         scalar uint64.
         """
-        return self.variable.assign(self._start + steps_before * self._batch_of_workers).op
+        return self.variable.assign(self._start + steps_before * self._global_batch_size).op
 
 
-def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
+def shuffled_indices(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     """Maps [B] uint64 positions in an endless sequence of epochs to [B] int64 in [0, count), each
     once per epoch.
 
@@ -62,39 +62,41 @@ def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     """
     width = math.isqrt(count - 1) + 1
     height = -(-count // width)
-    width_of_last = count - width * (height - 1)
+    last_row_width = count - width * (height - 1)
     epochs = positions // count
     number = positions - epochs * count
     row = number // width
     column = number - row * width
-    epoch_key = _mix(epochs * _GOLDEN + _key(seed, 0))
-    for turn in range(_NUM_ROTATIONS):
-        if turn % 2:
-            size = tf.where_v2(column < width_of_last, _uint64(height), _uint64(height - 1))
-            row = (row + _offset(column, epoch_key, _key(seed, turn + 1))) % size
+    epoch_key = _splitmix64(epochs * _GOLDEN + _random_key(seed, 0))
+    for rotation in range(_NUM_ROTATIONS):
+        if rotation % 2:
+            size = tf.where_v2(column < last_row_width, _uint64(height), _uint64(height - 1))
+            row = (row + _random_offsets(column, epoch_key, _random_key(seed, rotation + 1))) % size
         else:
-            size = tf.where_v2(row < height - 1, _uint64(width), _uint64(width_of_last))
-            column = (column + _offset(row, epoch_key, _key(seed, turn + 1))) % size
+            size = tf.where_v2(row < height - 1, _uint64(width), _uint64(last_row_width))
+            column = (
+                column + _random_offsets(row, epoch_key, _random_key(seed, rotation + 1))
+            ) % size
     return tf.cast(row * width + column, tf.int64)
 
 
-def shift_numbers(positions: tf.Tensor, seed: int) -> tf.Tensor:
+def random_shift_numbers(positions: tf.Tensor, seed: int) -> tf.Tensor:
     """Returns [B, 3] float32 in [0, 1) for [B] uint64 positions, for
     preprocessing.shift_and_flip.
     """
-    keys = np.array([_key(seed, -1 - place) for place in range(3)], np.uint64)
-    bits = _mix(positions[:, tf.newaxis] * _GOLDEN + keys)
+    keys = np.array([_random_key(seed, -1 - column) for column in range(3)], np.uint64)
+    bits = _splitmix64(positions[:, tf.newaxis] * _GOLDEN + keys)
     return tf.cast(tf.bitwise.right_shift(bits, _uint64(40)), tf.float32) * 2.0**-24
 
 
-def _offset(index: tf.Tensor, epoch_key: tf.Tensor, key: int) -> tf.Tensor:
+def _random_offsets(index: tf.Tensor, epoch_key: tf.Tensor, key: int) -> tf.Tensor:
     """Returns [B] uint64 below 2^32: random numbers that depend on all arguments."""
     bits = (index + key) * _GOLDEN + epoch_key
     bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _uint64(32))) * _MULTIPLIERS[0]
     return tf.bitwise.right_shift(bits, _uint64(32))
 
 
-def _mix(bits: tf.Tensor) -> tf.Tensor:
+def _splitmix64(bits: tf.Tensor) -> tf.Tensor:
     """Returns SplitMix64's hash of each uint64."""
     for multiplier, shift in zip((*_MULTIPLIERS, None), _SHIFTS, strict=True):
         bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _uint64(shift)))
@@ -102,7 +104,7 @@ def _mix(bits: tf.Tensor) -> tf.Tensor:
     return bits
 
 
-def _key(seed: int, number: int) -> int:
+def _random_key(seed: int, number: int) -> int:
     """Returns one of the random 64-bit keys of a seed."""
     state = np.random.SeedSequence([seed % 2**64, number % 2**64]).generate_state(1, np.uint64)
     return int(state[0])
@@ -112,7 +114,7 @@ def _uint64(value: int) -> tf.Tensor:
     return tf.constant(value, tf.uint64)
 
 
-def from_host(array: np.ndarray) -> tf.Tensor:
+def array_to_tensor(array: np.ndarray) -> tf.Tensor:
     """Returns the values of an array as a tensor. The graph does not contain them, since it is
     limited to 2 GB.
     """

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tf_cnn.inputs.data_sets import DATA_SETS, list_folder
-from tf_cnn.system.errors import UsageError, plural, read_regular
+from tf_cnn.system.errors import UsageError, plural, read_regular_file
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one
 # label byte, then its red, green and blue planes, row by row.
@@ -36,7 +36,7 @@ _CIFAR_PYTHON_FILES = {
     for subset, names in _CIFAR_FILES.items()
 }
 # In bytes; those of CIFAR-10 have 31 MB.
-_LARGEST_PICKLE = 1 << 30
+_MAX_PICKLE_BYTES = 1 << 30
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of
 # the values (8: unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit
@@ -54,8 +54,8 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
     Raises UsageError as count_images; also if a file's content does not match its header, or a
     label is out of range.
     """
-    layout, paths = _find(data_set, data_dir, subset)
-    images, labels = layout.load(paths)
+    file_format, paths = _find_files(data_set, data_dir, subset)
+    images, labels = file_format.load(paths)
     return images, labels.astype(np.int32)
 
 
@@ -65,58 +65,61 @@ def count_images(data_set: str, data_dir: str, subset: str) -> int:
 
     Raises UsageError if a file is missing or unreadable, or its header is not that of its format.
     """
-    layout, paths = _find(data_set, data_dir, subset)
-    return layout.count(paths)
+    file_format, paths = _find_files(data_set, data_dir, subset)
+    return file_format.count(paths)
 
 
 def has_files(data_set: str, data_dir: str, subset: str) -> bool:
-    return any(any(_locate(layout, data_dir, subset).values()) for layout in _FORMATS[data_set])
+    return any(
+        any(_locate_files(file_format, data_dir, subset).values())
+        for file_format in _FORMATS[data_set]
+    )
 
 
-def _locate(layout: '_Format', data_dir: str, subset: str) -> dict[str, str | None]:
+def _locate_files(file_format: '_FileFormat', data_dir: str, subset: str) -> dict[str, str | None]:
     """Maps the name of each file of a subset to its path, or to None if the file is missing."""
-    folders = [data_dir, *(os.path.join(data_dir, folder) for folder in layout.folders)]
+    folders = [data_dir, *(os.path.join(data_dir, folder) for folder in file_format.folders)]
     return {
         name: next(
             (
                 path
                 for folder in folders
-                for path in layout.paths_of(folder, name)
+                for path in file_format.candidate_paths(folder, name)
                 if os.path.exists(path)
             ),
             None,
         )
-        for name in layout.files[subset]
+        for name in file_format.files[subset]
     }
 
 
-def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[str]]:
+def _find_files(data_set: str, data_dir: str, subset: str) -> tuple['_FileFormat', list[str]]:
     """Returns the format that has the most files of a subset in the folder (the first of equals),
     and their paths.
     """
-    layouts = _FORMATS[data_set]
-    content = ' or '.join(layout.description for layout in layouts)
+    file_formats = _FORMATS[data_set]
+    content = ' or '.join(layout.description for layout in file_formats)
     list_folder(data_dir, content)
-    located = [(layout, _locate(layout, data_dir, subset)) for layout in layouts]
+    candidates = [(layout, _locate_files(layout, data_dir, subset)) for layout in file_formats]
     layout, paths = max(
-        located, key=lambda pair: sum(path is not None for path in pair[1].values())
+        candidates, key=lambda pair: sum(path is not None for path in pair[1].values())
     )
-    found = [path for path in paths.values() if path]
-    if len(found) == len(paths):
-        return layout, found
+    existing_paths = [path for path in paths.values() if path]
+    if len(existing_paths) == len(paths):
+        return layout, existing_paths
     missing = [name for name, path in paths.items() if not path]
-    others = (
+    more_missing = (
         f' (and {len(missing) - 1} more of the {len(paths)} {subset} files)'
         if len(missing) > 1
         else ''
     )
     raise UsageError(
-        f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains '
+        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; give the folder that contains '
         f'{content}'
     )
 
 
-def _unreadable(path: str, error: OSError) -> UsageError:
+def _unreadable_file_error(path: str, error: OSError) -> UsageError:
     return UsageError(
         f'{path}: the file cannot be read ({error.strerror or error}); check the file and its '
         'permissions'
@@ -124,9 +127,9 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 
 
 def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
-    wrong = (labels < 0) | (labels >= num_classes)
-    if wrong.any():
-        first = int(np.argmax(wrong))
+    is_out_of_range = (labels < 0) | (labels >= num_classes)
+    if is_out_of_range.any():
+        first = int(np.argmax(is_out_of_range))
         raise UsageError(
             f'{path}: the label of image {first} is {labels[first]}, outside '
             f'0..{num_classes - 1}; download the file again'
@@ -136,10 +139,10 @@ def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
 def _count_cifar(paths: list[str]) -> int:
     count = 0
     for path in paths:
-        num_images, rest = divmod(os.path.getsize(path), _CIFAR_BYTES)
-        if rest or not num_images:
+        num_images, remaining_bytes = divmod(os.path.getsize(path), _CIFAR_BYTES)
+        if remaining_bytes or not num_images:
             raise UsageError(
-                f'{path}: the file is truncated: its last image has {rest} of {_CIFAR_BYTES} '
+                f'{path}: the file is truncated: its last image has {remaining_bytes} of {_CIFAR_BYTES} '
                 'bytes; download it again'
             )
         count += num_images
@@ -153,19 +156,19 @@ def _load_cifar(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
         try:
             content = np.fromfile(path, np.uint8).reshape(-1, _CIFAR_BYTES)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _unreadable_file_error(path, error) from error
         _check_labels(path, content[:, 0], DATA_SETS['cifar10'].num_classes)
         labels.append(content[:, 0])
         rows.append(content[:, 1:])
-    return _images_of_planes(rows), np.concatenate(labels)
+    return _planes_to_images(rows), np.concatenate(labels)
 
 
 def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
     rows, labels = zip(*map(_read_pickle, paths), strict=True)
-    return _images_of_planes(rows), np.concatenate(labels)
+    return _planes_to_images(rows), np.concatenate(labels)
 
 
-class _Array:
+class _PickledArray:
     """Stands for what NumPy makes of the arguments and the state in a pickle."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -201,19 +204,19 @@ class _Unpickler(_PythonUnpickler):
     # CIFAR-10 has no sets.
     del dispatch[pickle.FROZENSET[0]], dispatch[pickle.ADDITEMS[0]]
 
-    def find_class(self, module: str, name: str) -> type[_Array]:
+    def find_class(self, module: str, name: str) -> type[_PickledArray]:
         if module.partition('.')[0] != 'numpy':
             raise ValueError(f'it calls {module}.{name}')
-        return _Array
+        return _PickledArray
 
 
 def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads a file such as data_batch_1: rows [N, 3072] uint8, labels [N] int64."""
     try:
-        file = io.BytesIO(read_regular(path, _LARGEST_PICKLE))
+        file = io.BytesIO(read_regular_file(path, _MAX_PICKLE_BYTES))
         entries = _Unpickler(file, encoding='bytes').load()
-        _, (count, size), kind, is_fortran, pixels = entries[b'data'].state
-        if (size, kind.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
+        _, (count, size), dtype, is_fortran, pixels = entries[b'data'].state
+        if (size, dtype.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
             raise ValueError('its data is no array of 3072 * uint8 for each image')
         rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
         # NumPy would search lists in the list, which may be nested as often.
@@ -221,7 +224,7 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
             raise ValueError('its labels are not all numbers')
         labels = np.array(entries[b'labels'], np.int64).reshape(count)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_file_error(path, error) from error
     # What a damaged pickle raises may be almost any error.
     except Exception as error:
         raise UsageError(
@@ -232,7 +235,7 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     return rows, labels
 
 
-def _images_of_planes(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _planes_to_images(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Arrays [N, 3072] uint8 of red, green and blue planes -> [N, 32, 32, 3] uint8."""
     planes = np.concatenate(rows).reshape(-1, _CIFAR_CHANNELS, _CIFAR_SIZE, _CIFAR_SIZE)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
@@ -254,7 +257,7 @@ def _read_idx(
             f'{path}: the file cannot be decompressed ({error}); download it again'
         ) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_file_error(path, error) from error
     magic, *dimensions = struct.unpack(f'>{1 + num_dimensions}I', header.ljust(header_bytes, b'\0'))
     if magic != _IDX_UNSIGNED_BYTES + num_dimensions or not all(dimensions):
         raise UsageError(
@@ -264,7 +267,7 @@ def _read_idx(
     return tuple(dimensions), content
 
 
-def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
+def _read_idx_shape(paths: list[str]) -> tuple[int, ...]:
     (images_path, labels_path) = paths
     shape, _ = _read_idx(images_path, 3, header_only=True)
     (num_labels,), _ = _read_idx(labels_path, 1, header_only=True)
@@ -277,7 +280,7 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
 
 
 def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    shape = _shapes_of_idx(paths)
+    shape = _read_idx_shape(paths)
     arrays = []
     for path, dimensions in zip(paths, (shape, shape[:1]), strict=True):
         _, content = _read_idx(path, len(dimensions))
@@ -293,7 +296,7 @@ def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return images[..., np.newaxis], labels
 
 
-def _path_of(folder: str, name: str) -> list[str]:
+def _plain_paths(folder: str, name: str) -> list[str]:
     return [os.path.join(folder, name)]
 
 
@@ -306,14 +309,14 @@ def _idx_paths(folder: str, name: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Format:
+class _FileFormat:
     """How a data set is stored.
 
     Attributes:
       description: names the format in errors.
       files: the file names of each subset.
       load: paths of a subset -> images [N, H, W, C] uint8, labels [N] uint8.
-      paths_of: folder, file name -> the paths where the file may be.
+      candidate_paths: folder, file name -> the paths where the file may be.
       folders: the subfolders of --data_dir that may contain the files.
     """
 
@@ -321,34 +324,34 @@ class _Format:
     files: Mapping[str, tuple[str, ...]]
     count: Callable[[list[str]], int]
     load: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
-    paths_of: Callable[[str, str], list[str]]
+    candidate_paths: Callable[[str, str], list[str]]
     folders: tuple[str, ...] = ()
 
 
 _FORMATS = {
     'cifar10': (
-        _Format(
+        _FileFormat(
             'the binary version of CIFAR-10',
             _CIFAR_FILES,
             _count_cifar,
             _load_cifar,
-            _path_of,
+            _plain_paths,
             (_CIFAR_FOLDER,),
         ),
-        _Format(
+        _FileFormat(
             'its Python version',
             _CIFAR_PYTHON_FILES,
             lambda paths: sum(len(_read_pickle(path)[1]) for path in paths),
             _load_cifar_pickles,
-            _path_of,
+            _plain_paths,
             (_CIFAR_PYTHON_FOLDER,),
         ),
     ),
     'mnist': (
-        _Format(
+        _FileFormat(
             'the idx files of MNIST, plain or .gz',
             _IDX_FILES,
-            lambda paths: _shapes_of_idx(paths)[0],
+            lambda paths: _read_idx_shape(paths)[0],
             _load_idx,
             _idx_paths,
         ),

@@ -7,7 +7,7 @@ from tf_cnn.inputs import array_draws
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
 from tf_cnn.inputs.each_image import for_each_image
-from tf_cnn.inputs.pipeline import InputParts, Run
+from tf_cnn.inputs.pipeline import InputConfig, RunOp
 from tf_cnn.inputs.staged import HostBatch, StagedInput
 from tf_cnn.inputs.stages import READ
 
@@ -26,33 +26,38 @@ class ArrayPipeline(StagedInput):
     they are initialised: constants would be saved with the graph, which is limited to 2 GB.
     """
 
-    def __init__(self, parts: InputParts) -> None:
-        source, devices, options = parts.source, parts.devices, parts.options
+    def __init__(self, config: InputConfig) -> None:
+        source, devices, options = config.source, config.devices, config.options
         assert isinstance(source, Arrays)
         images, labels = source.images, source.labels
-        batch_of_worker = parts.batch_of_worker
+        worker_batch_size = config.worker_batch_size
         num_images = len(images)
         self._steps_before = tf.placeholder(tf.uint64, [])
 
-        values = array_draws.from_host(images), array_draws.from_host(labels)
+        array_tensors = array_draws.array_to_tensor(images), array_draws.array_to_tensor(labels)
 
         def make_host_batches() -> list[HostBatch]:
-            image_store, label_store = map(self._resident, values)
-            positions = array_draws.Positions(
-                parts.first_position, batch_of_worker, parts.batch_of_workers
+            image_store, label_store = map(self._resident_variable, array_tensors)
+            positions = array_draws.ImagePositions(
+                config.first_position, worker_batch_size, config.global_batch_size
             )
             self.initializers.append(positions.variable.initializer)
-            self._set_position = positions.set(self._steps_before)
-            chosen = array_draws.in_random_order(positions.of_step, num_images, options.seed)
-            batch, batch_labels = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
-            if parts.until == READ:
+            self._seek_op = positions.seek(self._steps_before)
+            image_indices = array_draws.shuffled_indices(
+                positions.current, num_images, options.seed
+            )
+            batch, batch_labels = (
+                image_store.sparse_read(image_indices),
+                label_store.sparse_read(image_indices),
+            )
+            if config.last_stage == READ:
                 return [[batch, batch_labels]]
             if options.distortions or images.shape[1:3] != (options.height, options.width):
-                arguments = [batch, tf.range(batch_of_worker, dtype=tf.int64)]
+                arguments = [batch, tf.range(worker_batch_size, dtype=tf.int64)]
                 if options.training:
-                    first = tf.cast(positions.of_step[0], tf.int64)
-                    arguments += preprocessing.draw(
-                        batch_of_worker, options, seeds=tf.stack([options.seed, first])
+                    first_position = tf.cast(positions.current[0], tf.int64)
+                    arguments += preprocessing.draw_random_numbers(
+                        worker_batch_size, options, seeds=tf.stack([options.seed, first_position])
                     )
                 [batch] = for_each_image(
                     lambda image, position, *numbers: [
@@ -60,16 +65,16 @@ class ArrayPipeline(StagedInput):
                             image,
                             options,
                             position,
-                            preprocessing.Draws(*numbers) if numbers else None,
+                            preprocessing.RandomNumbers(*numbers) if numbers else None,
                         )
                     ],
                     arguments,
                 )
-            if options.shifts:
+            if options.needs_shift_and_flip:
                 batch = preprocessing.shift_and_flip(
-                    batch, array_draws.shift_numbers(positions.of_step, options.seed)
+                    batch, array_draws.random_shift_numbers(positions.current, options.seed)
                 )
-            if not parts.normalize_on_device:
+            if not config.normalize_on_device:
                 batch = preprocessing.normalize(batch)
             return list(
                 zip(
@@ -78,10 +83,12 @@ class ArrayPipeline(StagedInput):
             )
 
         super().__init__(
-            devices, make_host_batches, host_device=parts.host_device, until=parts.until
+            devices, make_host_batches, host_device=config.host_device, last_stage=config.last_stage
         )
         self.buffers.insert(0, Buffer('copies of the images', 2, images.nbytes + labels.nbytes))
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
-        session.run(self._set_position, {self._steps_before: steps_before})
-        super().warm_up(session, steps_before, run)
+    def warm_up(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:
+        session.run(self._seek_op, {self._steps_before: steps_before})
+        super().warm_up(session, steps_before, run_op)

@@ -22,18 +22,19 @@ class Buffer:
         return self.count * self.bytes_each
 
 
-def most_bytes(buffers: Sequence[Buffer]) -> int:
+def max_total_bytes(buffers: Sequence[Buffer]) -> int:
     return round(sum(buffer.num_bytes for buffer in buffers))
 
 
 def format_memory(buffers: Sequence[Buffer]) -> str:
-    parts = ', '.join(
-        f'{buffer.count:,} {buffer.what} of {_size(buffer.bytes_each)}' for buffer in buffers
+    buffer_texts = ', '.join(
+        f'{buffer.count:,} {buffer.what} of {_format_bytes(buffer.bytes_each)}'
+        for buffer in buffers
     )
-    return f'input memory: buffers of at most {_size(most_bytes(buffers))} ({parts})'
+    return f'input memory: buffers of at most {_format_bytes(max_total_bytes(buffers))} ({buffer_texts})'
 
 
-def _size(num_bytes: float) -> str:
+def _format_bytes(num_bytes: float) -> str:
     for unit, prefix in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
         if num_bytes >= unit:
             return f'{num_bytes / unit:.3g} {prefix}B'

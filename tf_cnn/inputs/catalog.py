@@ -30,38 +30,38 @@ class InputRow:
     """
 
     name: str
-    reads: type | UnionType
+    source_type: type | UnionType
     repeatable: bool = True
     in_memory: bool = False
     on_devices: bool = False
     stages: tuple[str, ...] = (TRANSFER,)
 
 
-_ALL = tuple(STAGES)
+_ALL_STAGES = tuple(STAGES)
 INPUTS = (
     InputRow('synthetic', type(None)),
     # The order of RecordInput also depends on which of its readers is faster, and on when a batch
     # is taken.
-    InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL),
-    InputRow(TF_DATA, Shards, stages=_ALL),
+    InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL_STAGES),
+    InputRow(TF_DATA, Shards, stages=_ALL_STAGES),
     InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),
     InputRow(DEVICE, Shards | Arrays, in_memory=True, on_devices=True),
     InputRow(FEED_DICT, Shards | Arrays | None, in_memory=True),
 )
 
 
-def _names_of_readers(source: type) -> tuple[str, ...]:
-    return tuple(row.name for row in INPUTS if issubclass(source, row.reads))
+def _pipelines_that_read(source: type) -> tuple[str, ...]:
+    return tuple(row.name for row in INPUTS if issubclass(source, row.source_type))
 
 
 # The values of --input_pipeline. All of these pipelines read records; the first is the default.
-PIPELINES = _names_of_readers(Shards)
+PIPELINES = _pipelines_that_read(Shards)
 # The values that have an effect on arrays, and on synthetic images.
-PIPELINES_OF_ARRAYS = tuple(name for name in PIPELINES if name in _names_of_readers(Arrays))
-PIPELINES_OF_SYNTHETIC = tuple(name for name in PIPELINES if name in _names_of_readers(type(None)))
+ARRAY_PIPELINES = tuple(name for name in PIPELINES if name in _pipelines_that_read(Arrays))
+SYNTHETIC_PIPELINES = tuple(name for name in PIPELINES if name in _pipelines_that_read(type(None)))
 
 
-def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
+def record_pipeline_row(name: str | None, *, deterministic: bool) -> InputRow:
     """Returns the row of the pipeline of this name for records; by default the first, or the first
     repeatable one.
     """
@@ -71,9 +71,9 @@ def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
     return next(row for row in rows if row.repeatable or not deterministic)
 
 
-def input_for(source: Source, name: str | None = None) -> InputRow:
+def pipeline_row_for(source: Source, name: str | None = None) -> InputRow:
     """Returns the row of the pipeline that reads a source: that of this name if there is one, else
     the first.
     """
-    rows = [row for row in INPUTS if isinstance(source, row.reads)]
+    rows = [row for row in INPUTS if isinstance(source, row.source_type)]
     return next((row for row in rows if row.name == name), rows[0])

@@ -16,15 +16,15 @@ from tf_cnn.inputs.data_sets import (
     DataSet,
     Shards,
     find_shards,
-    how_to_make,
     list_folder,
+    shard_making_hint,
 )
 from tf_cnn.inputs.file_kinds import open_regular
 from tf_cnn.inputs.framing import count_records
-from tf_cnn.inputs.layout import LABELS_FILE, read_facts, read_labels, subset_of
+from tf_cnn.inputs.layout import LABELS_FILE, read_dataset_info, read_labels, subset_of
 from tf_cnn.system.errors import RunError, UsageError, plural
 
-_NAMED_FILES = 5
+_MAX_NAMED_FILES = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DataFolder:
     data_set: DataSet
     shards: Mapping[str, Shards] = field(default_factory=dict)
 
-    def subset_of_steps(self, *, forward_only: bool) -> str:
+    def subset_for_steps(self, *, forward_only: bool) -> str:
         """The subset for the steps: validation in a forward-only run whose folder has validation
         images, else train.
         """
@@ -68,13 +68,16 @@ class DataFolder:
             if not shards.num_bytes:
                 raise UsageError(
                     f'--data_dir={self.path}: no record is in its '
-                    f'{plural(len(shards.paths), f"{subset} shard")}; {how_to_make(subset)}'
+                    f'{plural(len(shards.paths), f"{subset} shard")}; {shard_making_hint(subset)}'
                 )
             for path in shards.paths:
                 # For RecordInput a comma in a path stands for any character.
-                if len(found := sorted(glob.glob(glob.escape(path).replace(',', '?')))) > 1:
+                if (
+                    len(matching_paths := sorted(glob.glob(glob.escape(path).replace(',', '?'))))
+                    > 1
+                ):
                     raise UsageError(
-                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(found)}, '
+                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(matching_paths)}, '
                         f'because of the comma; rename one'
                     )
             return shards
@@ -93,34 +96,36 @@ class DataFolder:
                 ) from error
         return shards
 
-    def warning_about(self, images: Shards | Arrays) -> str | None:
+    def completeness_warning(self, images: Shards | Arrays) -> str | None:
         """Returns one line if shards are missing or passed over, or if arrays are not as many as
         published.
         """
-        found = []
+        warnings = []
         if isinstance(images, Shards):
             if images.num_missing:
                 total = len(images.paths) + images.num_missing
-                found.append(
+                warnings.append(
                     f'missing {images.num_missing} of the {plural(total, "shard")} that the file '
                     'names announce; the run uses the others'
                 )
-            if images.passed_over:
-                names = ', '.join(images.passed_over[:_NAMED_FILES])
-                found.append(
-                    f'passed over {plural(len(images.passed_over), "file")} that are no shards: '
+            if images.skipped_files:
+                names = ', '.join(images.skipped_files[:_MAX_NAMED_FILES])
+                warnings.append(
+                    f'passed over {plural(len(images.skipped_files), "file")} that are no shards: '
                     f'{names}'
                 )
         else:
             published = DATA_SETS[self.data_set.name]
             is_train = images.subset == 'train'
-            number = published.num_train_examples if is_train else published.num_validation_examples
-            if images.num_images != number:
-                found.append(
+            num_published = (
+                published.num_train_examples if is_train else published.num_validation_examples
+            )
+            if images.num_images != num_published:
+                warnings.append(
                     f'the folder contains {plural(images.num_images, f"{images.subset} image")}; '
-                    f'the published data set has {number}'
+                    f'the published data set has {num_published}'
                 )
-        return f'--data_dir={self.path}: {"; ".join(found)}' if found else None
+        return f'--data_dir={self.path}: {"; ".join(warnings)}' if warnings else None
 
 
 def open_folder(path: str, name: str) -> DataFolder:
@@ -130,14 +135,14 @@ def open_folder(path: str, name: str) -> DataFolder:
     make it.
     """
     if name in array_files.ARRAY_DATA_SETS:
-        return DataFolder(path, _facts_of_arrays(path, name))
+        return DataFolder(path, _array_data_set(path, name))
     if name != RECORDS:
         list_folder(path, 'train-*-of-* shards')
         return DataFolder(path, DATA_SETS[name])
     return _open_records(path)
 
 
-def recognise(path: str) -> str | None:
+def recognise_data_set(path: str) -> str | None:
     """Returns the name of the data set in a folder, judged by its file names; None if unknown or
     unreadable.
     """
@@ -153,7 +158,7 @@ def recognise(path: str) -> str | None:
     return None
 
 
-def _facts_of_arrays(path: str, name: str) -> DataSet:
+def _array_data_set(path: str, name: str) -> DataSet:
     subsets = [subset for subset in SUBSETS if array_files.has_files(name, path, subset)]
     counts = {subset: array_files.count_images(name, path, subset) for subset in subsets}
     return replace(
@@ -172,19 +177,25 @@ def _open_records(path: str) -> DataFolder:
             'classes, which the subcommand records writes; write it with one class name per line, '
             'or use --data_name=imagenet'
         )
-    recorded = read_facts(path)
-    present = {found for name in names if (found := subset_of(name))}
-    shards = {subset: find_shards(path, subset) for subset in sorted(set(SUBSETS) & present)}
+    info_by_subset = read_dataset_info(path)
+    present_subsets = {file_subset for name in names if (file_subset := subset_of(name))}
+    shards = {
+        subset: find_shards(path, subset) for subset in sorted(set(SUBSETS) & present_subsets)
+    }
     counts = {}
-    for subset, found_shards in list(shards.items()):
-        facts = recorded.get(subset)
-        is_current = facts is not None and facts.shards == len(found_shards.paths)
-        if facts and is_current:
+    for subset, subset_shards in list(shards.items()):
+        subset_info = info_by_subset.get(subset)
+        is_current = subset_info is not None and subset_info.shards == len(subset_shards.paths)
+        if subset_info and is_current:
             # Before the first step this number is compared with the records in the shards.
-            shards[subset] = replace(found_shards, num_recorded=facts.images)
-        counts[subset] = facts.images if facts and is_current else _count(found_shards)
+            shards[subset] = replace(subset_shards, num_expected_images=subset_info.images)
+        counts[subset] = (
+            subset_info.images if subset_info and is_current else _count_records(subset_shards)
+        )
     sizes = {
-        (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None)
+        (info_by_subset[subset].height, info_by_subset[subset].width)
+        if subset in info_by_subset
+        else (None, None)
         for subset in counts
     }
     [(height, width)] = sizes if len(sizes) == 1 else [(None, None)]
@@ -201,9 +212,9 @@ def _open_records(path: str) -> DataFolder:
     return DataFolder(path, data_set, shards)
 
 
-def _count(shards: Shards) -> int:
+def _count_records(shards: Shards) -> int:
     try:
         return count_records(shards.paths)
-    except RunError as fault:
+    except RunError as error:
         # A fault that is found before the run starts counts as wrong use.
-        raise UsageError(f'{fault}; see tf_cnn_benchmarks records --check') from fault
+        raise UsageError(f'{error}; see tf_cnn_benchmarks records --check') from error

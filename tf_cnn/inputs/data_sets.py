@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tf_cnn.inputs.layout import SHARD_NAME, ends_like_no_shard, shard_name
+from tf_cnn.inputs.layout import SHARD_NAME, has_non_shard_suffix, shard_name
 from tf_cnn.system.errors import UsageError, plural
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Shards:
 
     Attributes:
       num_missing: the total in the file names minus the number of files.
-      num_recorded: the number of images that dataset.json states; None if it states none.
+      num_expected_images: the number of images that dataset.json states; None if it states none.
       passed_over: the names of files that are named like these shards, but have the ending of
         another kind of file.
     """
@@ -84,8 +84,8 @@ class Shards:
     subset: str
     paths: tuple[str, ...]
     num_missing: int
-    num_recorded: int | None = None
-    passed_over: tuple[str, ...] = ()
+    num_expected_images: int | None = None
+    skipped_files: tuple[str, ...] = ()
 
     @property
     def num_images(self) -> int:
@@ -153,7 +153,7 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
         ) from error
 
 
-def how_to_make(subset: str) -> str:
+def shard_making_hint(subset: str) -> str:
     flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
     return (
         'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR '
@@ -169,13 +169,13 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     """
     folder = Path(data_dir)
     names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
-    found = [
+    matches = [
         match
         for name in names
         if name.startswith(f'{subset}-') and (match := SHARD_NAME.fullmatch(name))
     ]
-    shards = [match for match in found if not ends_like_no_shard(match.string)]
-    passed_over = tuple(match.string for match in found if ends_like_no_shard(match.string))
+    shards = [match for match in matches if not has_non_shard_suffix(match.string)]
+    skipped_files = tuple(match.string for match in matches if has_non_shard_suffix(match.string))
     if not shards:
         content = (
             f'contains {plural(len(names), "other file")}, such as {names[0]}'
@@ -184,7 +184,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         )
         raise UsageError(
             f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the folder '
-            f'{content}); write the folder that contains the shards, or {how_to_make(subset)}'
+            f'{content}); write the folder that contains the shards, or {shard_making_hint(subset)}'
         )
     paths = tuple(str(folder / match.string) for match in shards)
     numbered = [match for match in shards if match['index']]
@@ -195,18 +195,18 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
             f'{", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
         )
     total = totals.pop() if totals else 0
-    seen: set[int] = set()
+    seen_indices: set[int] = set()
     for match in numbered:
         index = int(match['index'])
-        if index >= total or index in seen:
+        if index >= total or index in seen_indices:
             reason = (
                 'occurs twice'
-                if index in seen
+                if index in seen_indices
                 else f'is not one of {total} shards, numbered from 0'
             )
             raise UsageError(
                 f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a '
                 'folder'
             )
-        seen.add(index)
-    return Shards(subset, paths, num_missing=total - len(seen), passed_over=passed_over)
+        seen_indices.add(index)
+    return Shards(subset, paths, num_missing=total - len(seen_indices), skipped_files=skipped_files)

@@ -8,7 +8,7 @@ import preprocessing
 from tf_cnn.inputs import array_draws
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
-from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline, Run
+from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline, RunOp
 
 
 class DeviceInput(InputPipeline):
@@ -25,47 +25,56 @@ class DeviceInput(InputPipeline):
     that the devices are GPUs, which cannot shift uint8 and gather it only from variables.
     """
 
-    def __init__(self, parts: InputParts) -> None:
-        source, devices, options = parts.source, parts.devices, parts.options
+    def __init__(self, config: InputConfig) -> None:
+        source, devices, options = config.source, config.devices, config.options
         assert isinstance(source, Arrays)
         super().__init__()
         num_images = len(source.images)
-        with tf.device(parts.host_device):
+        with tf.device(config.host_device):
             self._steps_before = tf.placeholder(tf.uint64, [])
-        self._set_positions = []
+        self._seek_ops = []
         self.buffers.append(
             Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images)
         )
-        images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
+        images, labels = (
+            array_draws.array_to_tensor(source.images),
+            array_draws.array_to_tensor(source.labels),
+        )
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f'device_input_{tower}'):
-                image_store = self._resident(images)
+                image_store = self._resident_variable(images)
                 # GPUs hold no variables of 32-bit integers.
-                label_store = self._resident(tf.cast(labels, tf.int64))
-                first = parts.first_position + tower * parts.batch_size
-                positions = array_draws.Positions(first, parts.batch_size, parts.batch_of_workers)
+                label_store = self._resident_variable(tf.cast(labels, tf.int64))
+                first_position = config.first_position + tower * config.batch_size
+                positions = array_draws.ImagePositions(
+                    first_position, config.batch_size, config.global_batch_size
+                )
                 self.initializers.append(positions.variable.initializer)
-                self._set_positions.append(positions.set(self._steps_before))
-                chosen = array_draws.in_random_order(positions.of_step, num_images, options.seed)
-                if parts.normalize_on_device:
-                    batch = image_store.sparse_read(chosen)
+                self._seek_ops.append(positions.seek(self._steps_before))
+                image_indices = array_draws.shuffled_indices(
+                    positions.current, num_images, options.seed
+                )
+                if config.normalize_on_device:
+                    batch = image_store.sparse_read(image_indices)
                 else:
                     # On a CPU, sparse_read would give each variable a copy of its own instead of
                     # the shared one.
-                    batch = tf.gather(image_store.read_value(), chosen)
-                if options.shifts:
-                    batch = tf.cast(batch, tf.float32) if parts.normalize_on_device else batch
+                    batch = tf.gather(image_store.read_value(), image_indices)
+                if options.needs_shift_and_flip:
+                    batch = tf.cast(batch, tf.float32) if config.normalize_on_device else batch
                     batch = preprocessing.shift_and_flip(
-                        batch, array_draws.shift_numbers(positions.of_step, options.seed)
+                        batch, array_draws.random_shift_numbers(positions.current, options.seed)
                     )
                 batch = preprocessing.normalize(batch, options.scale)
                 self._batches.append(
-                    Batch(batch, tf.cast(label_store.sparse_read(chosen), tf.int32))
+                    Batch(batch, tf.cast(label_store.sparse_read(image_indices), tf.int32))
                 )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
-        session.run(self._set_positions, {self._steps_before: steps_before})
+    def warm_up(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:
+        session.run(self._seek_ops, {self._steps_before: steps_before})

@@ -19,14 +19,14 @@ def for_each_image(
     returns tensors of static shape.
     """
     specs = [tf.TensorSpec(argument.shape[1:], argument.dtype) for argument in arguments]
-    traced = tf.function(
-        lambda *of_image: list(function(*of_image)), autograph=False
+    concrete_function = tf.function(
+        lambda *image_arguments: list(function(*image_arguments)), autograph=False
     ).get_concrete_function(*specs)
     return tf.raw_ops.MapDefun(
         arguments=list(arguments),
         captured_inputs=[],
-        output_types=[output.dtype for output in traced.outputs],
-        output_shapes=[output.shape for output in traced.outputs],
-        f=traced,
+        output_types=[output.dtype for output in concrete_function.outputs],
+        output_shapes=[output.shape for output in concrete_function.outputs],
+        f=concrete_function,
         max_intra_op_parallelism=1,
     )

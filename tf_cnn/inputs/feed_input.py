@@ -12,7 +12,7 @@ import preprocessing
 from tf_cnn.inputs import array_draws
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline, Run
+from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline, RunOp
 
 
 class FeedInput(InputPipeline):
@@ -28,107 +28,117 @@ class FeedInput(InputPipeline):
     random images. A source has the size in options, see inputs.validation.read_images.
     """
 
-    def __init__(self, parts: InputParts) -> None:
+    def __init__(self, config: InputConfig) -> None:
         source, devices, batch_size, options = (
-            parts.source,
-            parts.devices,
-            parts.batch_size,
-            parts.options,
+            config.source,
+            config.devices,
+            config.batch_size,
+            config.options,
         )
         assert not isinstance(source, Shards)
         super().__init__()
-        self._options, self._source, self._parts = options, source, parts
-        self._batch_of_worker, self._num_towers = parts.batch_of_worker, len(devices)
-        self._normalizes = source is not None and not parts.normalize_on_device
+        self._options, self._source, self._config = options, source, config
+        self._worker_batch_size, self._num_towers = config.worker_batch_size, len(devices)
+        self._normalizes_on_host = source is not None and not config.normalize_on_device
         self._session: tf.Session | None = None
         self._position, self._epoch, self._order = 0, -1, np.zeros(0, np.int64)
         shape = batch_size, options.height, options.width, options.channels
         if source is None:
             rng = np.random.default_rng(options.seed % 2**64)
-            images = rng.random((self._batch_of_worker, *shape[1:]), np.float32) * 2 - 1
-            self._random = self._split(
-                images, rng.integers(parts.num_classes, size=self._batch_of_worker, dtype=np.int32)
+            images = rng.random((self._worker_batch_size, *shape[1:]), np.float32) * 2 - 1
+            self._random_arrays = self._split_by_tower(
+                images,
+                rng.integers(config.num_classes, size=self._worker_batch_size, dtype=np.int32),
             )
         else:
             count = source.num_images
-            with tf.device(parts.host_device), tf.name_scope('feed_input'):
-                self._epoch_to_order = tf.placeholder(tf.uint64, [])
-                positions = self._epoch_to_order * count + tf.cast(
+            with tf.device(config.host_device), tf.name_scope('feed_input'):
+                self._epoch_placeholder = tf.placeholder(tf.uint64, [])
+                positions = self._epoch_placeholder * count + tf.cast(
                     tf.range(count, dtype=tf.int64), tf.uint64
                 )
-                self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
+                self._epoch_order = array_draws.shuffled_indices(positions, count, options.seed)
             self.buffers.append(
                 Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count)
             )
-        pixels = tf.uint8 if source is not None and parts.normalize_on_device else tf.float32
+        pixel_dtype = tf.uint8 if source is not None and config.normalize_on_device else tf.float32
         self.buffers.append(
-            Buffer('images of a batch', self._batch_of_worker, math.prod(shape[1:]) * pixels.size)
+            Buffer(
+                'images of a batch',
+                self._worker_batch_size,
+                math.prod(shape[1:]) * pixel_dtype.size,
+            )
         )
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):
-                with tf.device(parts.host_device):
-                    fed = tf.placeholder(pixels, shape), tf.placeholder(tf.int32, [batch_size])
-                self.fed += fed
+                with tf.device(config.host_device):
+                    placeholders = (
+                        tf.placeholder(pixel_dtype, shape),
+                        tf.placeholder(tf.int32, [batch_size]),
+                    )
+                self.feed_placeholders += placeholders
                 with tf.device(device):
-                    image_batch = tf.identity(fed[0])
-                    if pixels == tf.uint8:
+                    image_batch = tf.identity(placeholders[0])
+                    if pixel_dtype == tf.uint8:
                         image_batch = preprocessing.normalize(image_batch, options.scale)
-                    self._batches.append(Batch(image_batch, tf.identity(fed[1])))
+                    self._batches.append(Batch(image_batch, tf.identity(placeholders[1])))
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+    def warm_up(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:
         self._session = session
         if self._source:
             self._position = (
-                self._parts.first_position + steps_before * self._parts.batch_of_workers
+                self._config.first_position + steps_before * self._config.global_batch_size
             )
 
-    def feeds(self) -> list[Any]:
+    def next_feed_values(self) -> list[Any]:
         if self._source is None:
-            return self._random
+            return self._random_arrays
         options = self._options
-        chosen = self._next_images(self._source.num_images)
-        images = self._source.images[chosen]
-        if options.shifts:
+        image_indices = self._next_image_indices(self._source.num_images)
+        images = self._source.images[image_indices]
+        if options.needs_shift_and_flip:
             rng = np.random.default_rng([options.seed % 2**64, self._position])
-            images = _shifted_and_flipped(images, rng)
-        if self._normalizes:
+            images = _shift_and_flip(images, rng)
+        if self._normalizes_on_host:
             images = images.astype(np.float32)
             images *= np.float32(options.scale.factor)
             images -= np.array(options.scale.offsets, np.float32)
-        return self._split(images, self._source.labels[chosen])
+        return self._split_by_tower(images, self._source.labels[image_indices])
 
-    def _next_images(self, count: int) -> np.ndarray:
+    def _next_image_indices(self, count: int) -> np.ndarray:
         """Returns the numbers [B] of the images of the next step, for all devices."""
         assert self._session, 'call warm_up first'
-        parts, end = [], self._position + self._batch_of_worker
-        while self._position < end:
+        index_chunks, end_position = [], self._position + self._worker_batch_size
+        while self._position < end_position:
             epoch, first = divmod(self._position, count)
             if epoch != self._epoch:
                 self._epoch, self._order = (
                     epoch,
-                    self._session.run(self._whole_epoch, {self._epoch_to_order: epoch}),
+                    self._session.run(self._epoch_order, {self._epoch_placeholder: epoch}),
                 )
-            parts.append(self._order[first : first + end - self._position])
-            self._position += len(parts[-1])
+            index_chunks.append(self._order[first : first + end_position - self._position])
+            self._position += len(index_chunks[-1])
         # The others of this step are the shares of the other workers.
-        self._position += self._parts.batch_of_workers - self._batch_of_worker
-        return np.concatenate(parts)
+        self._position += self._config.global_batch_size - self._worker_batch_size
+        return np.concatenate(index_chunks)
 
-    def _split(self, images: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
+    def _split_by_tower(self, images: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
         """Images and labels of all devices -> images of the first, its labels, images of the
         second, ...
         """
         towers = zip(
             np.split(images, self._num_towers), np.split(labels, self._num_towers), strict=True
         )
-        return [part for tower in towers for part in tower]
+        return [array for tower in towers for array in tower]
 
 
-def _shifted_and_flipped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _shift_and_flip(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Shifts and flips as preprocessing.shift_and_flip does, with the random numbers of NumPy."""
     count, height, width = images.shape[:3]
     pads = (preprocessing.PADDING, preprocessing.PADDING)

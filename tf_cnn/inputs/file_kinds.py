@@ -8,7 +8,7 @@ import os
 import re
 import stat
 
-# How many bytes of a file other_kind needs: a tar archive shows what it is in its first 512.
+# How many bytes of a file wrong_kind_message needs: a tar archive shows what it is in its first 512.
 START_BYTES = 512
 # What a file begins with, what it is then, and what to do. The first that fits counts. Most are in
 # the table of the program `file`; IDX: yann.lecun.com/exdb/mnist.
@@ -46,7 +46,7 @@ _KINDS = (
 )
 
 
-def other_kind(start: bytes, expected: str) -> str | None:
+def wrong_kind_message(start: bytes, expected: str) -> str | None:
     """Says what a file is that is not what was expected ('TFRecords'), and what to do; None if that
     is unknown.
 
@@ -73,7 +73,7 @@ def open_regular(path: str) -> io.FileIO:
     return file
 
 
-def start_of(path: str) -> bytes:
+def read_start(path: str) -> bytes:
     """Returns the first START_BYTES of a regular file; none if it cannot be read."""
     try:
         with open_regular(path) as file:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tf_cnn.inputs.file_kinds import open_regular, other_kind, start_of
+from tf_cnn.inputs.file_kinds import open_regular, read_start, wrong_kind_message
 from tf_cnn.system.errors import RunError, plural
 from tf_cnn.system.parallel import ordered_map
 
@@ -34,9 +34,9 @@ UNREADABLE = 'unreadable'
 # The seconds spent on a shard to find the mean size of its records.
 _SAMPLE_SECS = 0.1
 # May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
-_WALKING_THREADS = 16
+_SCAN_THREADS = 16
 # Checksums are computed for many headers at a time.
-_HEADERS_AT_A_TIME = 4096
+_HEADERS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Fault:
     reason: str
 
     def __str__(self) -> str:
-        place = '' if self.record is None else f', record {self.record}'
-        return f'{self.path}{place}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
+        record_text = '' if self.record is None else f', record {self.record}'
+        return f'{self.path}{record_text}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
 
 
 @dataclass(frozen=True)
-class Walked:
+class ShardScan:
     """The result of a walk: the number and bytes of the records before the fault, if any, or before
     the deadline.
     """
@@ -71,11 +71,11 @@ class Walked:
     is_complete: bool = True
 
 
-def walk(path: str, deadline: float = math.inf) -> Walked:
+def scan_shard(path: str, deadline: float = math.inf) -> ShardScan:
     """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic()
     passes deadline.
     """
-    index = end = 0
+    index = offset = 0
     try:
         with open_regular(path) as shard:
             file = shard.fileno()
@@ -83,41 +83,44 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
             if hasattr(os, 'posix_fadvise'):
                 # Without this, read-ahead would read the entire shard.
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-            while end < size:
+            while offset < size:
                 headers: list[bytes] = []
-                while end + _HEADER_BYTES <= size and len(headers) < _HEADERS_AT_A_TIME:
+                while offset + _HEADER_BYTES <= size and len(headers) < _HEADERS_PER_BATCH:
                     if time.monotonic() > deadline:
-                        return Walked(index + len(headers), end, is_complete=False)
-                    header = os.pread(file, _HEADER_BYTES, end)
+                        return ShardScan(index + len(headers), offset, is_complete=False)
+                    header = os.pread(file, _HEADER_BYTES, offset)
                     headers.append(header)
-                    end += FRAME_BYTES + int.from_bytes(header[:_LENGTH_BYTES], 'little')
-                if (num_right := _num_right(headers)) < len(headers):
-                    return Walked(index + num_right, fault=_wrong_header(path, index + num_right))
+                    offset += FRAME_BYTES + int.from_bytes(header[:_LENGTH_BYTES], 'little')
+                if (num_intact := _num_intact_headers(headers)) < len(headers):
+                    return ShardScan(
+                        index + num_intact, fault=_header_fault(path, index + num_intact)
+                    )
                 index += len(headers)
-                if end > size:
+                if offset > size:
                     reason = 'the shard is cut short, or the length of the record is wrong'
-                    few = f'{plural(end - size, "byte")} too few'
-                    return Walked(
-                        index - 1, fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {few}')
+                    shortage = f'{plural(offset - size, "byte")} too few'
+                    return ShardScan(
+                        index - 1,
+                        fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {shortage}'),
                     )
-                if 0 < size - end < _HEADER_BYTES:
+                if 0 < size - offset < _HEADER_BYTES:
                     reason = (
-                        f'the shard is cut short: {plural(size - end, "byte")} of a header left'
+                        f'the shard is cut short: {plural(size - offset, "byte")} of a header left'
                     )
-                    return Walked(index, fault=Fault(path, index, '', 'cut short', reason))
+                    return ShardScan(index, fault=Fault(path, index, '', 'cut short', reason))
     except OSError as error:
-        return Walked(
+        return ShardScan(
             0, fault=Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.strerror})')
         )
-    return Walked(index, end)
+    return ShardScan(index, offset)
 
 
-def _wrong_header(path: str, index: int) -> Fault:
+def _header_fault(path: str, index: int) -> Fault:
     if index:
         reason = 'the checksum of its length is wrong; what follows it cannot be read'
         return Fault(path, index, '', 'corrupt', reason)
-    start = start_of(path)
-    if kind := other_kind(start, 'TFRecords'):
+    start = read_start(path)
+    if kind := wrong_kind_message(start, 'TFRecords'):
         return Fault(path, None, '', 'not TFRecords', kind)
     reason = (
         'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins '
@@ -127,75 +130,77 @@ def _wrong_header(path: str, index: int) -> Fault:
 
 
 @dataclass
-class WalkedShards:
+class ScanSummary:
     """The result of a walk through several shards.
 
     fault is one line about the first shard that does not end where its last record ends.
-    num_unknown counts the shards whose walk did not end in time; num_records are those of the
+    num_unfinished counts the shards whose walk did not end in time; num_records are those of the
     others, and empty the shards without any.
     """
 
     fault: str | None = None
-    num_unknown: int = 0
+    num_unfinished: int = 0
     num_records: int = 0
-    empty: list[str] = field(default_factory=list)
+    empty_paths: list[str] = field(default_factory=list)
 
 
-def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
+def scan_shards(paths: Sequence[str], deadline_secs: float) -> ScanSummary:
     """Walks through shards for at most deadline_secs seconds, up to the first fault, without
     reading the records.
     """
-    found = WalkedShards()
-    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
-        step = functools.partial(walk, deadline=time.monotonic() + deadline_secs)
-        for path, walked in zip(
-            paths, ordered_map(executor, _WALKING_THREADS, step, paths), strict=True
+    summary = ScanSummary()
+    with concurrent.futures.ThreadPoolExecutor(_SCAN_THREADS) as executor:
+        scan_until_deadline = functools.partial(
+            scan_shard, deadline=time.monotonic() + deadline_secs
+        )
+        for path, scan in zip(
+            paths, ordered_map(executor, _SCAN_THREADS, scan_until_deadline, paths), strict=True
         ):
-            if walked.fault:
-                return WalkedShards(str(walked.fault))
-            found.num_unknown += not walked.is_complete
-            found.num_records += walked.num_records
-            if walked.is_complete and not walked.num_records:
-                found.empty.append(path)
-    return found
+            if scan.fault:
+                return ScanSummary(str(scan.fault))
+            summary.num_unfinished += not scan.is_complete
+            summary.num_records += scan.num_records
+            if scan.is_complete and not scan.num_records:
+                summary.empty_paths.append(path)
+    return summary
 
 
 def count_records(paths: Sequence[str]) -> int:
     """Counts the records of shards from their lengths, without reading the records; RunError if a
     shard has a fault.
     """
-    walked = walk_shards(paths, math.inf)
-    if walked.fault:
-        raise RunError(walked.fault)
-    return walked.num_records
+    summary = scan_shards(paths, math.inf)
+    if summary.fault:
+        raise RunError(summary.fault)
+    return summary.num_records
 
 
 def mean_record_bytes(paths: Sequence[str]) -> float | None:
     """Estimates the mean bytes of a record from the starts of the first, middle and last shard;
     None if unknown.
     """
-    chosen = {paths[index] for index in (0, len(paths) // 2, -1)}
-    counts = [
-        found for path in chosen if not (found := walk(path, time.monotonic() + _SAMPLE_SECS)).fault
+    sample_paths = {paths[index] for index in (0, len(paths) // 2, -1)}
+    scans = [
+        found
+        for path in sample_paths
+        if not (found := scan_shard(path, time.monotonic() + _SAMPLE_SECS)).fault
     ]
-    num_records = sum(found.num_records for found in counts)
+    num_records = sum(found.num_records for found in scans)
     return (
-        sum(found.num_bytes for found in counts) / num_records - FRAME_BYTES
-        if num_records
-        else None
+        sum(found.num_bytes for found in scans) / num_records - FRAME_BYTES if num_records else None
     )
 
 
-def _num_right(headers: Sequence[bytes]) -> int:
+def _num_intact_headers(headers: Sequence[bytes]) -> int:
     """Returns the number of headers before the first that has a wrong checksum or is too short."""
     import numpy as np
 
     # A file that shrinks during the walk gives short reads.
-    whole = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
-    table = np.frombuffer(b''.join(whole), np.uint8).reshape(-1, _HEADER_BYTES)
-    stored = np.ascontiguousarray(table[:, _LENGTH_BYTES:]).view('<u4')[:, 0]
-    wrong = np.flatnonzero(masked_checksums(table[:, :_LENGTH_BYTES]) != stored)
-    return int(wrong[0]) if len(wrong) else len(headers)
+    padded = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
+    table = np.frombuffer(b''.join(padded), np.uint8).reshape(-1, _HEADER_BYTES)
+    stored_checksums = np.ascontiguousarray(table[:, _LENGTH_BYTES:]).view('<u4')[:, 0]
+    wrong_indices = np.flatnonzero(masked_checksums(table[:, :_LENGTH_BYTES]) != stored_checksums)
+    return int(wrong_indices[0]) if len(wrong_indices) else len(headers)
 
 
 def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':

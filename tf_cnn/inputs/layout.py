@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from tf_cnn.system.documents import DocumentError, read_json
-from tf_cnn.system.errors import RunError, UsageError, plural, read_regular
+from tf_cnn.system.errors import RunError, UsageError, plural, read_regular_file
 
 # The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
 SHARD_NAME = re.compile(
@@ -21,24 +21,24 @@ SHARD_NAME = re.compile(
     re.DOTALL,
 )
 # The endings of files beside shards, or of unfinished and packed ones.
-_NOT_A_SHARD = re.compile(
+_NON_SHARD_NAME = re.compile(
     r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|filepart|tmp|temp|crdownload|download|aria2|'
     r'incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|'
     r'lnk|html?|xml|parquet|arrow|npy|npz))',
     re.DOTALL,
 )
 LABELS_FILE = 'labels.txt'
-FACTS_FILE = 'dataset.json'
+DATASET_INFO_FILE = 'dataset.json'
 # A damaged number of images may be larger than any number of steps. The longest side of a JPEG has
 # 65535 pixels.
 _COUNT, _SIDE = msgspec.Meta(ge=1, le=10**12), msgspec.Meta(ge=1, le=65535)
 # TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel
 # (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
-MOST_PIXELS = (2**29 - 1) // 3
+MAX_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
 # Files and folders that archives, operating systems and network storage make, in lower case. Most
 # others are hidden.
-_MADE_BY_PROGRAMS = {
+_PROGRAM_MADE_NAMES = {
     *(
         '__macosx',
         'icon\r',
@@ -50,14 +50,16 @@ _MADE_BY_PROGRAMS = {
     *('lost+found', '__pycache__', '@eadir', '#recycle'),
 }
 # Line breaks, and bytes that are no UTF-8.
-_NOT_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
+_FORBIDDEN_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
 # Names of subsets, in lower case, which are not classes; and names that contain one, as seg_train
 # or test2017.
-_SUBSETS = {
+_SUBSET_NAMES = {
     *('train', 'training', 'val', 'valid', 'validation', 'test', 'testing'),
     *('dev', 'eval', 'evaluation', 'holdout'),
 }
-_WITH_SUBSET = re.compile(rf'(?:.*[^a-z])?(?:{"|".join(sorted(_SUBSETS))})(?:[^a-z].*)?', re.DOTALL)
+_NAME_WITH_SUBSET = re.compile(
+    rf'(?:.*[^a-z])?(?:{"|".join(sorted(_SUBSET_NAMES))})(?:[^a-z].*)?', re.DOTALL
+)
 
 
 def shard_name(subset: str, index: int, num_shards: int) -> str:
@@ -67,19 +69,19 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 def subset_of(file_name: str) -> str | None:
     """The subset in the file name of a shard; None if the file is not named like a shard."""
-    if not SHARD_NAME.fullmatch(file_name) or ends_like_no_shard(file_name):
+    if not SHARD_NAME.fullmatch(file_name) or has_non_shard_suffix(file_name):
         return None
     return file_name.partition('-')[0]
 
 
-def ends_like_no_shard(file_name: str) -> bool:
+def has_non_shard_suffix(file_name: str) -> bool:
     """Whether a name, perhaps of a shard, has the ending of a file of another kind, as
     train-00000-of-00001.md5.
     """
-    return _NOT_A_SHARD.fullmatch(file_name) is not None
+    return _NON_SHARD_NAME.fullmatch(file_name) is not None
 
 
-def is_named_by_records(file_name: str) -> bool:
+def is_standard_shard_name(file_name: str) -> bool:
     """Whether a shard has a name as shard_name makes it."""
     match = SHARD_NAME.fullmatch(file_name)
     return match is not None and match['index'] is not None and match['suffix'] is None
@@ -104,10 +106,10 @@ class ImageFolder:
     root: str
     classes: tuple[str, ...]
     images: tuple[SourceImage, ...]
-    passed_over: dict[str, tuple[str, ...]]
+    skipped_paths: dict[str, tuple[str, ...]]
 
 
-def _listing(folder: str) -> list[os.DirEntry[str]]:
+def _list_entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -117,18 +119,18 @@ def _listing(folder: str) -> list[os.DirEntry[str]]:
         ) from error
 
 
-def _not_made_by_hand(name: str) -> str | None:
+def _skip_reason(name: str) -> str | None:
     """The reason to pass over a file or folder of this name, or None."""
     if name.startswith('.'):
         return 'hidden'
-    return 'made by a program' if name.lower() in _MADE_BY_PROGRAMS else None
+    return 'made by a program' if name.lower() in _PROGRAM_MADE_NAMES else None
 
 
-def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
+def _has_image_suffix(entry: os.DirEntry[str]) -> bool:
     return entry.name.lower().endswith(IMAGE_SUFFIXES)
 
 
-def _why_broken(entry: os.DirEntry[str]) -> str | None:
+def _broken_link_reason(entry: os.DirEntry[str]) -> str | None:
     """Returns why a link leads to nothing; None if it is no link, or leads to something."""
     if entry.is_symlink():
         try:
@@ -138,28 +140,28 @@ def _why_broken(entry: os.DirEntry[str]) -> str | None:
     return None
 
 
-def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
+def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
     """Yields the path of each file at any depth, after the prefix, and the reason to skip it or
     None.
     """
     # Not by recursion: folders may be nested more deeply than calls of Python.
-    waiting = [(f'{prefix}/{entry.name}', entry) for entry in reversed(_listing(folder))]
-    while waiting:
-        path, entry = waiting.pop()
-        if why := _not_made_by_hand(entry.name):
-            yield path, why
-        elif (reason := _why_broken(entry)) is None and entry.is_dir():
+    pending = [(f'{prefix}/{entry.name}', entry) for entry in reversed(_list_entries(folder))]
+    while pending:
+        path, entry = pending.pop()
+        if skip_reason := _skip_reason(entry.name):
+            yield path, skip_reason
+        elif (link_error := _broken_link_reason(entry)) is None and entry.is_dir():
             if entry.is_symlink():
                 yield path, 'a link to a folder'
             else:
-                waiting += [
-                    (f'{path}/{inner.name}', inner) for inner in reversed(_listing(entry.path))
+                pending += [
+                    (f'{path}/{child.name}', child) for child in reversed(_list_entries(entry.path))
                 ]
-        elif not _is_named_as_image(entry):
-            yield path, 'a broken link' if reason else 'not named as a JPEG or PNG'
+        elif not _has_image_suffix(entry):
+            yield path, 'a broken link' if link_error else 'not named as a JPEG or PNG'
         # A broken link counts as an image, so that it is reported with the files that cannot be
         # decoded.
-        elif reason is None and not entry.is_file():
+        elif link_error is None and not entry.is_file():
             yield path, 'not a file'
         else:
             yield path, None
@@ -182,84 +184,86 @@ def scan_folder(root: str) -> ImageFolder:
             f'--input={root}: it is not a folder; write the folder that contains a folder of '
             'images for each class'
         )
-    passed_over: defaultdict[str, list[str]] = defaultdict(list)
+    skipped_paths: defaultdict[str, list[str]] = defaultdict(list)
     classes: list[str] = []
     images: list[SourceImage] = []
-    for entry in _listing(root):
-        if why := _not_made_by_hand(entry.name):
-            passed_over[why].append(entry.name)
-        elif (reason := _why_broken(entry)) and not _is_named_as_image(entry):
+    for entry in _list_entries(root):
+        if why := _skip_reason(entry.name):
+            skipped_paths[why].append(entry.name)
+        elif (link_error := _broken_link_reason(entry)) and not _has_image_suffix(entry):
             raise UsageError(
                 f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which '
-                f'cannot be opened ({reason}), so that a class would be missing; mend the link, '
+                f'cannot be opened ({link_error}), so that a class would be missing; mend the link, '
                 f'or remove it'
             )
-        elif reason or not entry.is_dir():
-            passed_over['in no class folder'].append(entry.name)
+        elif link_error or not entry.is_dir():
+            skipped_paths['in no class folder'].append(entry.name)
         else:
-            if _NOT_IN_LABELS.search(entry.name):
+            if _FORBIDDEN_IN_LABELS.search(entry.name):
                 raise UsageError(
                     f'--input={root}: labels.txt cannot hold {entry.name!r}; rename this class '
                     'folder'
                 )
-            for path, why in _files(entry.path, entry.name):
+            for path, why in _walk_files(entry.path, entry.name):
                 if why:
-                    passed_over[why].append(path)
+                    skipped_paths[why].append(path)
                 else:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
     if not images:
-        others = [path for paths in passed_over.values() for path in paths]
+        other_files = [path for paths in skipped_paths.values() for path in paths]
         contents = (
-            f', but {plural(len(others), "other file")}, such as {others[0]}' if others else ''
+            f', but {plural(len(other_files), "other file")}, such as {other_files[0]}'
+            if other_files
+            else ''
         )
         raise UsageError(
             f'--input={root}: there is no JPEG or PNG in a class folder{contents}; write a folder '
             'that contains a folder of images for each class, as in train/cat/1.jpg'
         )
-    _check_level(
+    _check_root_level(
         root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}]
     )
     return ImageFolder(
         root,
         tuple(classes),
         tuple(images),
-        {why: tuple(paths) for why, paths in passed_over.items()},
+        {why: tuple(paths) for why, paths in skipped_paths.items()},
     )
 
 
-def _check_level(root: str, folders: list[list[str]]) -> None:
+def _check_root_level(root: str, folders: list[list[str]]) -> None:
     """Raises UsageError if root is above the folder of class folders; `folders`, relative to it,
     contain images.
     """
     names = sorted(
         {folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name)
     )
-    if {name.lower() for name in names} <= _SUBSETS:
-        what = f'{", ".join(names)}: these are names of subsets, not of classes'
-    elif shared := _shared_folders(names, folders):
-        what = (
-            f'{", ".join(names)}: each contains {shared[0]}, so these are subsets of the same '
+    if {name.lower() for name in names} <= _SUBSET_NAMES:
+        problem = f'{", ".join(names)}: these are names of subsets, not of classes'
+    elif shared_folders := _shared_folders(names, folders):
+        problem = (
+            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets of the same '
             'classes'
         )
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
-        what = f'all images are in folders of {names[0]}, so that there is one class'
+        problem = f'all images are in folders of {names[0]}, so that there is one class'
     else:
         return
-    raise UsageError(f'--input={root}: {what}; write --input={os.path.join(root, names[0])}')
+    raise UsageError(f'--input={root}: {problem}; write --input={os.path.join(root, names[0])}')
 
 
 def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:
     """Returns the folders of images that all of several folders with names of subsets contain."""
-    is_above = all(len(folder) > 1 for folder in folders)
+    all_nested = all(len(folder) > 1 for folder in folders)
     if (
         len(names) < 2
-        or not is_above
-        or not all(_WITH_SUBSET.fullmatch(name.lower()) for name in names)
+        or not all_nested
+        or not all(_NAME_WITH_SUBSET.fullmatch(name.lower()) for name in names)
     ):
         return []
-    inner = [{folder[1] for folder in folders if folder[0] == name} for name in names]
-    return sorted(set.intersection(*inner))
+    subfolders_by_name = [{folder[1] for folder in folders if folder[0] == name} for name in names]
+    return sorted(set.intersection(*subfolders_by_name))
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:
@@ -268,7 +272,7 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
     """
     path = Path(folder) / LABELS_FILE
     try:
-        lines = read_regular(path).decode().replace('\r\n', '\n').split('\n')
+        lines = read_regular_file(path).decode().replace('\r\n', '\n').split('\n')
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -283,7 +287,7 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True)
-class SubsetFacts:
+class SubsetInfo:
     """The facts in dataset.json about a subset; height and width, in pixels, are None if images
     differ.
     """
@@ -294,13 +298,13 @@ class SubsetFacts:
     width: Annotated[int, _SIDE] | None
 
 
-def read_facts(folder: str) -> dict[str, SubsetFacts]:
+def read_dataset_info(folder: str) -> dict[str, SubsetInfo]:
     """Reads the facts of each subset in dataset.json; empty if the file is missing, as in older
     folders.
     """
-    path = Path(folder) / FACTS_FILE
+    path = Path(folder) / DATASET_INFO_FILE
     try:
-        return read_json(path, dict[str, SubsetFacts])
+        return read_json(path, dict[str, SubsetInfo])
     except FileNotFoundError:
         return {}
     except DocumentError as error:

@@ -14,7 +14,7 @@ from tf_cnn.inputs.catalog import Source
 from tf_cnn.inputs.stages import TRANSFER
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
-Run = Callable[[tf.Operation], object]
+RunOp = Callable[[tf.Operation], object]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class InputParts:
+class InputConfig:
     """The facts from which any pipeline can be made.
 
     Attributes:
@@ -59,25 +59,25 @@ class InputParts:
     worker: int = 0
     num_workers: int = 1
     tf_data: TfDataSettings | None = None
-    until: str = TRANSFER
+    last_stage: str = TRANSFER
 
     @property
-    def batch_of_worker(self) -> int:
+    def worker_batch_size(self) -> int:
         """Images per step on all devices of this worker."""
         return self.batch_size * len(self.devices)
 
     @property
-    def batch_of_workers(self) -> int:
+    def global_batch_size(self) -> int:
         """Images per step on all devices of all workers that share the images."""
-        return self.batch_of_worker * self.num_workers
+        return self.worker_batch_size * self.num_workers
 
     @property
     def first_position(self) -> int:
         """Where in the order of an array this worker's share of the first step begins."""
-        return self.batch_of_worker * self.worker
+        return self.worker_batch_size * self.worker
 
     @property
-    def shift(self) -> float:
+    def shard_offset(self) -> float:
         """Where in the list of shards to begin, in [0, 1)."""
         return self.worker / self.num_workers
 
@@ -98,8 +98,8 @@ class InputPipeline(abc.ABC):
     def __init__(self) -> None:
         self.initializers: list[tf.Operation] = []
         self.per_step_ops: list[tf.Operation] = []
-        self.drawing_ops: list[tf.Operation] = []
-        self.fed: list[tf.Tensor] = []
+        self.warm_up_ops: list[tf.Operation] = []
+        self.feed_placeholders: list[tf.Tensor] = []
         self.buffers: list[Buffer] = []
 
     @abc.abstractmethod
@@ -107,7 +107,9 @@ class InputPipeline(abc.ABC):
         """The batch of a tower; every call returns the same tensors."""
 
     # Most pipelines need none, so it is neither abstract nor does it do anything.
-    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
+    def warm_up(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:  # noqa: B027
         """Prepares the next step; most pipelines need no preparation. A further call restarts the
         pipeline.
 
@@ -115,11 +117,11 @@ class InputPipeline(abc.ABC):
         drawing_ops.
         """
 
-    def feeds(self) -> list[Any]:
+    def next_feed_values(self) -> list[Any]:
         """The values of `fed` for the next step: every call draws the next batches."""
         return []
 
-    def _resident(self, value: tf.Tensor) -> tf.Variable:
+    def _resident_variable(self, value: tf.Tensor) -> tf.Variable:
         # In no collection: then it is neither trained nor saved, and other initialisers do not wait
         # for it.
         variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
@@ -132,24 +134,26 @@ class WorkersInput(InputPipeline):
     order.
     """
 
-    def __init__(self, pipelines: Sequence[InputPipeline], towers_each: int) -> None:
+    def __init__(self, pipelines: Sequence[InputPipeline], towers_per_worker: int) -> None:
         super().__init__()
         self._pipelines = pipelines
-        self._towers_each = towers_each
+        self._towers_per_worker = towers_per_worker
         for pipeline in pipelines:
             self.initializers += pipeline.initializers
             self.per_step_ops += pipeline.per_step_ops
-            self.drawing_ops += pipeline.drawing_ops
-            self.fed += pipeline.fed
+            self.warm_up_ops += pipeline.warm_up_ops
+            self.feed_placeholders += pipeline.feed_placeholders
             self.buffers += pipeline.buffers
 
     def tower_batch(self, tower: int) -> Batch:
-        worker, own_tower = divmod(tower, self._towers_each)
-        return self._pipelines[worker].tower_batch(own_tower)
+        worker, local_tower = divmod(tower, self._towers_per_worker)
+        return self._pipelines[worker].tower_batch(local_tower)
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+    def warm_up(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:
         for pipeline in self._pipelines:
-            pipeline.warm_up(session, steps_before, run)
+            pipeline.warm_up(session, steps_before, run_op)
 
-    def feeds(self) -> list[Any]:
-        return [value for pipeline in self._pipelines for value in pipeline.feeds()]
+    def next_feed_values(self) -> list[Any]:
+        return [value for pipeline in self._pipelines for value in pipeline.next_feed_values()]

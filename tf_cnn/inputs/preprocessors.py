@@ -25,7 +25,7 @@ class Preprocessor:
     factor: float
     offsets: tuple[float, ...]
     shorter_side: int | None = None
-    plain: bool = False
+    is_plain: bool = False
 
 
 # The mean red, green and blue of the images of ImageNet, as the networks of Simonyan and Zisserman
@@ -46,7 +46,7 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
             factor=1.0,
             offsets=_MEANS,
             shorter_side=256,
-            plain=True,
+            is_plain=True,
         ),
     )
 }

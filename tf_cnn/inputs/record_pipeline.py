@@ -6,12 +6,12 @@ import preprocessing
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.each_image import for_each_image
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.staged import HostBatch, StagedInput
 from tf_cnn.inputs.stages import DECODE, PARSE, READ, TRANSFER
 
 # kRecords in tensorflow/core/kernels/record_yielder.cc.
-_RECORDS_OF_READER = 16
+_RECORDS_PER_READER = 16
 
 
 class RecordPipeline(StagedInput):
@@ -27,7 +27,7 @@ class RecordPipeline(StagedInput):
     no image, no JPEG, a label out of range), or with UnicodeDecodeError if TensorFlow's message
     quotes bytes of the record. RecordInput treats a shard that ends within the 12 bytes of a
     record's header as complete, and a length of 2^60 ends the process. The caller must detect both
-    before the first step (records.framing.walk_shards).
+    before the first step (records.framing.scan_shards).
 
     At the start of every epoch a step waits until half of pool_records are read (by default 512,
     but at least two sets of batches). The buffers contain at most pool_records + 16 * readers
@@ -36,78 +36,83 @@ class RecordPipeline(StagedInput):
     """
 
     def __init__(
-        self, parts: InputParts, *, pool_records: int | None = None, readers: int = 16
+        self, config: InputConfig, *, pool_records: int | None = None, readers: int = 16
     ) -> None:
-        source, devices, batch_size = parts.source, parts.devices, parts.batch_size
-        options, until = parts.options, parts.until
+        source, devices, batch_size = config.source, config.devices, config.batch_size
+        options, last_stage = config.options, config.last_stage
         assert isinstance(source, Shards)
-        global_batch = batch_size * len(devices)
-        pool = max(512, 2 * global_batch) if pool_records is None else pool_records
+        worker_batch_size = batch_size * len(devices)
+        pool_size = max(512, 2 * worker_batch_size) if pool_records is None else pool_records
         # Normalise images only after they are shifted, so that the black padding is 0.
-        normalizes_each = not parts.normalize_on_device and not options.shifts
+        normalizes_images = not config.normalize_on_device and not options.needs_shift_and_flip
 
-        def example(
-            record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor
+        def process_record(
+            record: tf.Tensor, position: tf.Tensor, *fields: tf.Tensor
         ) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label, boxes = preprocessing.parse_example(
-                record, parts.num_classes, options.uses_boxes
+                record, config.num_classes, options.uses_boxes
             )
-            if until == PARSE:
+            if last_stage == PARSE:
                 return tf.strings.length(encoded) + tf.size(boxes), label
-            draws = preprocessing.Draws(*drawn) if drawn else None
-            if until == DECODE:
-                return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
-            image = preprocessing.preprocess(encoded, boxes, options, position, draws)
+            random_numbers = preprocessing.RandomNumbers(*fields) if fields else None
+            if last_stage == DECODE:
+                return tf.size(preprocessing.decode(encoded, boxes, options, random_numbers)), label
+            image = preprocessing.preprocess(encoded, boxes, options, position, random_numbers)
             return preprocessing.normalize(
                 image, options.scale
-            ) if normalizes_each else image, label
+            ) if normalizes_images else image, label
 
         def make_host_batches() -> list[HostBatch]:
             records = tf.raw_ops.RecordInput(
                 file_pattern=source.file_pattern,
-                batch_size=global_batch,
+                batch_size=worker_batch_size,
                 file_random_seed=options.seed,
-                file_shuffle_shift_ratio=parts.shift,
-                file_buffer_size=pool,
+                file_shuffle_shift_ratio=config.shard_offset,
+                file_buffer_size=pool_size,
                 file_parallelism=readers,
             )
-            records.set_shape([global_batch])
-            if until == READ:
+            records.set_shape([worker_batch_size])
+            if last_stage == READ:
                 return [[records]]
-            arguments = [records, tf.range(global_batch, dtype=tf.int64)]
+            arguments = [records, tf.range(worker_batch_size, dtype=tf.int64)]
             if options.training:
-                arguments += preprocessing.draw(global_batch, options)
-            of_towers = zip(
+                arguments += preprocessing.draw_random_numbers(worker_batch_size, options)
+            arguments_by_tower = zip(
                 *(tf.split(argument, len(devices)) for argument in arguments), strict=True
             )
-            batches = [for_each_image(example, of_tower) for of_tower in of_towers]
-            if options.shifts and until not in (PARSE, DECODE):
+            batches = [
+                for_each_image(process_record, tower_arguments)
+                for tower_arguments in arguments_by_tower
+            ]
+            if options.needs_shift_and_flip and last_stage not in (PARSE, DECODE):
                 uniform = tf.unstack(
                     tf.random.uniform([len(devices), batch_size, 3], seed=options.seed)
                 )
-                scale = None if parts.normalize_on_device else options.scale
+                scale = None if config.normalize_on_device else options.scale
                 batches = [
-                    _shifted(batch, numbers, scale)
+                    _shift_and_flip(batch, numbers, scale)
                     for batch, numbers in zip(batches, uniform, strict=True)
                 ]
             return batches
 
-        super().__init__(devices, make_host_batches, parts.host_device, options.scale, until)
+        super().__init__(devices, make_host_batches, config.host_device, options.scale, last_stage)
         if record_bytes := source.mean_record_bytes:
             # Each reader collects records before it adds them to the pool; a step takes its batches
             # out of it.
-            num_records = pool + _RECORDS_OF_READER * readers + global_batch
+            num_records = pool_size + _RECORDS_PER_READER * readers + worker_batch_size
             self.buffers.insert(0, Buffer('records', num_records, record_bytes))
-        if until == TRANSFER:
+        if last_stage == TRANSFER:
             # One op makes all images of a batch, perhaps all at once, before it copies each into
             # the batch.
-            pixels = (
-                options.height * options.width * options.channels * (4 if normalizes_each else 1)
+            image_bytes = (
+                options.height * options.width * options.channels * (4 if normalizes_images else 1)
             )
-            self.buffers.append(Buffer('images in the making', global_batch, pixels))
+            self.buffers.append(Buffer('images in the making', worker_batch_size, image_bytes))
 
 
-def _shifted(batch: HostBatch, uniform: tf.Tensor, scale: preprocessing.Scale | None) -> HostBatch:
+def _shift_and_flip(
+    batch: HostBatch, uniform: tf.Tensor, scale: preprocessing.Scale | None
+) -> HostBatch:
     images, labels = batch
     images = preprocessing.shift_and_flip(images, uniform)
     return preprocessing.normalize(images, scale) if scale else images, labels

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
-from tf_cnn.inputs.framing import FRAME_BYTES, UNREADABLE, Fault, walk
+from tf_cnn.inputs.framing import FRAME_BYTES, UNREADABLE, Fault, scan_shard
 from tf_cnn.system.errors import plural
 from tf_cnn.system.parallel import num_cores, ordered_map
 
 _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
-_LONGEST_CAUSE = 400
-_WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
+_MAX_CAUSE_CHARS = 400
+_LINE_WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
 
 
 @dataclass(frozen=True)
-class Checked:
+class RecordCheck:
     """The result for a record of num_bytes, or for a faulty end of a shard (0 bytes)."""
 
     num_bytes: int
@@ -32,23 +32,23 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class _Framed:
+class _RawRecord:
     path: str
     index: int
     data: bytes
 
 
-def _records(path: str) -> Iterator[_Framed | Fault]:
+def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
     """Yields the records of a shard, then the fault, if any, that hides the rest or concerns the
     whole shard.
     """
     import tensorflow.compat.v1 as tf
 
     index = 0
-    walked = walk(path)
-    if walked.fault and walked.fault.kind == UNREADABLE:
+    scan = scan_shard(path)
+    if scan.fault and scan.fault.kind == UNREADABLE:
         # TensorFlow would wait for the writer of a pipe.
-        yield walked.fault
+        yield scan.fault
         return
     verbosity = tf.logging.get_verbosity()
     try:
@@ -59,8 +59,8 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
         finally:
             tf.logging.set_verbosity(verbosity)
         # TensorFlow must not read a wrong length.
-        for data in itertools.islice(records, walked.num_records):
-            yield _Framed(path, index, data)
+        for data in itertools.islice(records, scan.num_records):
+            yield _RawRecord(path, index, data)
             index += 1
     except tf.errors.DataLossError as error:
         if 'truncated' in error.message:
@@ -80,8 +80,8 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
     except tf.errors.OpError as error:
         yield Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.message})')
     else:
-        if walked.fault:
-            yield walked.fault
+        if scan.fault:
+            yield scan.fault
         elif not index:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
 
@@ -129,38 +129,42 @@ class _Reader:
         self.decode: Callable[[bytes], Any] = session.make_callable(size, feed_list=[jpeg])
 
 
-def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> Checked:
+def _check_record(reader: _Reader, num_classes: int, item: _RawRecord | Fault) -> RecordCheck:
     if isinstance(item, Fault):
-        return Checked(0, fault=item)
+        return RecordCheck(0, fault=item)
     import tensorflow.compat.v1 as tf
 
     # protobuf ships no types.
     from google.protobuf.message import DecodeError
 
-    size = len(item.data) + FRAME_BYTES
+    num_bytes = len(item.data) + FRAME_BYTES
     try:
         # Protobuf refuses feature names that are not UTF-8, although TensorFlow accepts them as
         # bytes.
         feature = dict(tf.train.Example.FromString(item.data).features.feature)
     except (DecodeError, UnicodeDecodeError):
         fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
-        return Checked(size, fault=fault)
+        return RecordCheck(num_bytes, fault=fault)
     image, label = (
-        _only(feature.get(name), kind)
+        _single_value(feature.get(name), kind)
         for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list'))
     )
-    wrong = _fault_of(reader, num_classes, item.data, feature, image, label)
-    names = feature[_FILENAME].bytes_list.value if _FILENAME in feature else ()
-    filename = names[0].decode(errors='backslashreplace') if names else ''
-    return Checked(size, label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
+    kind_and_reason = _record_fault(reader, num_classes, item.data, feature, image, label)
+    filenames = feature[_FILENAME].bytes_list.value if _FILENAME in feature else ()
+    filename = filenames[0].decode(errors='backslashreplace') if filenames else ''
+    return RecordCheck(
+        num_bytes,
+        label,
+        Fault(item.path, item.index, filename, *kind_and_reason) if kind_and_reason else None,
+    )
 
 
-def _only(feature: Any, kind: str) -> Any:
+def _single_value(feature: Any, kind: str) -> Any:
     values: Sequence[Any] = getattr(feature, kind).value if feature is not None else ()
     return values[0] if len(values) == 1 else None
 
 
-def _fault_of(
+def _record_fault(
     reader: _Reader,
     num_classes: int,
     record: bytes,
@@ -198,29 +202,32 @@ def _fault_of(
             reader.decode(image)
         except tf.errors.OpError:
             return 'undecodable JPEG', f'the JPEG of {plural(len(image), "byte")} cannot be decoded'
-        return 'unreadable Example', f'TensorFlow cannot read it: {cause_of(error)}'
+        return 'unreadable Example', f'TensorFlow cannot read it: {error_cause(error)}'
     return None
 
 
-def cause_of(error: Any) -> str:
+def error_cause(error: Any) -> str:
     """Returns the line of a tf.errors.OpError with the cause, shortened: the first, or that below
     the node's name.
     """
     lines = [
         line.strip()
         for line in error.message.splitlines()
-        if not _WITHOUT_CAUSE.fullmatch(line.strip())
+        if not _LINE_WITHOUT_CAUSE.fullmatch(line.strip())
     ]
     nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
     line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
     # TensorFlow may quote a whole record with its image.
     printable = ''.join(
-        letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line[:_LONGEST_CAUSE]
+        letter if letter.isprintable() else ascii(letter)[1:-1]
+        for letter in line[:_MAX_CAUSE_CHARS]
     )
-    return printable + '...' * (len(line) > _LONGEST_CAUSE)
+    return printable + '...' * (len(line) > _MAX_CAUSE_CHARS)
 
 
-def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -> Iterator[Checked]:
+def check_shards(
+    paths: Sequence[str], num_classes: int, num_threads: int = 0
+) -> Iterator[RecordCheck]:
     """Checks shards record by record, in order: checksums, features, label, and that TensorFlow
     decodes the JPEG.
 
@@ -231,7 +238,7 @@ def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -
     num_threads = num_threads or num_cores()
     reader = _Reader(num_threads)
     with contextlib.closing(reader), concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
-        items = itertools.chain.from_iterable(map(_records, paths))
+        items = itertools.chain.from_iterable(map(_read_records, paths))
         yield from ordered_map(
             executor, num_threads, functools.partial(_check_record, reader, num_classes), items
         )
@@ -245,12 +252,12 @@ def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) ->
     checks the records.
     """
     deadline = time.monotonic() + deadline_secs
-    framing = (
-        item if isinstance(item, Fault) else None for path in paths for item in _records(path)
+    framing_faults = (
+        item if isinstance(item, Fault) else None for path in paths for item in _read_records(path)
     )
-    contents = (checked.fault for checked in check_shards(paths, num_classes))
+    content_faults = (check.fault for check in check_shards(paths, num_classes))
     fault: Fault | None
-    for fault in itertools.chain(framing, contents):
+    for fault in itertools.chain(framing_faults, content_faults):
         if fault:
             return str(fault)
         if time.monotonic() > deadline:

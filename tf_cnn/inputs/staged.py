@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from tf_cnn.graph.staging import StagingArea
 from tf_cnn.inputs.buffers import Buffer
-from tf_cnn.inputs.pipeline import Batch, InputPipeline, Run
+from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
 from tf_cnn.inputs.stages import TRANSFER
 
 # The images and the labels of one device; in a pipeline that ends early, the tensors of its last
@@ -16,7 +16,7 @@ from tf_cnn.inputs.stages import TRANSFER
 HostBatch = Sequence[tf.Tensor]
 
 # How many sets of batches are in host memory at most.
-_NUM_SETS = 3
+_MAX_BATCH_SETS = 3
 
 
 class StagedInput(InputPipeline):
@@ -37,7 +37,7 @@ class StagedInput(InputPipeline):
         make_host_batches: Callable[[], Sequence[HostBatch]],
         host_device: str = '/cpu:0',
         scale: preprocessing.Scale | None = None,
-        until: str = TRANSFER,
+        last_stage: str = TRANSFER,
     ) -> None:
         """Builds the ops of all stages.
 
@@ -51,21 +51,23 @@ class StagedInput(InputPipeline):
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
             host_batches = make_host_batches()
-            made = [tensor for host_batch in host_batches for tensor in host_batch]
-            if until != TRANSFER:
-                self.per_step_ops = [tensor.op for tensor in made]
+            tensors = [tensor for host_batch in host_batches for tensor in host_batch]
+            if last_stage != TRANSFER:
+                self.per_step_ops = [tensor.op for tensor in tensors]
                 self._batches: list[Batch] = []
-                self._clear: list[tf.Operation] = []
+                self._clear_ops: list[tf.Operation] = []
                 return
-            self.buffers.append(Buffer('sets of batches', _NUM_SETS, sum(map(_num_bytes, made))))
-            self.host_area = StagingArea(host_device, made)
-            stage_a = self.host_area.put(made)
+            self.buffers.append(
+                Buffer('sets of batches', _MAX_BATCH_SETS, sum(map(_num_bytes, tensors)))
+            )
+            self.host_area = StagingArea(host_device, tensors)
+            stage_a = self.host_area.put(tensors)
         self.device_areas = []
         stage_b = []
         with tf.name_scope('stage_b'), tf.device(host_device):
-            staged = iter(self.host_area.get())
+            host_tensors = iter(self.host_area.get())
             for device, host_batch in zip(devices, host_batches, strict=True):
-                batch = list(itertools.islice(staged, len(host_batch)))
+                batch = list(itertools.islice(host_tensors, len(host_batch)))
                 area = StagingArea(device, batch)
                 self.device_areas.append(area)
                 stage_b.append(area.put(batch))
@@ -79,17 +81,19 @@ class StagedInput(InputPipeline):
                 if images.dtype == tf.uint8:
                     images = preprocessing.normalize(images, scale)
                 self._batches.append(Batch(images, labels))
-        self._clear = [area.clear() for area in (self.host_area, *self.device_areas)]
+        self._clear_ops = [area.clear() for area in (self.host_area, *self.device_areas)]
         with tf.name_scope('stages_a_and_b'), tf.device(host_device):
-            self.drawing_ops = [stage_a, tf.group(stage_a, *stage_b)]
+            self.warm_up_ops = [stage_a, tf.group(stage_a, *stage_b)]
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
-        session.run(self._clear)
-        for op in self.drawing_ops:
-            (run or session.run)(op)
+    def warm_up(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:
+        session.run(self._clear_ops)
+        for op in self.warm_up_ops:
+            (run_op or session.run)(op)
 
 
 def _num_bytes(tensor: tf.Tensor) -> int:

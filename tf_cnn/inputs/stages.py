@@ -13,6 +13,6 @@ STAGES = {
 }
 
 
-def stages_up_to(last: str, has: Sequence[str]) -> tuple[str, ...]:
+def stages_up_to(last: str, available: Sequence[str]) -> tuple[str, ...]:
     names = list(STAGES)
-    return tuple(name for name in has if names.index(name) <= names.index(last))
+    return tuple(name for name in available if names.index(name) <= names.index(last))

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline
+from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
 
 
 class SyntheticInput(InputPipeline):
@@ -13,22 +13,22 @@ class SyntheticInput(InputPipeline):
     them.
     """
 
-    def __init__(self, parts: InputParts) -> None:
+    def __init__(self, config: InputConfig) -> None:
         super().__init__()
         self._batches = []
-        for tower, device in enumerate(parts.devices):
-            seeds = [parts.seed, tower]
+        for tower, device in enumerate(config.devices):
+            seeds = [config.seed, tower]
             with tf.device(device), tf.name_scope(f'synthetic_input_{tower}'):
-                options = parts.options
-                shape = [parts.batch_size, options.height, options.width, options.channels]
-                images = self._resident(
+                options = config.options
+                shape = [config.batch_size, options.height, options.width, options.channels]
+                images = self._resident_variable(
                     tf.random.stateless_uniform(shape, seeds, -1.0, 1.0)
                 ).read_value()
                 labels = tf.random.stateless_uniform(
-                    [parts.batch_size], seeds, 0, parts.num_classes, tf.int32
+                    [config.batch_size], seeds, 0, config.num_classes, tf.int32
                 )
                 # GPUs hold no variables of 32-bit integers.
-                labels = self._resident(tf.cast(labels, tf.int64)).read_value()
+                labels = self._resident_variable(tf.cast(labels, tf.int64)).read_value()
                 self._batches.append(Batch(images, tf.cast(labels, tf.int32)))
 
     def tower_batch(self, tower: int) -> Batch:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.staged import HostBatch, StagedInput
 from tf_cnn.inputs.stages import DECODE, PARSE, READ, TRANSFER
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
@@ -21,7 +21,7 @@ Dataset = Any
 # tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave buffers as
 # many records.
 _SHARDS_AHEAD = 2
-_RECORDS_OF_SHARD = 2
+_RECORDS_PER_SHARD = 2
 # The default buffer_size of TFRecordDataset: tensorflow/python/data/ops/readers.py.
 _FILE_BUFFER_BYTES = 256 * 1024
 
@@ -39,35 +39,39 @@ class TfDataPipeline(StagedInput):
     cannot begin in the middle of an epoch, so training that is continued needs another seed.
     """
 
-    def __init__(self, parts: InputParts, *, pool_records: int | None = None) -> None:
-        source, devices, batch_size = parts.source, parts.devices, parts.batch_size
-        options, until = parts.options, parts.until
+    def __init__(self, config: InputConfig, *, pool_records: int | None = None) -> None:
+        source, devices, batch_size = config.source, config.devices, config.batch_size
+        options, last_stage = config.options, config.last_stage
         assert isinstance(source, Shards)
-        settings = parts.tf_data or TfDataSettings()
-        pool = max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
+        settings = config.tf_data or TfDataSettings()
+        pool_size = (
+            max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
+        )
         initializers = []
 
         @tf.autograph.experimental.do_not_convert
-        def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            if until == READ:
+        def process_record(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            if last_stage == READ:
                 return (tf.strings.length(record),)
             encoded, label, boxes = preprocessing.parse_example(
-                record, parts.num_classes, options.uses_boxes
+                record, config.num_classes, options.uses_boxes
             )
-            if until == PARSE:
+            if last_stage == PARSE:
                 return tf.strings.length(encoded) + tf.size(boxes), label
-            if until == DECODE:
-                draws = draws_of(number, options)
-                return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
+            if last_stage == DECODE:
+                random_numbers = image_random_numbers(number, options)
+                return tf.size(preprocessing.decode(encoded, boxes, options, random_numbers)), label
             image = preprocess_numbered(encoded, boxes, options, number)
-            return image if parts.normalize_on_device else preprocessing.normalize(
+            return image if config.normalize_on_device else preprocessing.normalize(
                 image, options.scale
             ), label
 
         def make_host_batches() -> list[HostBatch]:
-            records = _shuffled_records(source.paths, options.seed, parts.shift, pool, settings)
+            records = _shuffled_records(
+                source.paths, options.seed, config.shard_offset, pool_size, settings
+            )
             examples = records.enumerate().map(
-                example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+                process_record, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
             )
             batches = examples.batch(batch_size, drop_remainder=True)
             if settings.prefetched_batches:
@@ -92,25 +96,27 @@ class TfDataPipeline(StagedInput):
         super().__init__(
             devices,
             make_host_batches,
-            host_device=parts.host_device,
+            host_device=config.host_device,
             scale=options.scale,
-            until=until,
+            last_stage=last_stage,
         )
         self.initializers += initializers
-        self.buffers[:0] = _buffers(source, settings, pool)
-        if until == TRANSFER:
+        self.buffers[:0] = _buffers(source, settings, pool_size)
+        if last_stage == TRANSFER:
             # The batches that wait to be staged, and the one that is being made.
             num_batches = (
                 settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
             )
-            pixels = (
+            image_bytes = (
                 options.height
                 * options.width
                 * options.channels
-                * (1 if parts.normalize_on_device else 4)
+                * (1 if config.normalize_on_device else 4)
             )
-            self.buffers.append(Buffer('batches ahead', num_batches, batch_size * (pixels + 4)))
-            self.buffers.append(Buffer('images in the making', os.cpu_count() or 1, pixels))
+            self.buffers.append(
+                Buffer('batches ahead', num_batches, batch_size * (image_bytes + 4))
+            )
+            self.buffers.append(Buffer('images in the making', os.cpu_count() or 1, image_bytes))
 
 
 def preprocess_numbered(
@@ -121,34 +127,40 @@ def preprocess_numbered(
 
     number is a scalar int64, the number of the image in the run, from 0.
     """
-    image = preprocessing.preprocess(encoded, boxes, options, number, draws_of(number, options))
-    if options.shifts:
-        # These seeds differ from those of draws_of.
+    image = preprocessing.preprocess(
+        encoded, boxes, options, number, image_random_numbers(number, options)
+    )
+    if options.needs_shift_and_flip:
+        # These seeds differ from those of image_random_numbers.
         uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
         [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
     return image
 
 
-def draws_of(number: tf.Tensor, options: preprocessing.ImageOptions) -> preprocessing.Draws | None:
+def image_random_numbers(
+    number: tf.Tensor, options: preprocessing.ImageOptions
+) -> preprocessing.RandomNumbers | None:
     """Returns the random numbers of an image, which depend on options.seed and number only; None
     outside training.
     """
     if not options.training:
         return None
-    return preprocessing.draw(1, options, seeds=tf.stack([options.seed, number])).of_image(0)
+    return preprocessing.draw_random_numbers(
+        1, options, seeds=tf.stack([options.seed, number])
+    ).of_image(0)
 
 
 def _shuffled_records(
-    paths: Sequence[str], seed: int, shift: float, pool: int, settings: TfDataSettings
+    paths: Sequence[str], seed: int, shard_offset: float, pool_size: int, settings: TfDataSettings
 ) -> Dataset:
     """Returns an endless Dataset of the records of all shards, scalar strings; each epoch has
     another order.
     """
     count = len(paths)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
-    if first := int(shift * count):
+    if first_shard := int(shard_offset * count):
         roll = tf.autograph.experimental.do_not_convert(
-            lambda names: tf.roll(names, -first, axis=0)
+            lambda names: tf.roll(names, -first_shard, axis=0)
         )
         files = files.batch(count).map(roll).unbatch()
     cycle_length = min(settings.cycle_length, count)
@@ -168,33 +180,33 @@ def _shuffled_records(
             prefetch_input_elements=settings.prefetched_shards,
         )
         records = files.apply(parallel)
-    if settings.repeats_one:
+    if settings.repeats_first_record:
         return records.take(1).cache().repeat()
-    if settings.caches:
+    if settings.caches_records:
         records = records.cache()
     # Repeat after the shuffle, so that no record of the next epoch comes before the last one of
     # this epoch.
-    return records.shuffle(pool, seed).repeat()
+    return records.shuffle(pool_size, seed).repeat()
 
 
-def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Buffer]:
+def _buffers(source: Shards, settings: TfDataSettings, pool_size: int) -> list[Buffer]:
     record_bytes = source.mean_record_bytes
     if not record_bytes:
         return []
-    if settings.repeats_one:
+    if settings.repeats_first_record:
         return [Buffer('record', 1, record_bytes)]
     cycle_length = min(settings.cycle_length, len(source.paths))
-    ahead = (
+    num_ahead = (
         _SHARDS_AHEAD * cycle_length
         if settings.prefetched_shards is None
         else settings.prefetched_shards
     )
-    num_open = min(cycle_length + ahead, len(source.paths))
+    num_open = min(cycle_length + num_ahead, len(source.paths))
     buffers = [
-        Buffer('records', pool + _RECORDS_OF_SHARD * num_open, record_bytes),
+        Buffer('records', pool_size + _RECORDS_PER_SHARD * num_open, record_bytes),
         Buffer('open shards', num_open, _FILE_BUFFER_BYTES),
     ]
-    if settings.caches:
+    if settings.caches_records:
         buffers.append(
             Buffer('cached shards', len(source.paths), source.num_bytes / len(source.paths))
         )

@@ -13,7 +13,7 @@ class TfDataSettings:
         their order.
       prefetched_shards: how many shards beyond cycle_length are opened ahead; None lets tf.data
         decide.
-      repeats_one: whether every image is that of the first record: a step has all of its work
+      repeats_first_record: whether every image is that of the first record: a step has all of its work
         except reading.
       batches_per_device: how many more batches than prefetched_batches wait on the host for each
         device.
@@ -24,8 +24,8 @@ class TfDataSettings:
     cycle_length: int = 16
     sloppy: bool = False
     prefetched_shards: int | None = None
-    caches: bool = False
-    repeats_one: bool = False
+    caches_records: bool = False
+    repeats_first_record: bool = False
     prefetched_batches: int = 1
     batches_per_device: int = 1
     private_threads: int | None = None

@@ -35,7 +35,7 @@ class Share:
     count: int = 1
     num_examples: int | None = None
 
-    def of(self, examples: Dataset) -> Dataset:
+    def select(self, examples: Dataset) -> Dataset:
         if self.num_examples is not None:
             examples = examples.repeat().take(self.num_examples)
         return examples.shard(self.count, self.index)
@@ -72,9 +72,9 @@ class ValidationInput(InputPipeline):
             )
             iterator = tf.data.make_initializable_iterator(batches)
             self.initializers.append(iterator.initializer)
-            made = [iterator.get_next() for _ in devices]
+            host_batches = [iterator.get_next() for _ in devices]
         self._batches = []
-        for device, (images, labels) in zip(devices, made, strict=True):
+        for device, (images, labels) in zip(devices, host_batches, strict=True):
             with tf.device(device), tf.name_scope('validation_batch'):
                 self._batches.append(
                     Batch(preprocessing.normalize(images, scale), tf.identity(labels))
@@ -92,12 +92,12 @@ def record_examples(
     """
 
     @tf.autograph.experimental.do_not_convert
-    def example(number: Any, record: Any) -> tuple[Any, Any]:
+    def decode_record(number: Any, record: Any) -> tuple[Any, Any]:
         encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
         return preprocessing.preprocess(encoded, boxes, options, number), label
 
-    records = share.of(tf.data.TFRecordDataset(list(source.paths)).enumerate())
-    return records.map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
+    records = share.select(tf.data.TFRecordDataset(list(source.paths)).enumerate())
+    return records.map(decode_record, num_parallel_calls=tf.data.experimental.AUTOTUNE)
 
 
 def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: Share) -> Dataset:
@@ -110,15 +110,15 @@ def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: S
         return images[index], labels[index]
 
     @tf.autograph.experimental.do_not_convert
-    def example(index: Any) -> tuple[Any, Any]:
+    def load_image(index: Any) -> tuple[Any, Any]:
         image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
         image.set_shape(images.shape[1:])
         label.set_shape([])
         if images.shape[1:3] != (options.height, options.width):
-            image = preprocessing.resize_and_distort(image, options, index, draws=None)
+            image = preprocessing.resize_and_distort(image, options, index, random_numbers=None)
         return image, label
 
-    return share.of(tf.data.Dataset.range(len(images))).map(example)
+    return share.select(tf.data.Dataset.range(len(images))).map(load_image)
 
 
 def read_images(
@@ -137,22 +137,22 @@ def read_images(
     shape = source.num_images, options.height, options.width, options.channels
     if isinstance(source, Arrays) and source.images.shape == shape:
         return source
-    images, labels = _aligned(shape), np.empty(shape[:1], np.int32)
-    on_cpu = tf.ConfigProto()
-    on_cpu.CopyFrom(config)
-    on_cpu.device_count['GPU'] = 0
+    images, labels = _aligned_array(shape), np.empty(shape[:1], np.int32)
+    cpu_config = tf.ConfigProto()
+    cpu_config.CopyFrom(config)
+    cpu_config.device_count['GPU'] = 0
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         iterator = tf.data.make_initializable_iterator(make_examples().prefetch(tf.data.AUTOTUNE))
         example = iterator.get_next()
-        with tf.Session(graph=graph, config=on_cpu) as session:
+        with tf.Session(graph=graph, config=cpu_config) as session:
             session.run(iterator.initializer)
-            read = session.make_callable(example)
+            read_example = session.make_callable(example)
             for number in range(len(images)):
-                images[number], labels[number] = read()
+                images[number], labels[number] = read_example()
     return Arrays(source.subset, images, labels)
 
 
-def _aligned(shape: Sequence[int]) -> np.ndarray:
+def _aligned_array(shape: Sequence[int]) -> np.ndarray:
     """Returns an uninitialised array of uint8 whose memory TensorFlow can use without a copy."""
     size = math.prod(shape)
     memory = np.empty(size + _ALIGNMENT, np.uint8)

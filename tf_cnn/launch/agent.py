@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.cluster.environments import without_clusters
+from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.machine.surroundings import git_commit, tensorflow_version
 from tf_cnn.results import VERSION
@@ -66,47 +66,57 @@ class _Agent:
         # seen at once.
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        threading.Thread(target=self._read, daemon=True).start()
-        self._say(hello=hello())
+        threading.Thread(target=self._read_requests, daemon=True).start()
+        self._send(hello=hello())
         with contextlib.suppress(queue.Empty):
             while task := self._inbox.get(timeout=SILENCE_SECS):
                 task()
-        self._end_all()
+        self._stop_all()
 
-    def _read(self) -> None:
+    def _read_requests(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             for line in sys.stdin:
-                self._inbox.put(partial(self._answer, decode_json(line, dict[str, Any])))
+                self._inbox.put(partial(self._handle_request, decode_json(line, dict[str, Any])))
         self._inbox.put(None)
 
-    def _answer(self, request: Mapping[str, Any]) -> None:
+    def _handle_request(self, request: Mapping[str, Any]) -> None:
         try:
             if 'prepare' in request:
-                self._say(members=[asdict(one) for one in self._host.prepare(*request['prepare'])])
+                self._send(
+                    members=[
+                        asdict(cluster_task)
+                        for cluster_task in self._host.prepare(*request['prepare'])
+                    ]
+                )
             elif 'start' in request:
                 self._start(request['start'])
             # It may have ended in the meantime.
             elif process := self._running.get(request.get('name', '')):
                 process.end(signal.Signals(request['end']))
         except BenchmarkError as error:
-            self._say(refused=error.lines, is_usage=isinstance(error, UsageError))
+            self._send(refused=error.lines, is_usage=isinstance(error, UsageError))
         except (OSError, RuntimeError) as error:
-            self._say(refused=[getattr(error, 'strerror', None) or str(error)], is_usage=False)
+            self._send(refused=[getattr(error, 'strerror', None) or str(error)], is_usage=False)
 
-    def _start(self, wanted: Mapping[str, Any]) -> None:
-        name = wanted['name']
+    def _start(self, command_fields: Mapping[str, Any]) -> None:
+        name = command_fields['name']
         self._running[name] = LocalProcess(
-            Command(**{**wanted, 'env': {**without_clusters(os.environ), **wanted['env']}}),
-            show=lambda line: self._say(name=name, out=line),
-            show_error=lambda line: self._say(name=name, err=line),
-            ended=lambda _: self._inbox.put(partial(self._ended, name)),
+            Command(
+                **{
+                    **command_fields,
+                    'env': {**remove_cluster_variables(os.environ), **command_fields['env']},
+                }
+            ),
+            show=lambda line: self._send(name=name, out=line),
+            show_error=lambda line: self._send(name=name, err=line),
+            on_exit=lambda _: self._inbox.put(partial(self._report_exit, name)),
         )
-        self._say(started=self._running[name].pid)
+        self._send(started=self._running[name].pid)
 
-    def _ended(self, name: str) -> None:
-        self._say(name=name, ended=self._running.pop(name).reap())
+    def _report_exit(self, name: str) -> None:
+        self._send(name=name, ended=self._running.pop(name).reap())
 
-    def _end_all(self) -> None:
+    def _stop_all(self) -> None:
         for process in self._running.values():
             process.end(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECS
@@ -114,7 +124,7 @@ class _Agent:
             process.wait(max(0.0, deadline - time.monotonic()))
             process.stop(grace_secs=0.0)
 
-    def _say(self, **answer: Any) -> None:
+    def _send(self, **answer: Any) -> None:
         try:
             with self._lock:
                 print(ANSWER + json.dumps(answer), flush=True)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.cluster.environments import without_clusters
+from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.cluster.topology import LOOPBACK, join_host_port
-from tf_cnn.machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
+from tf_cnn.machine.visible_gpus import divide_gpus, has_visible_gpus, select_gpus
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.place import COMMAND
@@ -31,7 +31,7 @@ CLOSE_SECS = 4.0
 
 
 @dataclass(frozen=True)
-class Member:
+class ClusterTask:
     """One process of a cluster, with what its host has for it: a HOST:PORT, cores, GPUs. host is
     None for this machine.
 
@@ -76,7 +76,7 @@ class Command:
 
 Show = Callable[[str], None]
 # The jobs and indices of processes.
-Processes = Sequence[tuple[str, int]]
+TaskIds = Sequence[tuple[str, int]]
 
 
 class LocalProcess(ChildProcess):
@@ -89,14 +89,14 @@ class LocalProcess(ChildProcess):
     # Whether the launcher has sent it a signal that ends it.
     is_stopped = False
     # Why nothing more will be known about it; None unless the connection to its host has ended.
-    lost: str | None = None
+    lost_reason: str | None = None
 
     def __init__(
         self,
         command: Command,
         show: Show,
         show_error: Show,
-        ended: Callable[[Any], None],
+        on_exit: Callable[[Any], None],
         network: int | None = None,
     ) -> None:
         super().__init__(
@@ -110,13 +110,13 @@ class LocalProcess(ChildProcess):
         self.command = command
         self.read_lines(show, show_error)
 
-        def wait() -> None:
+        def wait_for_exit() -> None:
             # If another process could not be started, the launcher reaps this one first.
             with contextlib.suppress(ChildProcessError):
                 self.wait()
-                ended(self)
+                on_exit(self)
 
-        threading.Thread(target=wait, daemon=True).start()
+        threading.Thread(target=wait_for_exit, daemon=True).start()
 
     def end(self, number: signal.Signals) -> None:
         """Sends a signal that ends it to the process and its descendants."""
@@ -130,20 +130,20 @@ class RemoteProcess:
     """
 
     is_stopped = False
-    lost: str | None = None
+    lost_reason: str | None = None
 
     def __init__(
         self,
         command: Command,
         show: Show,
         show_error: Show,
-        ended: Callable[[Any], None],
+        on_exit: Callable[[Any], None],
         send: Callable[..., None],
     ) -> None:
         self.command = command
         self.pid = 0
         self._show = {'out': show, 'err': show_error}
-        self._report_end = ended
+        self._on_exit = on_exit
         self._send = send
         self._has_ended = threading.Event()
         self._exit_code = 0
@@ -157,21 +157,21 @@ class RemoteProcess:
         self._has_ended.wait(CLOSE_SECS)
         return self._exit_code
 
-    def tell(self, kind: str, value: Any) -> None:
+    def handle_message(self, kind: str, value: Any) -> None:
         """Handles what the agent says about it: 'out' or 'err' with a line, 'ended' with its exit
         code.
         """
         if kind == 'ended':
             self._exit_code = value
             self._has_ended.set()
-            self._report_end(self)
+            self._on_exit(self)
         else:
             self._show[kind](value)
 
-    def lose(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         """Ends it for the launcher, since nothing more will be known about it."""
-        self.lost = why
-        self.tell('ended', 1)
+        self.lost_reason = why
+        self.handle_message('ended', 1)
 
 
 HostProcess = LocalProcess | RemoteProcess
@@ -190,11 +190,11 @@ class Host:
         self.program = (sys.executable, str(COMMAND))
         self._address = address
         self._network = network
-        self._reserving = contextlib.ExitStack()
+        self._reserved_ports = contextlib.ExitStack()
 
     def prepare(
-        self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
-    ) -> list[Member]:
+        self, processes: TaskIds, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
+    ) -> list[ClusterTask]:
         """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host
         to the launcher.
 
@@ -205,9 +205,9 @@ class Host:
         """
         environ: Mapping[str, str] = os.environ
         if num_gpus and gpu_indices and has_visible_gpus(environ):
-            environ = with_selected(gpu_indices, environ)
+            environ = select_gpus(gpu_indices, environ)
         num_workers = sum(job == 'worker' for job, _ in processes)
-        gpus = shares_of_workers(num_gpus, num_workers, environ)
+        gpus = divide_gpus(num_gpus, num_workers, environ)
         cores = share_cores(_usable_cores(), num_workers) if num_workers else []
         if self._network:
             addresses = [
@@ -215,60 +215,65 @@ class Host:
                 for number in range(len(processes))
             ]
         else:
-            addresses = self._reserving.enter_context(
-                reserved_addresses(len(processes), self._address)
+            addresses = self._reserved_ports.enter_context(
+                reserve_addresses(len(processes), self._address)
             )
         shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
         # A controller hides the GPUs itself, since its default of --device depends on whether there
         # are any.
-        others = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
+        gpus_and_cores_by_job = {
+            'ps': (None, None if gpus is None else ''),
+            'controller': (None, None),
+        }
         return [
-            Member(job, index, address, None, *(others.get(job) or next(shares)))
+            ClusterTask(
+                job, index, address, None, *(gpus_and_cores_by_job.get(job) or next(shares))
+            )
             for (job, index), address in zip(processes, addresses, strict=True)
         ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Returns what Command.env has of the launcher's environment variables."""
-        return without_clusters(environ)
+        return remove_cluster_variables(environ)
 
     def start(
-        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]
+        self, command: Command, show: Show, show_error: Show, on_exit: Callable[[Any], None]
     ) -> HostProcess:
         """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is
         not possible.
         """
         return LocalProcess(
-            command, show, show_error, ended, self._network.pid if self._network else None
+            command, show, show_error, on_exit, self._network.pid if self._network else None
         )
 
     def close(self) -> None:
         """Frees the addresses, and ends what still runs there for this launcher."""
-        self._reserving.close()
+        self._reserved_ports.close()
         if self._network:
             self._network.close()
 
 
 @contextlib.contextmanager
-def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
+def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
     """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see
     Host.prepare.
     """
     # A link-local address needs the number of its interface, too.
     family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with contextlib.ExitStack() as stack:
-        found: list[str] = []
+        addresses: list[str] = []
         for _ in range(count):
             try:
-                reserving = stack.enter_context(socket.socket(family))
-                reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                reserving.bind(at_any_port)
+                port_socket = stack.enter_context(socket.socket(family))
+                port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                port_socket.bind(at_any_port)
             except OSError as error:
-                reason = f'{error.strerror} for port {len(found) + 1} of {count} on {address}'
+                reason = f'{error.strerror} for port {len(addresses) + 1} of {count} on {address}'
                 raise RunError(
                     f'there are too few free ports: {reason}; start fewer processes'
                 ) from error
-            found.append(join_host_port(address, reserving.getsockname()[1]))
-        yield found
+            addresses.append(join_host_port(address, port_socket.getsockname()[1]))
+        yield addresses
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
@@ -284,7 +289,7 @@ def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]
 def _usable_cores() -> list[int]:
     """The logical cores this process may use, sorted by package (socket), then by physical core."""
 
-    def place(core: int) -> list[int]:
+    def core_order(core: int) -> list[int]:
         topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
         # Some containers do not show it.
         with contextlib.suppress(OSError, ValueError):
@@ -293,4 +298,4 @@ def _usable_cores() -> list[int]:
             ] + [core]
         return [0, core]
 
-    return sorted(os.sched_getaffinity(0), key=place)
+    return sorted(os.sched_getaffinity(0), key=core_order)

@@ -13,12 +13,12 @@ from typing import TextIO
 
 from tf_cnn.launch.hosts import Command, Host, HostProcess
 from tf_cnn.results.live import LiveLine
-from tf_cnn.results.summary import is_summary
+from tf_cnn.results.summary import is_summary_line
 from tf_cnn.system.errors import RunError, UsageError, format_error, format_warning, plural
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 # How many hidden lines of each process are kept, to be shown if one fails.
-_MAX_KEPT = 40
+_MAX_HIDDEN_LINES = 40
 _WARNING, _ERROR = format_warning(''), format_error('')
 
 
@@ -56,19 +56,19 @@ def launch(
       servers_end_secs: how long servers may run after the others; then they are stopped, and failed
         with exit code 1.
     """
-    lines = _Lines(
+    lines = _OutputLines(
         out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet
     )
     with contextlib.closing(lines):
         for number in range(num_restarts + 1):
             cluster = _Cluster(lines, grace_secs, servers_end_secs)
-            with SIGNALS.storing(tell=cluster.tell):
+            with SIGNALS.storing(on_signal=cluster.queue_signal):
                 cluster.run(commands)
-                stop = SIGNALS.take()
+                stop = SIGNALS.take_stop()
             if number == num_restarts or not cluster.may_restart:
                 break
             again = f'starting all processes again ({number + 1} of {plural(num_restarts, "time")})'
-            lines.message(format_warning(again))
+            lines.write_message(format_warning(again))
     # A signal may come because the terminal is gone.
     error = None if stop else lines.error
     if isinstance(error, BrokenPipeError):
@@ -81,9 +81,9 @@ def launch(
 class _Cluster:
     """The running processes. Other threads queue events, which the main thread handles."""
 
-    def __init__(self, lines: '_Lines', grace_secs: float, servers_end_secs: float) -> None:
+    def __init__(self, lines: '_OutputLines', grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
-        self._is_lasting = self._has_result = False
+        self._is_permanent = self._has_result = False
         self._lines = lines
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
@@ -101,13 +101,13 @@ class _Cluster:
         """
         return (
             self.exit_code not in (0, UsageError.exit_code)
-            and not self._is_lasting
+            and not self._is_permanent
             and not self._has_result
         )
 
-    def tell(self, stop: Stopped, count: int) -> None:
+    def queue_signal(self, stop: Stopped, count: int) -> None:
         """Takes a signal to this process, on any thread."""
-        self._events.put(functools.partial(self._interrupted, stop, count))
+        self._events.put(functools.partial(self._handle_signal, stop, count))
 
     def run(self, commands: Sequence[Command]) -> None:
         try:
@@ -132,17 +132,19 @@ class _Cluster:
 
     def _start(self, command: Command) -> None:
         of_process = functools.partial(
-            self._lines.of_process, command.name, is_chief=command.has_result
+            self._lines.write_process_line, command.name, is_chief=command.has_result
         )
         host = command.host or Host()
         try:
             process = host.start(
                 command,
                 show=functools.partial(
-                    self._show, self._lines.result if command.has_result else of_process
+                    self._show, self._lines.write_result_line if command.has_result else of_process
                 ),
                 show_error=functools.partial(self._show, of_process),
-                ended=lambda process: self._events.put(functools.partial(self._ended, process)),
+                on_exit=lambda process: self._events.put(
+                    functools.partial(self._handle_exit, process)
+                ),
             )
         except (
             OSError,
@@ -155,14 +157,14 @@ class _Cluster:
             ) from error
         self._running.append(process)
         if not self._lines.is_quiet:
-            self._lines.message(f'{command.name} is process {process.pid} of {host.name}')
+            self._lines.write_message(f'{command.name} is process {process.pid} of {host.name}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
         if self._lines.error:
             self._events.put(self._stop)
 
-    def _ended(self, process: HostProcess) -> None:
+    def _handle_exit(self, process: HostProcess) -> None:
         code = process.reap()
         self._running.remove(process)
         # All steps are taken, whatever fails later.
@@ -171,48 +173,50 @@ class _Cluster:
             self._stop()
             return
         if code:
-            self._failed(process, code)
+            self._handle_failure(process, code)
         if self._deadline is None and all(other.command.is_server for other in self._running):
             self._deadline = time.monotonic() + self._servers_end_secs
 
-    def _failed(self, process: HostProcess, code: int) -> None:
+    def _handle_failure(self, process: HostProcess, code: int) -> None:
         name, exit_code = process.command.name, code if code > 0 else 128 - code
-        if process.lost:
-            what = f'{name} is lost: {process.lost}'
+        if process.lost_reason:
+            reason = f'{name} is lost: {process.lost_reason}'
         elif code > 0:
-            what = f'{name} ended with exit code {code}'
+            reason = f'{name} ended with exit code {code}'
         else:
-            what = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
+            reason = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
         # The host of a lost process may not come back.
-        self._is_lasting |= bool(process.lost)
-        self._stop_for(what, exit_code, because_of=[name])
+        self._is_permanent |= bool(process.lost_reason)
+        self._stop_because(reason, exit_code, causes=[name])
 
     def _stop_servers(self) -> None:
-        what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
-        self._stop_for(
-            what, exit_code=1, because_of=[process.command.name for process in self._running]
+        reason = f'{self._running_names()} did not end within {self._servers_end_secs:g} s of the last worker'
+        self._stop_because(
+            reason, exit_code=1, causes=[process.command.name for process in self._running]
         )
 
-    def _interrupted(self, stop: Stopped, count: int) -> None:
-        self._is_lasting = True
+    def _handle_signal(self, stop: Stopped, count: int) -> None:
+        self._is_permanent = True
         self.exit_code = self.exit_code or stop.exit_code
         if not self._is_stopping:
-            self._stop_for(stop.reason, stop.exit_code)
+            self._stop_because(stop.reason, stop.exit_code)
         elif count > 1:
             for process in self._running:
                 process.end(signal.SIGTERM)
 
-    def _stop_for(self, what: str, exit_code: int, because_of: Sequence[str] = ()) -> None:
+    def _stop_because(self, reason: str, exit_code: int, causes: Sequence[str] = ()) -> None:
         self.exit_code = self.exit_code or exit_code
         # Stop first, since the reader of standard error may delay the message.
         self._stop()
-        if because_of:
-            others = (process.command.name for process in self._running)
-            self._lines.show_kept(
-                dict.fromkeys([*(name for name in others if name not in because_of), *because_of])
+        if causes:
+            running_names = (process.command.name for process in self._running)
+            self._lines.show_hidden_lines(
+                dict.fromkeys([*(name for name in running_names if name not in causes), *causes])
             )
-        self._lines.message(
-            format_error(f'{what}; stopping {names}' if (names := self._names()) else what)
+        self._lines.write_message(
+            format_error(
+                f'{reason}; stopping {names}' if (names := self._running_names()) else reason
+            )
         )
 
     def _stop(self) -> None:
@@ -228,23 +232,23 @@ class _Cluster:
         for process in self._running:
             if process.is_stopped:
                 process.end(signal.SIGKILL)
-                self._lines.message(
+                self._lines.write_message(
                     format_warning(
                         f'{process.command.name} did not end within {self._grace_secs:g} s; '
                         'killing it'
                     )
                 )
 
-    def _names(self) -> str:
+    def _running_names(self) -> str:
         return ', '.join(process.command.name for process in self._running)
 
 
-class _Lines:
+class _OutputLines:
     """Writes whole lines, from any thread. Stops writing at the first error, which it keeps.
 
     out receives the result, err all other lines, those of a process after its name. quiet shows
     only warnings, errors and the summary of the chief of these, and keeps the last others for
-    show_kept(). On a terminal, the chief's last line then stands in a live line until it prints a
+    show_hidden_lines(). On a terminal, the chief's last line then stands in a live line until it prints a
     result.
     """
 
@@ -258,36 +262,38 @@ class _Lines:
         width = max(map(len, names), default=0)
         self._prefixes = {name: f'{name:<{width}} | ' for name in names}
         self._lock = threading.Lock()
-        self._kept: dict[str, deque[str]] = {name: deque(maxlen=_MAX_KEPT) for name in names}
+        self._hidden_lines: dict[str, deque[str]] = {
+            name: deque(maxlen=_MAX_HIDDEN_LINES) for name in names
+        }
         # The process that first printed each warning.
-        self._warned: dict[str, str] = {}
+        self._first_warned: dict[str, str] = {}
         self._live = LiveLine(err)
 
-    def result(self, line: str) -> None:
+    def write_result_line(self, line: str) -> None:
         self._write(self._out, line)
         self.close()
 
-    def of_process(self, name: str, line: str, *, is_chief: bool = False) -> None:
+    def write_process_line(self, name: str, line: str, *, is_chief: bool = False) -> None:
         """Writes or keeps another line of a process; is_chief: it is the process with the
         result.
         """
         # A warning of several processes is shown once.
-        is_shown = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
-        is_shown |= line.startswith(_ERROR) or (is_chief and is_summary(line))
+        is_shown = line.startswith(_WARNING) and self._first_warned.setdefault(line, name) == name
+        is_shown |= line.startswith(_ERROR) or (is_chief and is_summary_line(line))
         if is_shown or not self.is_quiet:
             self._write(self._err, self._prefixes[name] + line)
         else:
-            self._kept[name].append(line)
+            self._hidden_lines[name].append(line)
             if is_chief:
                 self._live.phase(line)
 
-    def show_kept(self, names: Iterable[str]) -> None:
+    def show_hidden_lines(self, names: Iterable[str]) -> None:
         for name in names:
-            lines = self._kept[name]
+            lines = self._hidden_lines[name]
             while lines:
                 self._write(self._err, self._prefixes[name] + lines.popleft())
 
-    def message(self, line: str) -> None:
+    def write_message(self, line: str) -> None:
         self._write(self._err, line)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tf_cnn.cluster.topology import may_be_host, split_hosts
-from tf_cnn.system.errors import UsageError, plural, read_regular
+from tf_cnn.system.errors import UsageError, plural, read_regular_file
 
 _HOST_FILE_BYTES = 1 << 20
 # Open MPI's limit for more processes than slots, which `cluster` never starts.
@@ -22,27 +22,27 @@ _HOST = re.compile(
 Layout = Mapping[str, Sequence[tuple[str, int]]]
 # How many workers each host may have, by its name: None if the list does not say, 0 for parameter
 # servers alone.
-Slots = Mapping[str, int | None]
+HostSlots = Mapping[str, int | None]
 
 
-def read_hosts_flag(text: str) -> Slots:
+def read_hosts_flag(text: str) -> HostSlots:
     """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers."""
     entries = split_hosts(text)
-    found = _read_hosts(entries, f'--hosts={text}')
-    if len(found) < len(entries):
+    slots = _read_hosts(entries, f'--hosts={text}')
+    if len(slots) < len(entries):
         raise UsageError(
             f'--hosts={text}: a host is listed twice; write it once, with the number of its workers'
         )
-    return found
+    return slots
 
 
-def read_host_file(path: str) -> Slots:
+def read_host_file(path: str) -> HostSlots:
     """Returns the hosts of a file with one in each line, as Open MPI, MPICH, Intel MPI and PBS
     write them.
     """
     flag = f'--hostfile={path}'
     try:
-        lines = read_regular(path, _HOST_FILE_BYTES).decode().splitlines()
+        lines = read_regular_file(path, _HOST_FILE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f'{flag}: it cannot be read ({error}); write a file with a host in each line'
@@ -51,11 +51,11 @@ def read_host_file(path: str) -> Slots:
     return _read_hosts(filter(None, entries), flag)
 
 
-def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
+def _read_hosts(entries: Iterable[str], flag: str) -> HostSlots:
     """Returns the slots of each host. One that is listed several times has a slot for each, or the
     sum of its slots.
     """
-    found: dict[str, int | None] = {}
+    slots_by_host: dict[str, int | None] = {}
     for entry in map(str.strip, entries):
         match = _HOST.fullmatch(entry)
         if not match or not may_be_host(match['name'] or match['address']):
@@ -65,16 +65,16 @@ def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
             )
         name = (match['user'] or '') + (match['name'] or match['address'])
         slots = int(match['slots']) if match['slots'] else None
-        if name in found:
-            slots = sum(1 if each is None else each for each in (found[name], slots))
-        found[name] = slots
-    if all(slots == 0 for slots in found.values()):
+        if name in slots_by_host:
+            slots = sum(1 if each is None else each for each in (slots_by_host[name], slots))
+        slots_by_host[name] = slots
+    if all(slots == 0 for slots in slots_by_host.values()):
         raise UsageError(f'{flag}: it has 0 slots for workers; write a host with 1 or more')
-    return found
+    return slots_by_host
 
 
-def lay_out(
-    slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_controllers: int
+def lay_out_tasks(
+    slots: HostSlots, flag: str, num_workers: int | None, num_ps: int, num_controllers: int
 ) -> Layout:
     """Returns which processes run on which host.
 
@@ -89,15 +89,15 @@ def lay_out(
         counts = [size + (number < larger) for number in range(len(names))]
     else:
         counts = [1 if number is None else number for number in slots.values()]
-        left = sum(counts) if num_workers is None else num_workers
-        if left > sum(counts):
+        num_remaining = sum(counts) if num_workers is None else num_workers
+        if num_remaining > sum(counts):
             raise UsageError(
                 f'--workers={num_workers}: {flag} has {plural(sum(counts), "slot")}; write at '
                 'most as many'
             )
         for host, number in enumerate(counts):
-            counts[host] = min(number, left)
-            left -= counts[host]
+            counts[host] = min(number, num_remaining)
+            num_remaining -= counts[host]
     jobs: list[list[tuple[str, int]]] = [[] for _ in names]
     jobs[0] += [('controller', number) for number in range(num_controllers)]
     servers = [

@@ -19,8 +19,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tf_cnn.launch.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
-from tf_cnn.launch.hosts import CLOSE_SECS, Command, Host, Member, Processes, RemoteProcess, Show
-from tf_cnn.machine.surroundings import is_of_library
+from tf_cnn.launch.hosts import CLOSE_SECS, ClusterTask, Command, Host, RemoteProcess, Show, TaskIds
+from tf_cnn.machine.surroundings import is_library_variable
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import RunError, UsageError
@@ -35,7 +35,7 @@ _SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
-class Reach:
+class SshTarget:
     """How a host is reached, by ssh with its options; python and folder are those of the program
     there.
 
@@ -78,10 +78,10 @@ class Reach:
 class SshHost(Host):
     """Another machine, by its name for ssh. Starts to connect at once; connected() waits."""
 
-    def __init__(self, name: str, reach: Reach) -> None:
+    def __init__(self, name: str, target: SshTarget) -> None:
         self.name = name
-        self.program = reach.program
-        self._reach = reach
+        self.program = target.program
+        self._target = target
         self._processes: dict[str, RemoteProcess] = {}
         # The answers to requests, in order; None at the end of the connection.
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -89,53 +89,55 @@ class SshHost(Host):
         self._errors: deque[str] = deque(maxlen=20)
         self._write_lock = threading.Lock()
         self._is_closed = threading.Event()
-        self._why = 'the connection has ended'
+        self._failure_reason = 'the connection has ended'
         self._ssh = ChildProcess(
-            reach.command(name),
+            target.command(name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self._ssh.read_lines(self._heard, self._errors.append, self._ended)
+        self._ssh.read_lines(self._handle_line, self._errors.append, self._handle_disconnect)
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
-    def connected(self) -> None:
+    def wait_for_agent(self) -> None:
         """Waits for the agent; raises RunError if it does not come, or if the program there is not
         the same as here.
         """
-        answer = self._answer()
+        answer = self._next_answer()
         if answer is None:
-            raise RunError(f'{self.name}: {self._why_not_connected()}')
+            raise RunError(f'{self.name}: {self._connection_error()}')
         for name, here in hello().items():
             there = answer['hello'].get(name)
             # A folder that no git knows has no commit to compare.
             if there != here and not (name == 'commit' and None in (there, here)):
                 raise RunError(
-                    f'{self.name}: it has {name} {there} in {self._reach.folder} with '
-                    f'{self._reach.python}, and this machine has {here}; install the same on '
+                    f'{self.name}: it has {name} {there} in {self._target.folder} with '
+                    f'{self._target.python}, and this machine has {here}; install the same on '
                     f'both, or write --remote_dir and --remote_python'
                 )
 
     def prepare(
-        self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
-    ) -> list[Member]:
+        self, processes: TaskIds, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
+    ) -> list[ClusterTask]:
         return [
-            Member(**one)
-            for one in self._ask('members', prepare=[processes, num_gpus, gpu_indices])
+            ClusterTask(**task_fields)
+            for task_fields in self._request('members', prepare=[processes, num_gpus, gpu_indices])
         ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in environ.items() if is_of_library(name)}
+        return {name: value for name, value in environ.items() if is_library_variable(name)}
 
     def start(
-        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]
+        self, command: Command, show: Show, show_error: Show, on_exit: Callable[[Any], None]
     ) -> RemoteProcess:
-        process = RemoteProcess(command, show, show_error, ended, self._send)
+        process = RemoteProcess(command, show, show_error, on_exit, self._send)
         self._processes[command.name] = process
-        wanted = {
-            one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'
+        command_fields = {
+            field.name: getattr(command, field.name)
+            for field in fields(command)
+            if field.name != 'host'
         }
-        process.pid = self._ask('started', start=wanted)
+        process.pid = self._request('started', start=command_fields)
         return process
 
     def close(self) -> None:
@@ -149,21 +151,21 @@ class SshHost(Host):
 
     # ---- requests and answers --------------------------------------------------------------------
 
-    def _ask(self, key: str, **request: Any) -> Any:
+    def _request(self, key: str, **request: Any) -> Any:
         self._send(**request)
-        answer = self._answer()
+        answer = self._next_answer()
         if answer is None:
-            raise RunError(f'{self.name}: {self._why}')
+            raise RunError(f'{self.name}: {self._failure_reason}')
         if 'refused' in answer:
             kind = UsageError if answer['is_usage'] else RunError
             raise kind(*(f'{self.name}: {line}' for line in answer['refused']))
         return answer[key]
 
-    def _answer(self) -> dict[str, Any] | None:
+    def _next_answer(self) -> dict[str, Any] | None:
         try:
             return self._answers.get(timeout=_REPLY_SECS)
         except queue.Empty:
-            self._why = f'it does not answer within {_REPLY_SECS:g} s'
+            self._failure_reason = f'it does not answer within {_REPLY_SECS:g} s'
             return None
 
     def _send(self, **request: Any) -> None:
@@ -171,7 +173,7 @@ class SshHost(Host):
         with self._write_lock, contextlib.suppress(OSError, ValueError):
             print(json.dumps(request), file=self._ssh.input, flush=True)
 
-    def _heard(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         answer = None
         # The last line of a connection may be incomplete.
         with contextlib.suppress(DocumentError):
@@ -188,26 +190,26 @@ class SshHost(Host):
             self._answers.put(answer)
         elif process := self._processes.get(name):
             [(kind, value)] = answer.items()
-            process.tell(kind, value)
+            process.handle_message(kind, value)
             if kind == 'ended':
                 del self._processes[name]
 
-    def _ended(self) -> None:
+    def _handle_disconnect(self) -> None:
         self._answers.put(None)
         for process in [*self._processes.values()]:
-            process.lose(f'the connection to {self.name} has ended')
+            process.mark_lost(f'the connection to {self.name} has ended')
 
     def _keep_alive(self) -> None:
         while not self._is_closed.wait(ALIVE_SECS):
             self._send()
 
-    def _why_not_connected(self) -> str:
-        reach = self._reach
+    def _connection_error(self) -> str:
+        target = self._target
         # Its output ends a little earlier than ssh itself.
         if not self._ssh.wait(_END_SECS):
             # It did not answer in time.
             return (
-                f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` '
+                f'{self._failure_reason}; check the name, and that `{shlex.join(target.ssh)} {self.name}` '
                 f'connects'
             )
         code = self._ssh.exit_code()
@@ -215,28 +217,28 @@ class SshHost(Host):
         last = next((line for line in reversed(self._errors) if line.strip()), '')
         if code == _SSH_FAILED:
             return (
-                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} '
+                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(target.ssh)} '
                 f'{self.name}` must connect without a password'
             )
         return (
             f'the program there cannot be started ({last or f"exit code {code}"}); check '
-            f'--remote_dir={reach.folder} and --remote_python={reach.python}'
+            f'--remote_dir={target.folder} and --remote_python={target.python}'
         )
 
 
 @contextlib.contextmanager
-def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
+def connections(names: Sequence[str], target: SshTarget) -> Iterator[list[SshHost]]:
     """Connects to all hosts at once, until the block ends; RunError has a line for each host that
     cannot be used.
     """
     hosts: list[SshHost] = []
     try:
         for name in names:
-            hosts.append(SshHost(name, reach))
+            hosts.append(SshHost(name, target))
         refusals: list[str] = []
         for host in hosts:
             try:
-                host.connected()
+                host.wait_for_agent()
             except RunError as error:
                 refusals += error.lines
         if refusals:

@@ -16,7 +16,7 @@ _MICROSECOND = 1e-6
 
 def cpu_limit(root: Path) -> float | None:
     """Returns how many cores the process may use on average, such as 1.5; None without a limit."""
-    limits = (read_text(folder / 'cpu.max').split() for folder in _folders(root))
+    limits = (read_text(folder / 'cpu.max').split() for folder in _group_folders(root))
     return min(
         (int(limit[0]) / int(limit[1]) for limit in limits if limit and limit[0] != 'max'),
         default=None,
@@ -25,18 +25,18 @@ def cpu_limit(root: Path) -> float | None:
 
 def memory_limit(root: Path) -> int | None:
     """Returns how many bytes the process may use; None without a limit."""
-    found = (read_number(folder / 'memory.max') for folder in _folders(root))
-    return min((limit for limit in found if limit is not None), default=None)
+    limits = (read_number(folder / 'memory.max') for folder in _group_folders(root))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
-def memory_left(root: Path) -> int | None:
+def available_memory(root: Path) -> int | None:
     """Returns how many bytes the group can still use within its limits; None without a limit.
 
     Pages of files count as free, as in MemAvailable of /proc/meminfo: the kernel drops them when
     memory runs out.
     """
-    left = []
-    for folder in _folders(root):
+    available = []
+    for folder in _group_folders(root):
         limit, used = (
             read_number(folder / 'memory.max'),
             read_number(folder / 'memory.current') or 0,
@@ -44,8 +44,8 @@ def memory_left(root: Path) -> int | None:
         if limit is not None:
             rows = read_key_values(folder / 'memory.stat')
             of_files = sum(int(rows.get(name, 0)) for name in _FILE_MEMORY)
-            left.append(max(0, limit - max(0, used - of_files)))
-    return min(left, default=None)
+            available.append(max(0, limit - max(0, used - of_files)))
+    return min(available, default=None)
 
 
 def cpu_seconds(root: Path) -> float | None:
@@ -64,19 +64,19 @@ def throttled_seconds(root: Path) -> float | None:
 
 def _seconds(counter: str, root: Path) -> list[float]:
     """Returns a counter of cpu.stat for each group that has it, the process's own first."""
-    tables = (read_key_values(folder / 'cpu.stat') for folder in _folders(root))
+    tables = (read_key_values(folder / 'cpu.stat') for folder in _group_folders(root))
     return [int(table[counter]) * _MICROSECOND for table in tables if counter in table]
 
 
-def _folders(root: Path) -> list[Path]:
+def _group_folders(root: Path) -> list[Path]:
     """Returns the folder of the process's own group, then those of the groups around it; none with
     version 1.
     """
     top = root / 'sys/fs/cgroup'
     for line in read_text(root / 'proc/self/cgroup').splitlines():
         if line.startswith('0::/'):
-            own = top / line.removeprefix('0::/')
+            group = top / line.removeprefix('0::/')
             # In a container, the path may be that of a group of the host that is not mounted there.
-            own = own if own.is_dir() else top
-            return [own, *own.parents[: len(own.relative_to(top).parts)]]
+            group = group if group.is_dir() else top
+            return [group, *group.parents[: len(group.relative_to(top).parts)]]
     return []

@@ -36,12 +36,12 @@ def choose_data_format(
     lowest = _NHWC_FROM.get(precision)
     if lowest is None:
         return 'NCHW', f'{precision} on GPUs'
-    known = [capability for capability in capabilities if capability is not None]
-    if len(known) < len(capabilities) or not known:
+    known_capabilities = [capability for capability in capabilities if capability is not None]
+    if len(known_capabilities) < len(capabilities) or not known_capabilities:
         return 'NHWC', f'{precision} on GPUs'
-    least = min(known)
-    shown = f'{precision} on GPUs of compute capability {".".join(map(str, least))}'
-    return 'NHWC' if least >= lowest else 'NCHW', shown
+    least = min(known_capabilities)
+    reason = f'{precision} on GPUs of compute capability {".".join(map(str, least))}'
+    return 'NHWC' if least >= lowest else 'NCHW', reason
 
 
 def uses_tf32(

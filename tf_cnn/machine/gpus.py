@@ -13,7 +13,7 @@ from typing import Any
 from tf_cnn.system.kernel_files import ROOT, read_text
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
-VISIBLE = 'CUDA_VISIBLE_DEVICES'
+VISIBLE_VARIABLE = 'CUDA_VISIBLE_DEVICES'
 # An entry of that list: an index, a UUID or its beginning, or the name of a MIG instance.
 _LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
 # The folders in which NVIDIA's driver creates an entry for each GPU, and the names of the entries.
@@ -43,22 +43,22 @@ def nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+def query_nvml(library: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """Returns the result of a function of NVML; None if this GPU or driver does not support it."""
     try:
-        return question(*arguments)
+        return function(*arguments)
     except library.NVMLError:
         return None
 
 
-def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
+def describe_gpus() -> tuple[list[dict[str, Any]], str | None]:
     """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and
     None without NVML.
     """
     with nvml() as library:
         if library is None:
             return [], None
-        return [_facts(library, gpu) for gpu in handles(library)], asked(
+        return [_describe_gpu(library, gpu) for gpu in gpu_handles(library)], query_nvml(
             library, library.nvmlSystemGetDriverVersion
         )
 
@@ -72,9 +72,9 @@ def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -
     """
     if listed_gpus(environ) == []:
         return False
-    found = any(any((root / folder).glob(names)) for folder, names in _DEVICES)
+    has_driver_entry = any(any((root / folder).glob(names)) for folder, names in _DEVICES)
     # On Windows (WSL) GPUs of all makers are one device file.
-    return found or (
+    return has_driver_entry or (
         (root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists()
     )
 
@@ -87,8 +87,8 @@ def count_gpus(root: Path = ROOT) -> int | None:
     /dev may.
     """
     with nvml() as library:
-        if library is not None and (found := handles(library)):
-            return len(found)
+        if library is not None and (gpus := gpu_handles(library)):
+            return len(gpus)
     numbers = [len([*(root / folder).glob(names)]) for folder, names in _DEVICES]
     return max(numbers) or (None if has_nvidia_gpu({}, root) else 0)
 
@@ -112,23 +112,23 @@ def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
     CUDA ignores everything from the first entry that names no GPU, such as -1, or NoDevFiles, which
     Slurm writes for jobs without GPUs.
     """
-    text = environ.get(VISIBLE)
+    text = environ.get(VISIBLE_VARIABLE)
     if text is None:
         return None
     return list(itertools.takewhile(_LISTED.fullmatch, (word.strip() for word in text.split(','))))
 
 
-def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
+def visible_indices(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
     """Returns the GPUs that CUDA may use, as indices of uuids, which are in the order of the bus
     numbers.
 
     CUDA numbers GPUs by bus if they are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    chosen = listed_gpus(environ)
-    if chosen is None:
+    entries = listed_gpus(environ)
+    if entries is None:
         return list(range(len(uuids)))
-    found = []
-    for name in chosen:
+    indices = []
+    for name in entries:
         matches = [
             index
             for index, uuid in enumerate(uuids)
@@ -138,30 +138,32 @@ def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
             matches = [int(name)]
         if len(matches) != 1:
             break
-        found += matches
-    return found
+        indices += matches
+    return indices
 
 
-def handles(library: Any) -> list[Any]:
+def gpu_handles(library: Any) -> list[Any]:
     """Returns NVML's handles of the GPUs, except those that the driver has lost."""
-    indices = range(asked(library, library.nvmlDeviceGetCount) or 0)
-    found = [asked(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices]
-    return [gpu for gpu in found if gpu is not None]
+    indices = range(query_nvml(library, library.nvmlDeviceGetCount) or 0)
+    all_handles = [
+        query_nvml(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices
+    ]
+    return [gpu for gpu in all_handles if gpu is not None]
 
 
-def _facts(library: Any, gpu: Any) -> dict[str, Any]:
-    memory = asked(library, library.nvmlDeviceGetMemoryInfo, gpu)
-    capability = asked(library, library.nvmlDeviceGetCudaComputeCapability, gpu)
-    milliwatts = asked(library, library.nvmlDeviceGetEnforcedPowerLimit, gpu)
+def _describe_gpu(library: Any, gpu: Any) -> dict[str, Any]:
+    memory = query_nvml(library, library.nvmlDeviceGetMemoryInfo, gpu)
+    capability = query_nvml(library, library.nvmlDeviceGetCudaComputeCapability, gpu)
+    milliwatts = query_nvml(library, library.nvmlDeviceGetEnforcedPowerLimit, gpu)
     return {
-        'name': asked(library, library.nvmlDeviceGetName, gpu),
-        'uuid': asked(library, library.nvmlDeviceGetUUID, gpu),
+        'name': query_nvml(library, library.nvmlDeviceGetName, gpu),
+        'uuid': query_nvml(library, library.nvmlDeviceGetUUID, gpu),
         'memory_bytes': memory and memory.total,
         'compute_capability': capability and '.'.join(map(str, capability)),
-        'max_clock_mhz': asked(
+        'max_clock_mhz': query_nvml(
             library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_SM
         ),
-        'max_memory_clock_mhz': asked(
+        'max_memory_clock_mhz': query_nvml(
             library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM
         ),
         'power_limit_watts': milliwatts and milliwatts / 1000,

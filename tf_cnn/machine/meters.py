@@ -19,10 +19,16 @@ from typing import Any, NamedTuple
 import psutil
 
 from tf_cnn.machine import cgroups
-from tf_cnn.machine.gpus import asked, handles, nvml, visible
+from tf_cnn.machine.gpus import gpu_handles, nvml, query_nvml, visible_indices
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.surroundings import load_average
-from tf_cnn.system.kernel_files import ROOT, numbers_in, read_key_values, read_number, read_text
+from tf_cnn.system.kernel_files import (
+    ROOT,
+    parse_number_list,
+    read_key_values,
+    read_number,
+    read_text,
+)
 
 _MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
 _KIBIBYTE = 2**10
@@ -84,23 +90,23 @@ class EnergyMeter:
         self._is_over = threading.Event()
 
     def start(self) -> None:
-        self._counters = self._of_gpus() if self._is_gpu else _of_packages(self._root)
+        self._counters = self._gpu_counters() if self._is_gpu else _package_counters(self._root)
         self._update()
         if any(counter.full for counter in self._counters):
             threading.Thread(target=self._keep_updating, name='energy', daemon=True).start()
 
-    def joules(self) -> tuple[str, float] | None:
+    def stop(self) -> tuple[str, float] | None:
         """Ends the measurement. Returns its source, RAPL or NVML, and the joules since start();
         None if unknown.
         """
         self._is_over.set()
         self._update()
         self._library.close()
-        found = [counter.joules for counter in self._counters]
-        known = [joules for joules in found if joules is not None]
-        if not found or len(known) < len(found):
+        all_joules = [counter.joules for counter in self._counters]
+        known_joules = [joules for joules in all_joules if joules is not None]
+        if not all_joules or len(known_joules) < len(all_joules):
             return None
-        return 'NVML' if self._is_gpu else 'RAPL', sum(known)
+        return 'NVML' if self._is_gpu else 'RAPL', sum(known_joules)
 
     def _update(self) -> None:
         with self._lock:
@@ -111,20 +117,20 @@ class EnergyMeter:
         while not self._is_over.wait(self._counter_secs):
             self._update()
 
-    def _of_gpus(self) -> list[_Counter]:
+    def _gpu_counters(self) -> list[_Counter]:
         library = self._library.enter_context(nvml())
         if library is None:
             return []
-        gpus = handles(library)
-        uuids = [asked(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
-        ask = functools.partial(asked, library, library.nvmlDeviceGetTotalEnergyConsumption)
+        gpus = gpu_handles(library)
+        uuids = [query_nvml(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
+        ask = functools.partial(query_nvml, library, library.nvmlDeviceGetTotalEnergyConsumption)
         return [
             _Counter(functools.partial(ask, gpus[i]), _MILLIJOULE)
-            for i in visible(uuids, self._environ)
+            for i in visible_indices(uuids, self._environ)
         ]
 
 
-def _of_packages(root: Path) -> list[_Counter]:
+def _package_counters(root: Path) -> list[_Counter]:
     """Returns the counters of the CPU packages. Others are parts of these (core, uncore), or
     contain them (psys).
     """
@@ -160,15 +166,15 @@ class _Readings(NamedTuple):
     busy: float
     steal: float
     # The CPU time of the processes of this run, and of those in the control group.
-    own: float | None
-    in_group: float | None
+    run_seconds: float | None
+    group_seconds: float | None
     # How long a CPU quota stopped threads, and how often each core was slowed down because of its
     # temperature.
     throttled: float | None
     thermal: tuple[int, ...]
 
 
-class Disturbances:
+class NoiseMeter:
     """Measures what else happened on this machine between start() and stop(), which should enclose
     the timed steps.
 
@@ -203,13 +209,13 @@ class Disturbances:
             raise ValueError('start() comes before stop()')
         before, after = self._before, self._read()
         total, seconds = after.total - before.total, after.at - before.at
-        own = _difference(before.own, after.own)
+        run_seconds = _difference(before.run_seconds, after.run_seconds)
         is_long = seconds >= _SHARES_SECS and total > 0
 
-        def share(used: float | None, others: float | None = 0.0) -> float | None:
-            if not is_long or used is None or others is None:
+        def share(used: float | None, excluded: float | None = 0.0) -> float | None:
+            if not is_long or used is None or excluded is None:
                 return None
-            return max(used - max(others, 0.0), 0.0) / total
+            return max(used - max(excluded, 0.0), 0.0) / total
 
         return {
             'seconds': seconds,
@@ -220,8 +226,10 @@ class Disturbances:
                 map(operator.sub, after.thermal, before.thermal), default=None
             ),
             'steal_share': share(after.steal - before.steal),
-            'other_cpu_share': share(after.busy - before.busy, own),
-            'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group), own),
+            'other_cpu_share': share(after.busy - before.busy, run_seconds),
+            'other_cpu_share_of_cgroup': share(
+                _difference(before.group_seconds, after.group_seconds), run_seconds
+            ),
         }
 
     def _read(self) -> _Readings:
@@ -236,8 +244,8 @@ class Disturbances:
             total=total,
             busy=busy,
             steal=steal,
-            own=_own_seconds(in_cluster=self._in_cluster),
-            in_group=cgroups.cpu_seconds(root),
+            run_seconds=_run_cpu_seconds(in_cluster=self._in_cluster),
+            group_seconds=cgroups.cpu_seconds(root),
             throttled=cgroups.throttled_seconds(root),
             thermal=tuple(read_number(path) or 0 for path in counts),
         )
@@ -247,7 +255,7 @@ def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
 
 
-def _own_seconds(*, in_cluster: bool) -> float | None:
+def _run_cpu_seconds(*, in_cluster: bool) -> float | None:
     """Returns the CPU time of this process and its ended children; in a cluster that of its
     parent's whole tree.
     """
@@ -271,7 +279,9 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
     """
     usable = usable_cores()
     # psutil does not number the cores, and leaves out those that are offline.
-    online = [*numbers_in(read_text(root / 'sys/devices/system/cpu/online'))] or itertools.count()
+    online = [
+        *parse_number_list(read_text(root / 'sys/devices/system/cpu/online'))
+    ] or itertools.count()
     total = busy = steal = 0.0
     # Some sandboxes hide the times of cores.
     with contextlib.suppress(OSError):
@@ -288,7 +298,7 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
-class Wait:
+class IdleWait:
     """A wait for idle cores, and the share that other processes used of them in its last two
     seconds (or None).
     """
@@ -298,22 +308,22 @@ class Wait:
 
 
 def wait_for_idle(
-    most_secs: float,
+    max_secs: float,
     idle_share: float,
     show: Callable[[float], None] = lambda share: None,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Wait:
+) -> IdleWait:
     """Waits, at most most_secs, until other processes use at most idle_share of the cores; shows
     each larger share.
     """
-    meter, began = Disturbances(clock=clock), clock()
+    meter, began = NoiseMeter(clock=clock), clock()
     while True:
         meter.start()
         sleep(_IDLE_SECS)
         share = meter.stop()['other_cpu_share']
         waited = clock() - began
-        if share is None or share <= idle_share or waited >= most_secs:
-            return Wait(waited, share)
+        if share is None or share <= idle_share or waited >= max_secs:
+            return IdleWait(waited, share)
         show(share)

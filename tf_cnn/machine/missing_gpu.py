@@ -14,9 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_cnn.machine.gpus import VISIBLE, asked, gpu_facts, has_nvidia_gpu, nvml, visible
-from tf_cnn.machine.tensorflow_build import TensorFlowBuild, runs_on, tensorflow_build
-from tf_cnn.system.errors import to_install
+from tf_cnn.machine.gpus import (
+    VISIBLE_VARIABLE,
+    describe_gpus,
+    has_nvidia_gpu,
+    nvml,
+    query_nvml,
+    visible_indices,
+)
+from tf_cnn.machine.tensorflow_build import TensorFlowBuild, supports_gpu, tensorflow_build
+from tf_cnn.system.errors import install_command
 from tf_cnn.system.kernel_files import ROOT
 
 _DRIVER = 'libcuda.so.1'
@@ -63,7 +70,7 @@ def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = RO
     if not has_nvidia_gpu({}, root):
         return None
     if not has_nvidia_gpu(environ, root):
-        return f'{VISIBLE}={environ[VISIBLE]} in the environment hides the GPUs; unset it'
+        return f'{VISIBLE_VARIABLE}={environ[VISIBLE_VARIABLE]} in the environment hides the GPUs; unset it'
     build = tensorflow_build()
     if build is None or build.cuda_version is None:
         return (
@@ -72,7 +79,7 @@ def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = RO
         )
     return (
         describe_missing(check_libraries(environ))
-        or describe_driver_fault(ask_driver(environ), build)
+        or describe_driver_fault(query_driver(environ), build)
         or "all libraries can be opened; the lines of TensorFlow above may have the driver's "
         'error, --verbose shows all'
     )
@@ -100,19 +107,21 @@ def check_libraries(
         name.format((build.cudnn_version or '').partition('.')[0])
         for name in (*_REQUIRED, *OPTIONAL)
     )
-    return {name: _fault_of(name, environ, timeout_secs) for name in names}
+    return {name: _library_fault(name, environ, timeout_secs) for name in names}
 
 
-def _fault_of(name: str, environ: Mapping[str, str], timeout_secs: float) -> str | None:
+def _library_fault(name: str, environ: Mapping[str, str], timeout_secs: float) -> str | None:
     command = [sys.executable, '-I', '-S', '-c', f'import ctypes; ctypes.CDLL({name!r})']
     try:
-        ran = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_secs, env=environ
         )
     except subprocess.TimeoutExpired:
         return f'opening it takes more than {timeout_secs:g} s'
-    lines = ran.stderr.splitlines() or [f'opening it ends the process with code {ran.returncode}']
-    return lines[-1].removeprefix('OSError: ') if ran.returncode else None
+    lines = process.stderr.splitlines() or [
+        f'opening it ends the process with code {process.returncode}'
+    ]
+    return lines[-1].removeprefix('OSError: ') if process.returncode else None
 
 
 def describe_missing(errors: Mapping[str, str | None]) -> str | None:
@@ -131,16 +140,20 @@ def describe_missing(errors: Mapping[str, str | None]) -> str | None:
         )
     return (
         f'TensorFlow cannot open {listed}; the [cuda] extra has all of them: '
-        f'{to_install("tensorflow[and-cuda]")}'
+        f'{install_command("tensorflow[and-cuda]")}'
     )
 
 
-def ask_driver(environ: Mapping[str, str] = os.environ) -> Driver:
-    gpus, version = gpu_facts()
-    shown = (gpus[index] for index in visible([gpu['uuid'] or '' for gpu in gpus], environ))
+def query_driver(environ: Mapping[str, str] = os.environ) -> Driver:
+    gpus, version = describe_gpus()
+    visible_gpus = (
+        gpus[index] for index in visible_indices([gpu['uuid'] or '' for gpu in gpus], environ)
+    )
     with nvml() as library:
-        number = (library and asked(library, library.nvmlSystemGetCudaDriverVersion)) or 0
-    capabilities = tuple(gpu['compute_capability'] for gpu in shown if gpu['compute_capability'])
+        number = (library and query_nvml(library, library.nvmlSystemGetCudaDriverVersion)) or 0
+    capabilities = tuple(
+        gpu['compute_capability'] for gpu in visible_gpus if gpu['compute_capability']
+    )
     return Driver(version, (number // 1000, number % 1000 // 10) if number else None, capabilities)
 
 
@@ -151,25 +164,25 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
     if build.cuda_version is None:
         return None
     needed = tuple(int(number) for number in build.cuda_version.split('.')[:2])
-    has = (
+    driver_text = (
         f'the driver {driver.version}, which knows CUDA '
         f'{".".join(map(str, driver.cuda_version or ()))},'
     )
-    newer = f'install a driver for CUDA {build.cuda_version} or a newer one'
+    remedy = f'install a driver for CUDA {build.cuda_version} or a newer one'
     # NVIDIA, "CUDA Compatibility": machine code runs on all drivers of a major version of CUDA;
     # code that the driver compiles (PTX) needs the same or a newer minor version.
     if driver.cuda_version and driver.cuda_version[0] < needed[0]:
-        return f'{has} is too old for TensorFlow; {newer}'
-    found = {name: runs_on(name, build.architectures) for name in driver.capabilities}
-    if found and set(found.values()) == {False}:
+        return f'{driver_text} is too old for TensorFlow; {remedy}'
+    support = {name: supports_gpu(name, build.architectures) for name in driver.capabilities}
+    if support and set(support.values()) == {False}:
         return (
-            f'TensorFlow has no kernels for GPUs of compute capability {", ".join(found)} (it has '
+            f'TensorFlow has no kernels for GPUs of compute capability {", ".join(support)} (it has '
             f'{", ".join(build.architectures)}); write --device=cpu, or install an older TensorFlow'
         )
-    if None in found.values() and driver.cuda_version and driver.cuda_version < needed:
-        compiled = ', '.join(name for name, code in found.items() if code is None)
+    if None in support.values() and driver.cuda_version and driver.cuda_version < needed:
+        compiled = ', '.join(name for name, code in support.items() if code is None)
         return (
-            f'{has} cannot compile the kernels of TensorFlow for GPUs of compute capability '
-            f'{compiled}; {newer}'
+            f'{driver_text} cannot compile the kernels of TensorFlow for GPUs of compute capability '
+            f'{compiled}; {remedy}'
         )
     return None

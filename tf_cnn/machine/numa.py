@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_cnn.machine.gpus import gpus_on_bus, listed_gpus
-from tf_cnn.system.kernel_files import numbers_in, read_number, read_text
+from tf_cnn.system.kernel_files import parse_number_list, read_number, read_text
 
 _NODE = re.compile(r'node(\d+)')
 
@@ -22,7 +22,7 @@ _NODE = re.compile(r'node(\d+)')
 class NumaBinding:
     """What is bound to NUMA nodes, or the reason why nothing is."""
 
-    shown: str = ''  # in the banner
+    banner_text: str = ''  # in the banner
     cores: tuple[
         int, ...
     ] = ()  # to which this process is to be bound; empty if it is not, or already is
@@ -32,19 +32,19 @@ class NumaBinding:
     reason: str = ''
 
 
-def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def cores_by_node(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Returns the cores of each NUMA node that are among the allowed ones; nodes without any are
     left out.
     """
-    found = {}
+    nodes = {}
     for folder in (root / 'sys/devices/system/node').glob('node*'):
         if match := _NODE.fullmatch(folder.name):
             cores = tuple(
-                sorted(set(numbers_in(read_text(folder / 'cpulist'))).intersection(allowed))
+                sorted(set(parse_number_list(read_text(folder / 'cpulist'))).intersection(allowed))
             )
             if cores:
-                found[int(match[1])] = cores
-    return dict(sorted(found.items()))
+                nodes[int(match[1])] = cores
+    return dict(sorted(nodes.items()))
 
 
 def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
@@ -54,12 +54,14 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
     The nodes of GPUs that CUDA_VISIBLE_DEVICES does not list by number are unknown. In a container,
     only the GPUs with a folder of the driver count.
     """
-    own = {folder.name for folder in (root / 'proc/driver/nvidia/gpus').glob('*')}
-    found = [
-        read_number(gpu / 'numa_node') for gpu in gpus_on_bus(root) if not own or gpu.name in own
+    driver_gpus = {folder.name for folder in (root / 'proc/driver/nvidia/gpus').glob('*')}
+    numbers = [
+        read_number(gpu / 'numa_node')
+        for gpu in gpus_on_bus(root)
+        if not driver_gpus or gpu.name in driver_gpus
     ]
     # The firmware of many machines with one node says -1.
-    nodes = [None if node is None or node < 0 else node for node in found]
+    nodes = [None if node is None or node < 0 else node for node in numbers]
     listed = listed_gpus(environ)
     if listed is None:
         return nodes
@@ -70,7 +72,7 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
 
 def choose_node(
     nodes: Mapping[int, tuple[int, ...]],
-    place: tuple[int, int],
+    rank_and_size: tuple[int, int],
     gpus: Sequence[int | None] | None,
     num_devices: int,
 ) -> NumaBinding:
@@ -92,7 +94,7 @@ def choose_node(
                 reason='its GPUs are on several NUMA nodes; start a process for the GPUs of each'
             )
     else:
-        number, count = place
+        number, count = rank_and_size
         if count == 1:
             # tensorflow/core/common_runtime/threadpool_device_factory.cc: device i is on node i
             # modulo their number.

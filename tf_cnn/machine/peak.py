@@ -30,12 +30,12 @@ def measure_peak(
     """
     kind = 'gpu' if 'gpu' in devices[0].lower() else 'cpu'
     best = 0.0
-    end = clock() + secs
+    deadline = clock() + secs
     for size in _SIZES[kind]:
         is_last_size = size == _SIZES[kind][-1]
         with tf.Graph().as_default():
             step, initializer = build_products(devices, dtype, size, _NUM_PRODUCTS[kind])
-            flops = len(devices) * _NUM_PRODUCTS[kind] * flops_of_product(size, size, size)
+            flops = len(devices) * _NUM_PRODUCTS[kind] * product_flops(size, size, size)
             with tf.Session(config=config) as session:
                 session.run(initializer)
                 session.run(step)
@@ -45,14 +45,14 @@ def measure_peak(
                     seconds = clock() - start
                     best = max(best, flops / seconds)
                     is_last_size = is_last_size or seconds > secs * _LONG_RUN
-                    if not is_last_size or clock() + seconds > end:
+                    if not is_last_size or clock() + seconds > deadline:
                         break
-        if is_last_size or clock() > end:
+        if is_last_size or clock() > deadline:
             break
     return best
 
 
-def flops_of_product(rows: int, inner: int, columns: int) -> int:
+def product_flops(rows: int, inner: int, columns: int) -> int:
     """Returns the operations of [rows, inner] × [inner, columns]; a multiply-add counts as two."""
     return 2 * rows * inner * columns
 

@@ -24,7 +24,7 @@ _ARITHMETIC = {
 }
 
 
-def has_arithmetic(precision: str, root: Path) -> bool:
+def has_native_arithmetic(precision: str, root: Path) -> bool:
     """Returns whether the processor adds and multiplies in fp16, or multiplies in bf16; True if
     that is unknown.
     """
@@ -36,7 +36,7 @@ def _features(cpuinfo: str) -> list[str]:
     return match[1].split() if (match := _FLAGS.search(cpuinfo)) else []
 
 
-def processor_facts(root: Path) -> dict[str, Any]:
+def describe_processor(root: Path) -> dict[str, Any]:
     """Returns the processor's part of the facts of a machine; unknown values are None, features an
     empty list.
     """

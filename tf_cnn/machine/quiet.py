@@ -45,7 +45,7 @@ class _Filter:
     """
 
     _grep: subprocess.Popen[bytes]
-    _shown: int | None = None
+    _saved_stderr: int | None = None
 
     def __enter__(self) -> None:
         # Python asks it for each module to be imported.
@@ -61,7 +61,7 @@ class _Filter:
 
     def begin(self) -> None:
         """Filters what is written from now on."""
-        if self._shown is None:
+        if self._saved_stderr is None:
             pattern = _NOTICES if has_nvidia_gpu() else f'{_NOTICES}|{_NO_GPU}'
             command = ['grep', '--line-buffered', '-avE', pattern]
             reader, writer = os.pipe()
@@ -72,24 +72,24 @@ class _Filter:
                 self._grep = subprocess.Popen(
                     command, stdin=reader, stdout=2, start_new_session=True
                 )
-                self._shown = os.dup(2)
+                self._saved_stderr = os.dup(2)
                 os.dup2(writer, 2)
             os.close(reader)
             os.close(writer)
 
     def end(self) -> None:
         """Shows later lines unfiltered."""
-        if self._shown is None:
+        if self._saved_stderr is None:
             return
-        os.dup2(self._shown, 2)
-        os.close(self._shown)
-        self._shown = None
+        os.dup2(self._saved_stderr, 2)
+        os.close(self._saved_stderr)
+        self._saved_stderr = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._grep.wait(_END_SECS)
 
 
 _FILTER = _Filter()
-started = _FILTER.end
+end_quiet_start = _FILTER.end
 
 
 @contextlib.contextmanager
@@ -110,10 +110,10 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         if not sys.warnoptions:
             warnings.filterwarnings('ignore', category=RuntimeWarning, module=_STATISTICS)
         logger = logging.getLogger('tensorflow')
-        logger.addFilter(_is_no_deprecation)
-        stack.callback(logger.removeFilter, _is_no_deprecation)
-        if own := _own_stderr():
-            stack.enter_context(contextlib.redirect_stderr(own))
+        logger.addFilter(_is_not_deprecation)
+        stack.callback(logger.removeFilter, _is_not_deprecation)
+        if stream := _unfiltered_stderr():
+            stack.enter_context(contextlib.redirect_stderr(stream))
             stack.enter_context(_FILTER)
             if 'tensorflow' in sys.modules:
                 # Python code may have imported it before the run looks for GPUs.
@@ -121,11 +121,11 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         yield
 
 
-def _is_no_deprecation(record: logging.LogRecord) -> bool:
+def _is_not_deprecation(record: logging.LogRecord) -> bool:
     return not _DEPRECATION.search(record.getMessage())
 
 
-def _own_stderr() -> TextIO | None:
+def _unfiltered_stderr() -> TextIO | None:
     """Returns a stream like sys.stderr on another descriptor, which is not filtered; None if
     sys.stderr is not on 2.
     """

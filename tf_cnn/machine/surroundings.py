@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from tf_cnn.machine import cgroups
-from tf_cnn.machine.gpus import gpu_facts
-from tf_cnn.machine.processors import processor_facts, usable_cores
+from tf_cnn.machine.gpus import describe_gpus
+from tf_cnn.machine.processors import describe_processor, usable_cores
 from tf_cnn.system.kernel_files import ROOT, read_key_values, read_text
 from tf_cnn.system.place import FOLDER, PACKAGE
 
@@ -45,7 +45,7 @@ _POD = re.compile('.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
 _HOSTS_OF_POD = '# Kubernetes-managed hosts file.'
 
 
-def machine_facts(
+def describe_machine(
     num_intra_threads: int = 0,
     num_inter_threads: int = 0,
     threads_reason: str | None = None,
@@ -57,19 +57,21 @@ def machine_facts(
     A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores
     are those that this process may use when the run starts; None for those that it may use now.
     """
-    found = processor_facts(root)
-    found['cpu_model'] = found['cpu_model'] or _model_by_lscpu(root) or platform.machine() or None
+    processor = describe_processor(root)
+    processor['cpu_model'] = (
+        processor['cpu_model'] or _model_by_lscpu(root) or platform.machine() or None
+    )
     affinity = list(cores) if cores else usable_cores()
-    default = len(affinity or ()) or found['num_cores']
-    gpus, driver = gpu_facts()
-    facts: dict[str, Any] = {
+    default = len(affinity or ()) or processor['num_cores']
+    gpus, driver = describe_gpus()
+    machine: dict[str, Any] = {
         'hostname': platform.node() or None,
         'os': read_key_values(root / 'etc/os-release')
         .get('PRETTY_NAME', platform.system())
         .strip('\'"')
         or None,
         'kernel': platform.release() or None,
-        **found,
+        **processor,
         'memory_bytes': psutil.virtual_memory().total,
         'affinity': affinity,
         'cgroup_cpus': cgroups.cpu_limit(root),
@@ -84,20 +86,20 @@ def machine_facts(
         },
         'fingerprint': '',
     }
-    facts['fingerprint'] = fingerprint(facts, root)
-    return facts
+    machine['fingerprint'] = fingerprint(machine, root)
+    return machine
 
 
-def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
+def library_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns only the environment variables that change how libraries compute, sorted by name."""
     return {
         name: environ[name]
         for name in sorted(environ)
-        if is_of_library(name) or name in _HOST_VARIABLES
+        if is_library_variable(name) or name in _HOST_VARIABLES
     }
 
 
-def is_of_library(name: str) -> bool:
+def is_library_variable(name: str) -> bool:
     """Whether an environment variable sets a library in a way that every host of a run should
     share.
     """
@@ -118,7 +120,7 @@ def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
     """
     memory = machine['memory_bytes']
     is_generated = _is_generated(machine['hostname'] or '', root)
-    parts = [
+    identifiers = [
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
         machine['num_cores'],
@@ -126,7 +128,7 @@ def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
         memory and round(memory / _GIBIBYTE),
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
-    return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
+    return hashlib.sha256('\n'.join(map(str, identifiers)).encode()).hexdigest()[:12]
 
 
 def _is_generated(hostname: str, root: Path) -> bool:
@@ -156,7 +158,7 @@ def git_commit(folder: Path = FOLDER) -> str | None:
     if not (folder / '.git').exists():
         # Written by setup.py.
         return read_text(folder / PACKAGE.name / 'commit.txt').strip() or None
-    return _output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
+    return _command_output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
 
 
 def load_average() -> list[float]:
@@ -171,25 +173,27 @@ def free_memory(root: Path = ROOT) -> int:
     its group.
     """
     available: int = psutil.virtual_memory().available
-    left = cgroups.memory_left(root)
-    return available if left is None else min(available, left)
+    group_memory = cgroups.available_memory(root)
+    return available if group_memory is None else min(available, group_memory)
 
 
 def _model_by_lscpu(root: Path) -> str | None:
     """Returns the names that lscpu has for ARM processors, of which Linux knows only numbers; some
     have two kinds.
     """
-    shown = _output('lscpu', '--sysroot', str(root)) or ''
-    return ' + '.join(re.findall(r'^\s*Model name:\s*(.+)$', shown, re.MULTILINE)) or None
+    output = _command_output('lscpu', '--sysroot', str(root)) or ''
+    return ' + '.join(re.findall(r'^\s*Model name:\s*(.+)$', output, re.MULTILINE)) or None
 
 
-def _output(*command: str) -> str | None:
+def _command_output(*command: str) -> str | None:
     """Returns the output of a program; None if it is missing, fails or takes more than a second."""
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECS, check=True)
+        process = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ASK_SECS, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return ran.stdout.strip() or None
+    return process.stdout.strip() or None
 
 
 def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:

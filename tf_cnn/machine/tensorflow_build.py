@@ -31,24 +31,26 @@ def tensorflow_build() -> TensorFlowBuild | None:
     """Returns the facts of the TensorFlow that `import tensorflow` would import; None if there is
     none.
     """
-    found = importlib.util.find_spec('tensorflow')
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec('tensorflow')
+    if spec is None or spec.origin is None:
         return None
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     # The file that TensorFlow's build generates, which imports only the standard library.
-    facts: Mapping[str, Any] = {}
+    build_info: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, KeyError):
-        facts = runpy.run_path(str(folder / 'python' / 'platform' / 'build_info.py'))['build_info']
-    has_cuda = bool(facts.get('is_cuda_build'))
+        build_info = runpy.run_path(str(folder / 'python' / 'platform' / 'build_info.py'))[
+            'build_info'
+        ]
+    has_cuda = bool(build_info.get('is_cuda_build'))
     return TensorFlowBuild(
         folder,
-        facts.get('cuda_version') if has_cuda else None,
-        facts.get('cudnn_version') if has_cuda else None,
-        tuple(facts.get('cuda_compute_capabilities') or ()) if has_cuda else (),
+        build_info.get('cuda_version') if has_cuda else None,
+        build_info.get('cudnn_version') if has_cuda else None,
+        tuple(build_info.get('cuda_compute_capabilities') or ()) if has_cuda else (),
     )
 
 
-def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
+def supports_gpu(capability: str, architectures: tuple[str, ...]) -> bool | None:
     """Returns whether a build has machine code for a GPU; None if the driver compiles kernels from
     PTX at first use.
 
@@ -57,19 +59,19 @@ def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
     Compatibility: machine code runs on GPUs of the same major and the same or a higher minor
     capability; PTX is compiled for GPUs of the same or a higher capability.
     """
-    own = _numbers(capability)
+    target = _numbers(capability)
     kernels = [
         (kind == 'sm', _numbers(number))
         for kind, _, number in (name.partition('_') for name in architectures)
     ]
     if any(
-        is_machine_code and number[0] == own[0] and number <= own
+        is_machine_code and number[0] == target[0] and number <= target
         for is_machine_code, number in kernels
     ):
         return True
     return (
         None
-        if any(not is_machine_code and number <= own for is_machine_code, number in kernels)
+        if any(not is_machine_code and number <= target for is_machine_code, number in kernels)
         else False
     )
 
@@ -93,10 +95,10 @@ def has_openmp() -> bool:
     folder = build.folder
     # Bazel puts third-party libraries in folders of its own beside those of TensorFlow:
     # _solib_k8/...
-    places = (
+    parents = (
         folder,
         *folder.parent.glob('_solib_*/*'),
         *folder.glob('_solib_*/*'),
         *folder.parents[2:3],
     )
-    return any((place / name).exists() for place in places for name in _OPENMP_LIBRARIES)
+    return any((parent / name).exists() for parent in parents for name in _OPENMP_LIBRARIES)

@@ -14,21 +14,23 @@ all processes of a host.
 
 from collections.abc import Mapping, Sequence
 
-from tf_cnn.machine.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE, count_gpus, has_nvidia_gpu, listed_gpus
 from tf_cnn.system.errors import UsageError
 
-Environment = Mapping[str, str]
+Environ = Mapping[str, str]
 # The number of a worker among those of its host, and how many these are.
-PlaceOnHost = tuple[int, int]
-ONLY_ONE: PlaceOnHost = (0, 1)
+RankAndSize = tuple[int, int]
+SINGLE_PROCESS: RankAndSize = (0, 1)
 
 
-def has_visible_gpus(environ: Environment) -> bool:
+def has_visible_gpus(environ: Environ) -> bool:
     """Whether this host has GPUs, and CUDA_VISIBLE_DEVICES does not hide them all."""
     return listed_gpus(environ) != [] and (has_nvidia_gpu(environ) or bool(count_gpus()))
 
 
-def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
+def gpus_of_process(
+    needed: int, rank_and_size: RankAndSize, environ: Environ, count: int | None
+) -> str:
     """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has `count` GPUs (None: enough).
 
     A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host
@@ -45,38 +47,38 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
     """
     if not needed:
         return ''
-    rank, size = place
-    names = _names(environ, size * needed if count is None else count)
+    rank, size = rank_and_size
+    names = _gpu_names(environ, size * needed if count is None else count)
     if len(names) < size * needed:
-        if VISIBLE in environ and _is_own(len(names), needed, size, environ):
+        if VISIBLE_VARIABLE in environ and _is_for_this_process(len(names), needed, size, environ):
             rank = 0
         elif size > 1:
             raise _too_few(needed, size, len(names), environ)
-    return _part(names, rank, needed)
+    return _names_of_rank(names, rank, needed)
 
 
-def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> list[str] | None:
+def divide_gpus(needed: int, num_workers: int, environ: Environ) -> list[str] | None:
     """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host
     has no GPUs.
 
-    It is as own_gpus, but the list of environ is never that of one worker.
+    It is as gpus_of_process, but the list of environ is never that of one worker.
     """
     if not has_visible_gpus(environ):
         return None
     if not needed:
         return [''] * num_workers
     count = _count(needed, num_workers, environ)
-    names = _names(environ, num_workers * needed if count is None else count)
+    names = _gpu_names(environ, num_workers * needed if count is None else count)
     if len(names) < num_workers * needed and num_workers > 1:
         raise _too_few(needed, num_workers, len(names), environ)
-    return [_part(names, rank, needed) for rank in range(num_workers)]
+    return [_names_of_rank(names, rank, needed) for rank in range(num_workers)]
 
 
-def choose_visible(
-    needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()
+def choose_visible_gpus(
+    needed: int, rank_and_size: RankAndSize, environ: Environ, indices: Sequence[int] = ()
 ) -> str | None:
     """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes
-    on; see own_gpus.
+    on; see gpus_of_process.
 
     indices are the numbers of the GPUs that may be used, in order, of the host or in the list of
     environ; empty for all. The result is None if this host has no GPUs: the variable stays as it
@@ -84,11 +86,13 @@ def choose_visible(
     """
     if not has_visible_gpus(environ):
         return None
-    environ = with_selected(indices, environ)
-    return own_gpus(needed, place, environ, _count(needed, place[1], environ))
+    environ = select_gpus(indices, environ)
+    return gpus_of_process(
+        needed, rank_and_size, environ, _count(needed, rank_and_size[1], environ)
+    )
 
 
-def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
+def select_gpus(indices: Sequence[int], environ: Environ) -> Environ:
     """Returns the environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers
     (empty: all).
     """
@@ -97,35 +101,37 @@ def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
     names = listed_gpus(environ)
     count = count_gpus() if names is None else len(names)
     if count is not None and max(indices) >= count:
-        text = environ.get(VISIBLE)
-        there = f'there are {count}' if text is None else f'{VISIBLE}={text} lists {count}'
+        text = environ.get(VISIBLE_VARIABLE)
+        there = f'there are {count}' if text is None else f'{VISIBLE_VARIABLE}={text} lists {count}'
         raise UsageError(
             f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; write '
             f'numbers below {count}'
         )
     return {
         **environ,
-        VISIBLE: ','.join(str(index) if names is None else names[index] for index in indices),
+        VISIBLE_VARIABLE: ','.join(
+            str(index) if names is None else names[index] for index in indices
+        ),
     }
 
 
-def _count(needed: int, size: int, environ: Environment) -> int | None:
+def _count(needed: int, size: int, environ: Environ) -> int | None:
     """Returns how many GPUs the host has, if that matters; asking the driver may take some
     seconds.
     """
     return count_gpus() if needed and size > 1 and listed_gpus(environ) is None else None
 
 
-def _names(environ: Environment, count: int) -> list[str]:
+def _gpu_names(environ: Environ, count: int) -> list[str]:
     listed = listed_gpus(environ)
     return [str(index) for index in range(count)] if listed is None else listed
 
 
-def _part(names: list[str], rank: int, needed: int) -> str:
+def _names_of_rank(names: list[str], rank: int, needed: int) -> str:
     return ','.join(names[rank * needed : (rank + 1) * needed])
 
 
-def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bool:
+def _is_for_this_process(num_listed: int, needed: int, size: int, environ: Environ) -> bool:
     if environ.get('SLURM_GPUS_PER_TASK') or 'gpu' in environ.get('SLURM_TRES_PER_TASK', ''):
         return True
     # This is the number of the whole step, not of a task: srun(1), OUTPUT ENVIRONMENT VARIABLES.
@@ -133,11 +139,11 @@ def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bo
     return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
 
 
-def _too_few(needed: int, size: int, num_gpus: int, environ: Environment) -> UsageError:
-    text = environ.get(VISIBLE)
-    there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
+def _too_few(needed: int, size: int, num_gpus: int, environ: Environ) -> UsageError:
+    text = environ.get(VISIBLE_VARIABLE)
+    there = f'it has {num_gpus}' if text is None else f'{VISIBLE_VARIABLE}={text} lists {num_gpus}'
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and '
         f'{there}; write a smaller number or --device=cpu, start fewer workers here, or give each '
-        f'process a {VISIBLE} of its own'
+        f'process a {VISIBLE_VARIABLE} of its own'
     )

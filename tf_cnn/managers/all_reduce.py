@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.managers.all_reduce_spec import Range
+from tf_cnn.managers.all_reduce_spec import SizeRange
 from tf_cnn.managers.buckets import Packer, Packing, even_sizes
 
 Tensor = Any
@@ -17,24 +17,24 @@ Tensor = Any
 Algorithm = Callable[[Sequence[Tensor], int], list[Tensor]]
 
 
-def _on_each(
+def _call_on_each_tower(
     towers: Sequence[str], function: Callable[..., Any], *values: Iterable[Any]
 ) -> list[Any]:
     """Calls a function with the values of each tower, on that tower; each of `values` has an item
     for every tower.
     """
     results = []
-    for tower, *own in zip(towers, *values, strict=True):
+    for tower, *tower_values in zip(towers, *values, strict=True):
         with tf.device(tower):
-            results.append(function(*own))
+            results.append(function(*tower_values))
     return results
 
 
-def _flat_parts(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+def _split_flat(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     return tf.split(tf.reshape(tensor, [-1]), sizes)
 
 
-def by_copies(devices: Sequence[str]) -> Algorithm:
+def copy_algorithm(devices: Sequence[str]) -> Algorithm:
     """Sums on one device, from which every tower copies the sum. Successive reductions rotate
     through the devices.
     """
@@ -47,7 +47,7 @@ def by_copies(devices: Sequence[str]) -> Algorithm:
     return reduce
 
 
-def by_ring(towers: Sequence[str]) -> Algorithm:
+def ring_algorithm(towers: Sequence[str]) -> Algorithm:
     """Passes T chunks around a ring of T towers: T - 1 steps to sum them, T - 1 to distribute the
     sums.
 
@@ -59,8 +59,8 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         shape = tensors[0].shape.as_list()
         sizes = even_sizes(int(np.prod(shape)), num_towers)
-        chunks = _on_each(
-            towers, lambda tensor: _flat_parts(tensor, sizes), tensors
+        chunks = _call_on_each_tower(
+            towers, lambda tensor: _split_flat(tensor, sizes), tensors
         )  # tower x chunk
         for step, sender in itertools.product(range(num_towers - 1), range(num_towers)):
             receiver, chunk = (sender + 1) % num_towers, (sender - step) % num_towers
@@ -70,12 +70,14 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
             receiver, chunk = (sender + 1) % num_towers, (sender + 1 - step) % num_towers
             with tf.device(towers[receiver]):
                 chunks[receiver][chunk] = tf.identity(chunks[sender][chunk])
-        return _on_each(towers, lambda parts: tf.reshape(tf.concat(parts, 0), shape), chunks)
+        return _call_on_each_tower(
+            towers, lambda tower_chunks: tf.reshape(tf.concat(tower_chunks, 0), shape), chunks
+        )
 
     return reduce
 
 
-def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algorithm:
+def halves_algorithm(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algorithm:
     """Sums within each half of the towers, then adds the two sums; each half copies the total from
     its leader.
 
@@ -99,7 +101,7 @@ def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algo
     return reduce
 
 
-def by_nccl(towers: Sequence[str]) -> Algorithm:
+def nccl_algorithm(towers: Sequence[str]) -> Algorithm:
     """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not
     bfloat16.
 
@@ -113,24 +115,28 @@ def by_nccl(towers: Sequence[str]) -> Algorithm:
             'num_devices': len(towers),
             'shared_name': f'all_reduce_{index}',
         }
-        return _on_each(
+        return _call_on_each_tower(
             towers, lambda tensor: tf.raw_ops.NcclAllReduce(input=tensor, **common), tensors
         )
 
     return reduce
 
 
-def compacted(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -> Algorithm:
+def compact_algorithm(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -> Algorithm:
     """Wraps an algorithm so that it transfers and sums float32 tensors in another dtype."""
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        sent = _on_each(towers, lambda tensor: tf.cast(tensor, transfer), tensors)
-        return _on_each(towers, lambda total: tf.cast(total, tf.float32), algorithm(sent, index))
+        compact_tensors = _call_on_each_tower(
+            towers, lambda tensor: tf.cast(tensor, transfer), tensors
+        )
+        return _call_on_each_tower(
+            towers, lambda total: tf.cast(total, tf.float32), algorithm(compact_tensors, index)
+        )
 
     return reduce
 
 
-def sharded(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Algorithm:
+def sharded_algorithm(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Algorithm:
     """Wraps an algorithm so that it sums a tensor in parts of about equal size, each as a reduction
     of its own.
     """
@@ -139,22 +145,24 @@ def sharded(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Alg
         shape = tensors[0].shape.as_list()
         size = int(np.prod(shape))
         sizes = even_sizes(size, min(num_shards, size))
-        parts = _on_each(
-            towers, lambda tensor: _flat_parts(tensor, sizes), tensors
+        tower_shards = _call_on_each_tower(
+            towers, lambda tensor: _split_flat(tensor, sizes), tensors
         )  # tower x shard
         first = index * num_shards
         summed = [
             algorithm(shard, first + number)
-            for number, shard in enumerate(zip(*parts, strict=True))
+            for number, shard in enumerate(zip(*tower_shards, strict=True))
         ]
-        return _on_each(
-            towers, lambda own: tf.reshape(tf.concat(own, 0), shape), zip(*summed, strict=True)
+        return _call_on_each_tower(
+            towers,
+            lambda shard_sums: tf.reshape(tf.concat(shard_sums, 0), shape),
+            zip(*summed, strict=True),
         )
 
     return reduce if num_shards > 1 else algorithm
 
 
-def nested(
+def nested_algorithm(
     towers: Sequence[str],
     num_workers: int,
     within: Sequence[Algorithm],
@@ -178,12 +186,12 @@ def nested(
         sums = []
         for worker, algorithm in enumerate(within):
             start = worker * size
-            own = algorithm(tensors[start : start + size], index)
+            worker_sums = algorithm(tensors[start : start + size], index)
             with (
                 tf.device(towers[start + leader]),
-                tf.control_dependencies(own if runs_all else []),
+                tf.control_dependencies(worker_sums if runs_all else []),
             ):
-                sums.append(tf.identity(own[leader]))
+                sums.append(tf.identity(worker_sums[leader]))
         totals = between[leader](sums, index)
         return [total for total in totals for _ in range(size)]
 
@@ -191,7 +199,7 @@ def nested(
 
 
 def make_algorithm(
-    ranges: Sequence[Range], towers: Sequence[str], host_device: str, hosts: Sequence[str] = ()
+    ranges: Sequence[SizeRange], towers: Sequence[str], host_device: str, hosts: Sequence[str] = ()
 ) -> Algorithm:
     """Returns an algorithm that chooses by the size of each tensor; see params.all_reduce_spec.
 
@@ -201,38 +209,42 @@ def make_algorithm(
     num_workers = len(hosts) or 1
     size = len(towers) // num_workers
 
-    def make(name: str, shards: int, over: Sequence[str], cpus: Sequence[str]) -> Algorithm:
+    def make_simple(name: str, shards: int, over: Sequence[str], cpus: Sequence[str]) -> Algorithm:
         if len(over) == 1:
             return lambda tensors, index: list(tensors)
         factories: dict[str, Callable[[], Algorithm]] = {
-            'pscpu': lambda: by_copies(cpus),
-            'psgpu': lambda: by_copies(over),
-            'xring': lambda: by_ring(over),
-            'nccl': lambda: by_nccl(over),
+            'pscpu': lambda: copy_algorithm(cpus),
+            'psgpu': lambda: copy_algorithm(over),
+            'xring': lambda: ring_algorithm(over),
+            'nccl': lambda: nccl_algorithm(over),
         }
         # NCCL cuts tensors itself.
-        return sharded(factories[name](), over, 1 if name == 'nccl' else shards)
+        return sharded_algorithm(factories[name](), over, 1 if name == 'nccl' else shards)
 
-    def make_part(part: Range) -> Algorithm:
-        if part.between is None or num_workers == 1:
-            return make(part.algorithm, part.shards, towers, [host_device])
-        between, between_shards = part.between, part.between_shards
-        return nested(
+    def make_for_range(size_range: SizeRange) -> Algorithm:
+        if size_range.between is None or num_workers == 1:
+            return make_simple(size_range.algorithm, size_range.shards, towers, [host_device])
+        between, between_shards = size_range.between, size_range.between_shards
+        return nested_algorithm(
             towers,
             num_workers,
             [
-                make(part.algorithm, part.shards, towers[worker * size :][:size], [host])
+                make_simple(
+                    size_range.algorithm, size_range.shards, towers[worker * size :][:size], [host]
+                )
                 for worker, host in enumerate(hosts)
             ],
-            lambda leaders: make(between, between_shards, leaders, hosts),
-            runs_all=part.algorithm == 'nccl',
+            lambda leaders: make_simple(between, between_shards, leaders, hosts),
+            runs_all=size_range.algorithm == 'nccl',
         )
 
-    algorithms = [(part.limit_bytes, make_part(part)) for part in ranges]
+    algorithms = [(part.limit_bytes, make_for_range(part)) for part in ranges]
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         size = tensors[0].dtype.size * int(np.prod(tensors[0].shape.as_list()))
-        algorithm = next(chosen for limit, chosen in algorithms if limit is None or size < limit)
+        algorithm = next(
+            candidate for limit, candidate in algorithms if limit is None or size < limit
+        )
         return algorithm(tensors, index)
 
     return reduce
@@ -248,7 +260,7 @@ def all_reduce(
     are ready first.
     """
     packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
-    packed = _on_each(towers, packer.pack, gradients)  # T x P
+    packed = _call_on_each_tower(towers, packer.pack, gradients)  # T x P
     numbered = list(enumerate(zip(*packed, strict=True)))
     reduced = [algorithm(tensors, index) for index, tensors in reversed(numbered)][::-1]  # P x T
-    return _on_each(towers, packer.unpack, zip(*reduced, strict=True))
+    return _call_on_each_tower(towers, packer.unpack, zip(*reduced, strict=True))

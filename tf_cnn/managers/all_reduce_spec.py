@@ -24,13 +24,13 @@ NCCL_TRANSFER_DTYPES = ('float16',)
 _BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
 _LIMIT = re.compile(r'(\d{1,15})([kmgt]?)', re.ASCII)
 _NAMES, _SHARDS = '|'.join(ALGORITHMS), '[1-9][0-9]{0,3}'
-_WAY = re.compile(
+_ALGORITHM = re.compile(
     f'(?P<first>{_NAMES})(#(?P<shards>{_SHARDS}))?(/(?P<between>{_NAMES})(#(?P<between_shards>{_SHARDS}))?)?'
 )
 
 
 @dataclass(frozen=True)
-class Range:
+class SizeRange:
     """A range of tensor sizes, and how to sum its tensors.
 
     Attributes:
@@ -51,7 +51,7 @@ class Range:
         return (self.algorithm,) if self.between is None else (self.algorithm, self.between)
 
 
-def parse_spec(spec: str) -> tuple[Range, ...]:
+def parse_spec(spec: str) -> tuple[SizeRange, ...]:
     """Returns the ranges of --all_reduce_spec in order of their limits; the last one has none.
 
     The spec is WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are
@@ -60,25 +60,29 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
     names an unknown algorithm.
     """
     words = spec.split(':')
-    ways = [_WAY.fullmatch(word) for word in words[::2]]
+    algorithms = [_ALGORITHM.fullmatch(word) for word in words[::2]]
     limits = [_LIMIT.fullmatch(word.lower()) for word in words[1::2]]
     sizes = [int(limit[1]) * _BYTES[limit[2]] for limit in limits if limit]
-    if not all([*ways, *limits]) or len(limits) != len(ways) - 1 or sizes != sorted(set(sizes)):
-        known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
+    if (
+        not all([*algorithms, *limits])
+        or len(limits) != len(algorithms) - 1
+        or sizes != sorted(set(sizes))
+    ):
+        choices = ', '.join(f'{name} ({summary})' for name, summary in ALGORITHMS.items())
         raise UsageError(
             f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... where '
             'each limit is larger than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor '
             'into 4 shards, ALG/ALG sums within processes and between them, and ALG is one of '
-            f'{known}'
+            f'{choices}'
         )
     return tuple(
-        Range(
-            way['first'],
+        SizeRange(
+            algorithm['first'],
             size,
-            int(way['shards'] or 1),
-            way['between'],
-            int(way['between_shards'] or 1),
+            int(algorithm['shards'] or 1),
+            algorithm['between'],
+            int(algorithm['between_shards'] or 1),
         )
-        for way, size in zip(ways, [*sizes, None], strict=True)
-        if way
+        for algorithm, size in zip(algorithms, [*sizes, None], strict=True)
+        if algorithm
     )

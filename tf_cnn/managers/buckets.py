@@ -34,7 +34,7 @@ class Packer:
     def __init__(self, shapes: Sequence[Sequence[int]], packing: Packing) -> None:
         self._shapes = [list(shape) for shape in shapes]
         self._num_chunks = packing.num_chunks
-        self._groups = packed_groups(self._shapes, packing)
+        self._groups = group_indices(self._shapes, packing)
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = []
@@ -55,30 +55,30 @@ class Packer:
         tensors = []
         for tensor, group in zip(packed, self._groups, strict=True):
             sizes = [int(np.prod(self._shapes[number])) for number in group]
-            parts = tf.split(tensor, sizes) if len(group) > 1 else [tensor]
-            for number, part in zip(group, parts, strict=True):
+            pieces = tf.split(tensor, sizes) if len(group) > 1 else [tensor]
+            for number, piece in zip(group, pieces, strict=True):
                 # A tensor that was not flattened keeps its shape.
-                same = part.shape.as_list() == self._shapes[number]
-                tensors.append(part if same else tf.reshape(part, self._shapes[number]))
+                has_shape = piece.shape.as_list() == self._shapes[number]
+                tensors.append(piece if has_shape else tf.reshape(piece, self._shapes[number]))
         return tensors
 
 
-def packed_groups(shapes: Sequence[Sequence[int]], packing: Packing) -> list[list[int]]:
+def group_indices(shapes: Sequence[Sequence[int]], packing: Packing) -> list[list[int]]:
     """Returns the indices of the tensors in each packed tensor."""
     if packing.num_chunks:
         return [list(range(len(shapes)))]
     groups: list[list[int]] = []
     open_group = False
     for number, shape in enumerate(shapes):
-        small = 4 * np.prod(shape) <= packing.max_bytes
-        if small and open_group and len(groups[-1]) < packing.max_group:
+        is_small = 4 * np.prod(shape) <= packing.max_bytes
+        if is_small and open_group and len(groups[-1]) < packing.max_group:
             groups[-1].append(number)
         else:
             groups.append([number])
-        open_group = bool(small)
+        open_group = bool(is_small)
     return groups
 
 
-def even_sizes(size: int, parts: int) -> list[int]:
+def even_sizes(size: int, num_pieces: int) -> list[int]:
     """Splits size into that many parts, which differ by at most one."""
-    return [size // parts + (i < size % parts) for i in range(parts)]
+    return [size // num_pieces + (i < size % num_pieces) for i in range(num_pieces)]

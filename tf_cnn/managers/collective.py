@@ -11,7 +11,7 @@ from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable, create_variable, num_bytes
 from tf_cnn.managers.all_reduce import Algorithm
 from tf_cnn.managers.local import VariableMgrLocalReplicated
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 
 Tensor = Any
@@ -21,11 +21,11 @@ _ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
 _INITIAL, _STATISTICS = 1 << 20, 1 << 21
 
 
-def by_collective(
-    towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool
+def collective_algorithm(
+    towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, nccl_over_towers: bool
 ) -> Algorithm:
     """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all
-    GPUs (on_towers).
+    GPUs (nccl_over_towers).
 
     Between hosts each worker first sums its towers on its host. Tensors are sent and summed as
     `transfer`.
@@ -43,9 +43,9 @@ def by_collective(
     def collect(
         tensor: Tensor, group: int, size: int, index: int, after: Sequence[int] = ()
     ) -> Tensor:
-        sent = tensor if transfer is None else tf.cast(tensor, transfer)
+        compact_tensor = tensor if transfer is None else tf.cast(tensor, transfer)
         total = tf.raw_ops.CollectiveReduce(
-            input=sent,
+            input=compact_tensor,
             group_size=size,
             group_key=group,
             instance_key=index + 1,
@@ -53,13 +53,13 @@ def by_collective(
             final_op='Id',
             subdiv_offsets=[0],
             wait_for=after,
-            communication_hint='nccl' if on_towers else 'ring',
+            communication_hint='nccl' if nccl_over_towers else 'ring',
         )
         total.set_shape(tensor.shape)
         return tf.cast(total, tf.float32)
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        if on_towers:
+        if nccl_over_towers:
             after = started[-1:]
             started.append(index + 1)
             totals = []
@@ -76,9 +76,7 @@ def by_collective(
     return reduce
 
 
-def bytes_of_ring(
-    variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None
-) -> int:
+def ring_bytes(variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None) -> int:
     """Returns the bytes that a ring of workers moves to sum the gradients of these variables.
 
     Each worker sends 2 (W - 1) / W of the bytes of the gradients to its neighbour: Patarasuk & Yuan
@@ -99,24 +97,27 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     within a step, a checkpoint holds whole steps.
     """
 
-    def __init__(self, parts: ManagerParts) -> None:
-        super().__init__(parts)
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
         begun = create_variable('begun', [], scope='v', device=HOST_DEVICE, dtype=tf.int64)
         with tf.device(HOST_DEVICE):
             self.initializers.append(begun.assign(tf.constant(0, tf.int64)))
         self.begun = [begun]
         # The ops that note the step: one for each variable, or one for all.
         self._marks: list[tf.Operation] = []
-        self._algorithm = by_collective(
-            parts.devices, parts.num_workers, parts.transfer, on_towers=parts.on_towers
+        self._algorithm = collective_algorithm(
+            config.devices,
+            config.num_workers,
+            config.transfer,
+            nccl_over_towers=config.nccl_over_towers,
         )
 
     @property
     def num_averaged_towers(self) -> int:
-        return len(self._devices) * self._parts.num_workers
+        return len(self._devices) * self._config.num_workers
 
     def leads(self, device_num: int) -> bool:
-        return device_num == 0 and self._parts.worker == 0
+        return device_num == 0 and self._config.worker == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
         # One tower of every worker, since each takes part in evaluations.
@@ -128,13 +129,13 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         sums = list(zip(*combined_grads, strict=True))  # V x T
         if step.needs_all_gradients:
             self._marks = [self._mark(global_step, [total for totals in sums for total in totals])]
-        elif self._parts.on_towers:
+        elif self._config.nccl_over_towers:
             # The sum that NCCL starts first, of the last variable, also ends first, so the host
             # waits for GPUs once.
             self._marks = [self._mark(global_step, sums[-1])]
         else:
             self._marks = [self._mark(global_step, totals) for totals in sums]
-        marked = []
+        marked_sums = []
         for device, totals in zip(self._devices, combined_grads, strict=True):
             with tf.device(device):
                 # One signal for all variables of a tower, if they have one mark.
@@ -143,10 +144,10 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
                     if len(self._marks) == len(totals)
                     else [tf.group(*self._marks)] * len(totals)
                 )
-                marked.append(
+                marked_sums.append(
                     [self._after(gate, total) for gate, total in zip(gates, totals, strict=True)]
                 )
-        return marked
+        return marked_sums
 
     def _mark(self, global_step: Variable, sums: Sequence[Tensor]) -> tf.Operation:
         """Returns the op that notes the number of this step, after these sums."""
@@ -166,7 +167,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             return super().assign_ops()
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        received = self._receive(self._first_and_slots(slots), _INITIAL)
+        received = self._receive(self._first_tower_state(slots), _INITIAL)
         # Read again, so that the other towers copy the received values.
         with tf.control_dependencies(received):
             copies = [copy.assign(source.read_again()) for copy, source in self._copies(slots)]
@@ -175,12 +176,12 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         # Each worker averages over its own images only; checkpoints hold the moving averages of
         # worker 0.
-        return self._receive(self._statistics(), _STATISTICS)
+        return self._receive(self._moving_averages(), _STATISTICS)
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
         # These workers always train.
-        return bytes_of_ring(
-            self.trainable_variables_on_device(0), self._parts.num_workers, self._parts.transfer
+        return ring_bytes(
+            self.trainable_variables_on_device(0), self._config.num_workers, self._config.transfer
         )
 
     def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
@@ -192,11 +193,11 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
     def _broadcast(self, key: int, variable: Variable) -> Tensor:
         common = {
-            'group_size': self._parts.num_workers,
+            'group_size': self._config.num_workers,
             'group_key': _ALL_WORKERS,
             'instance_key': key,
         }
-        if self._parts.worker == 0:
+        if self._config.worker == 0:
             return tf.raw_ops.CollectiveBcastSend(
                 input=variable.value, shape=variable.shape, **common
             )
@@ -226,10 +227,10 @@ class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
             return 0
         # The transfers depend on the algorithm, so count them. TensorFlow sends a tensor once to
         # each device.
-        moved = {
+        transferred_bytes = {
             (tensor.ref(), op.device): tensor.dtype.size * (tensor.shape.num_elements() or 1)
             for op in self._update
             for tensor in op.inputs
             if tensor.device.partition('/device:')[0] != op.device.partition('/device:')[0]
         }
-        return sum(moved.values())
+        return sum(transferred_bytes.values())

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, create_variable, num_bytes
-from tf_cnn.managers.parameter_servers import Pairs, ParameterServerVariables, Segments
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.parameter_servers import Pairs, ParameterServerVariables, TransferQueue
+from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.managers.staged_variables import ComputesWithStagedValues
 from tf_cnn.managers.synchronous_step import SynchronousStep, Updated
 from tf_cnn.training.checkpoints import Slice
@@ -37,25 +37,28 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     # The scope of the variables on the parameter servers.
     _server_scope = 'v'
 
-    def __init__(self, parts: ManagerParts) -> None:
-        super().__init__(parts)
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
         # By variable: the device that receives it and sums its gradients. By device: the bytes of
         # its variables.
-        self._homes: dict[str, str] = {}
-        self._home_bytes = dict.fromkeys(parts.parameter_devices, 0)
+        self._receiving_devices: dict[str, str] = {}
+        self._received_bytes = dict.fromkeys(config.parameter_devices, 0)
         # An asynchronous worker would cast after each update of its own, as often as all read.
         self.server_variables = ParameterServerVariables(
-            parts, self._server_scope, keeps_compact=parts.sync, reads_updates=self._reads_updates
+            config,
+            self._server_scope,
+            keeps_compact=config.is_synchronous,
+            reads_updates=self._reads_updates,
         )
         self.bytes_of_servers = self.server_variables.server_bytes
-        if parts.sync:
+        if config.is_synchronous:
             self.synchronous_step = SynchronousStep(
-                parts, self.server_variables.refresh, releases_readers=self._reads_updates
+                config, self.server_variables.refresh, releases_readers=self._reads_updates
             )
             self.begun = list(self.synchronous_step.begun.values())
         # The order in which a step reads the variables: that of the layers, which use them as they
         # arrive.
-        self._reads = {device: Segments() for device in parts.server_devices}
+        self._read_queues = {device: TransferQueue() for device in config.server_devices}
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
         # Ops that must run before the update by the gradients that this worker sends.
@@ -63,22 +66,22 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     @property
     def num_averaged_towers(self) -> int:
-        return len(self._devices) * (self._parts.num_workers if self.synchronous_step else 1)
+        return len(self._devices) * (self._config.num_workers if self.synchronous_step else 1)
 
     def leads(self, device_num: int) -> bool:
         # Asynchronous workers each have a loss of their own.
-        return device_num == 0 and (self._parts.is_chief or not self.synchronous_step)
+        return device_num == 0 and (self._config.is_chief or not self.synchronous_step)
 
     def keeps_statistics(self, device_num: int) -> bool:
-        return device_num == 0 and self._parts.is_chief
+        return device_num == 0 and self._config.is_chief
 
     @property
     def initializes(self) -> bool:
-        return self._parts.is_chief
+        return self._config.is_chief
 
     @property
     def _shared_device(self) -> str:
-        return self._parts.server_devices[0]
+        return self._config.server_devices[0]
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -94,33 +97,33 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
         self._create_on_servers(name, shape, initializer, trainable)
-        first = self.server_variables.parts[name][0].variable
+        first = self.server_variables.slices[name][0].variable
         # Not every step reads moving averages, so nothing may wait for their reads.
         value = self.server_variables.fetch(
-            name, self._home(name), segments=self._reads if trainable else None
+            name, self._receiving_device(name), queues=self._read_queues if trainable else None
         )
         return replace(first, name=name, shape=tuple(shape), value=value)
 
     def _create_on_servers(
         self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> None:
-        if name not in self.server_variables.parts:
+        if name not in self.server_variables.slices:
             self.initializers.append(
                 self.server_variables.create(
                     name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
                 )
             )
 
-    def _home(self, name: str) -> str:
-        part = self.server_variables.parts[name][0]
-        if not part.variable.trainable:
+    def _receiving_device(self, name: str) -> str:
+        first_slice = self.server_variables.slices[name][0]
+        if not first_slice.variable.trainable:
             # Only the first tower uses moving averages.
             return self._devices[0]
-        if name not in self._homes:
-            device = min(self._home_bytes, key=lambda home: self._home_bytes[home])
-            self._home_bytes[device] += num_bytes(part.full)
-            self._homes[name] = device
-        return self._homes[name]
+        if name not in self._receiving_devices:
+            device = min(self._received_bytes, key=lambda home: self._received_bytes[home])
+            self._received_bytes[device] += num_bytes(first_slice.full_shape)
+            self._receiving_devices[name] = device
+        return self._receiving_devices[name]
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         # Only the first tower of the chief updates it. Every worker creates it, because it affects
@@ -130,48 +133,51 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def preprocess_device_grads(
         self, device_grads: Sequence[Sequence[Tensor]]
     ) -> list[list[Tensor]]:
-        homes = [self._home(variable.name) for variable in self.trainable_variables_on_device(0)]
+        homes = [
+            self._receiving_device(variable.name)
+            for variable in self.trainable_variables_on_device(0)
+        ]
         return [sums_over_towers(device_grads, homes)]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
+        outgoing_pairs = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
 
         def take_step(
             received: Pairs, begun: tf.Operation | None = None
         ) -> tuple[tf.Operation, Updated]:
-            done: list[tf.Operation] = []
+            update_ops: list[tf.Operation] = []
             self._begun = [begun] if begun else []
-            self.append_apply_gradients_ops(step, [received], done)
+            self.append_apply_gradients_ops(step, [received], update_ops)
             updated = self.server_variables.refresh(step.updates)
-            return self.count_step(global_step, [*done, *updated.values()]), updated
+            return self.count_step(global_step, [*update_ops, *updated.values()]), updated
 
         # The backward pass ends with the gradients of the first layers.
         buckets = self.server_variables.pack(
-            [(variable.name, total) for total, variable in reversed(sent)]
+            [(variable.name, total) for total, variable in reversed(outgoing_pairs)]
         )
-        segments = self.server_variables.segments()
+        queues = self.server_variables.make_queues()
         if self.synchronous_step:
             op, updated = self.synchronous_step.build(
                 buckets,
-                segments,
+                queues,
                 global_step,
                 take_step,
-                at_once=step.needs_all_gradients,
-                in_step=step.needs_only_own_gradients,
+                needs_all_gradients=step.needs_all_gradients,
+                buckets_are_independent=step.has_independent_updates,
                 after=self._before_push,
             )
         else:
             pairs = []
             for bucket in buckets:
-                arrived = bucket.send(segments[bucket.device].before(bucket.num_bytes))
-                segments[bucket.device].add(arrived)
+                arrived = bucket.send(queues[bucket.device].ops_to_wait_for(bucket.num_bytes))
+                queues[bucket.device].add(arrived)
                 pairs += bucket.unpack(arrived)
             op, updated = take_step(pairs)
         if self._reads_updates:
             op = tf.group(op, *self._read_variables(updated))
-        return op, sent
+        return op, outgoing_pairs
 
     @property
     def _reads_updates(self) -> bool:
@@ -185,12 +191,12 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         ops = []
         for variable in self.trainable_variables_on_device(0):
             value = self.server_variables.fetch(
-                variable.name, self._home(variable.name), updated=updated
+                variable.name, self._receiving_device(variable.name), updated=updated
             )
-            ops += self._keep(variable.name, value)
+            ops += self._store_for_next_step(variable.name, value)
         return ops
 
-    def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:
+    def _store_for_next_step(self, name: str, value: Tensor) -> list[tf.Operation]:
         """Returns the ops that keep a value for the next step on all towers."""
         return [tower[name].assign(value) for tower in self.variables]
 
@@ -201,8 +207,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         training_ops: list[tf.Operation],
     ) -> None:
         (received,) = device_pairs
-        groups = self.server_variables.join(list(received))
-        training_ops += step.take(
+        groups = self.server_variables.group_by_variable(list(received))
+        training_ops += step.apply_all(
             groups, [gradient for gradient, _ in received], self._updates_of_step
         )
 
@@ -211,22 +217,22 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             return super().assign_ops()
 
     def slices(self) -> dict[str, list[Slice]]:
-        return dict(self.server_variables.parts)
+        return dict(self.server_variables.slices)
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
         trainable = sum(
             num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0)
         )
-        sent = trainable // (1 if self._parts.transfer is None else 2)
+        transfer_bytes = trainable // (1 if self._config.transfer is None else 2)
         if not forward_only:
             # Workers read the variables and send the gradients.
-            return 2 * sent * self._parts.num_workers
-        averages = (
+            return 2 * transfer_bytes * self._config.num_workers
+        average_bytes = (
             sum(num_bytes(variable.shape) for variable in self.variables[0].values()) - trainable
         )
         return (
-            averages + (0 if self.each_tower_has_variables() else sent)
-        ) * self._parts.num_workers
+            average_bytes + (0 if self.each_tower_has_variables() else transfer_bytes)
+        ) * self._config.num_workers
 
 
 class VariableMgrDistributedFetchFromStagedPS(
@@ -246,14 +252,14 @@ class VariableMgrDistributedFetchFromStagedPS(
 
     @property
     def _applies(self) -> bool:
-        return self._parts.is_chief or not self.synchronous_step
+        return self._config.is_chief or not self.synchronous_step
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         # The chief may change the loss scale as soon as it has all gradients, which are those of
         # the step before.
-        self._before_push.append(step.scale_read)
+        self._before_push.append(step.loss_scale_read_op)
         return super().build_update(step, global_step, device_grads)
 
     def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:

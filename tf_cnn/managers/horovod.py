@@ -6,10 +6,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable
-from tf_cnn.managers.all_reduce import Algorithm, compacted
-from tf_cnn.managers.collective import bytes_of_ring
+from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm
+from tf_cnn.managers.collective import ring_bytes
 from tf_cnn.managers.local import VariableMgrLocalReplicated
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.training.optimizers import Slots
 
 Tensor = Any
@@ -24,18 +24,18 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
     Horovod must support the dtype of transfer (it does not support bfloat16).
     """
 
-    def __init__(self, parts: ManagerParts) -> None:
-        super().__init__(parts)
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
         self._algorithm: Algorithm = self._sum
-        if parts.transfer:
-            self._algorithm = compacted(self._sum, parts.devices, parts.transfer)
-        self._horovod = parts.horovod
+        if config.transfer:
+            self._algorithm = compact_algorithm(self._sum, config.devices, config.transfer)
+        self._horovod = config.horovod
 
     def _sum(self, tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         # The processes agree on an order of the sums by their names.
         (tensor,) = tensors
         device = (
-            f'/{self._parts.horovod_device}:0' if self._parts.horovod_device else self._devices[0]
+            f'/{self._config.horovod_device}:0' if self._config.horovod_device else self._devices[0]
         )
         # device_dense alone is not enough: Horovod places some of its ops by the device scope.
         with tf.device(device):
@@ -57,17 +57,17 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return True
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return self._receive(self._first_and_slots(slots), 'initial')
+        return self._receive(self._first_tower_state(slots), 'initial')
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         # Each process averages over its own images only; checkpoints hold the moving averages of
         # rank 0.
-        return self._receive(self._statistics(), 'statistics')
+        return self._receive(self._moving_averages(), 'statistics')
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
         # These processes always train.
-        return bytes_of_ring(
-            self.trainable_variables_on_device(0), self._horovod.size(), self._parts.transfer
+        return ring_bytes(
+            self.trainable_variables_on_device(0), self._horovod.size(), self._config.transfer
         )
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:

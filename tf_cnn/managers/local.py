@@ -9,15 +9,15 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, num_bytes
 from tf_cnn.managers.all_reduce import all_reduce
-from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.managers.staged_variables import AppliesGradientsOfStepBefore, ComputesWithStagedValues
+from tf_cnn.managers.parts import ManagerConfig
+from tf_cnn.managers.staged_variables import AppliesStagedGradients, ComputesWithStagedValues
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 from variable_mgr import VariableMgr, sums_over_towers
 
 Tensor = Any
 
 
-class _OwnVariables(VariableMgr):
+class _VariablesPerTower(VariableMgr):
     """Every tower has its own copy of all variables, initialized from tower 0."""
 
     def each_tower_has_variables(self) -> bool:
@@ -41,14 +41,14 @@ class _OwnVariables(VariableMgr):
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return [copy.assign(source.value) for copy, source in self._copies(slots)]
 
-    def _first_and_slots(self, slots: Slots) -> list[Variable]:
+    def _first_tower_state(self, slots: Slots) -> list[Variable]:
         """Returns the variables of tower 0, the scalars, and their slots."""
         first = [*self.variables[0].values(), *self.scalars]
         return first + [
             slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()
         ]
 
-    def _statistics(self) -> list[Variable]:
+    def _moving_averages(self) -> list[Variable]:
         """Returns the moving averages of tower 0."""
         return [variable for variable in self.variables[0].values() if not variable.trainable]
 
@@ -69,7 +69,7 @@ class _OwnVariables(VariableMgr):
         return pairs
 
 
-class VariableMgrIndependent(_OwnVariables):
+class VariableMgrIndependent(_VariablesPerTower):
     """--variable_update=independent: every tower trains its own model, without communication.
 
     tower 0: v0 <- g0        tower 1: v1 <- g1
@@ -96,9 +96,9 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
     A new variable is placed on the one of parameter_devices with the fewest bytes so far.
     """
 
-    def __init__(self, parts: ManagerParts) -> None:
-        super().__init__(parts)
-        self._device_bytes = dict.fromkeys(parts.parameter_devices, 0)
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
+        self._device_bytes = dict.fromkeys(config.parameter_devices, 0)
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -150,26 +150,26 @@ class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLoc
         return tf.group(updated, *puts), pairs
 
 
-class VariableMgrLocalReplicated(_OwnVariables):
+class VariableMgrLocalReplicated(_VariablesPerTower):
     """--variable_update=replicated: every tower has all variables, and applies the sum of all
     gradients to its copy.
 
     tower 0: v0 <- g0 + g1 + ...        tower 1: v1 <- g0 + g1 + ...
     """
 
-    def __init__(self, parts: ManagerParts) -> None:
-        super().__init__(parts)
-        self._algorithm = parts.algorithm
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
+        self._algorithm = config.algorithm
 
     def preprocess_device_grads(
         self, device_grads: Sequence[Sequence[Tensor]]
     ) -> list[list[Tensor]]:
         if self.num_averaged_towers == 1:
             return [list(device_grads[0])]
-        return all_reduce(device_grads, self._devices, self._algorithm, self._parts.packing)
+        return all_reduce(device_grads, self._devices, self._algorithm, self._config.packing)
 
 
-class VariableMgrLocalRelaxedReplicated(AppliesGradientsOfStepBefore, VariableMgrLocalReplicated):
+class VariableMgrLocalRelaxedReplicated(AppliesStagedGradients, VariableMgrLocalReplicated):
     """--variable_update=replicated --variable_consistency=relaxed: applies the gradients of the
     step before.
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from tf_cnn.system.user_file import UserFile
 
 
-class Place(enum.Enum):
+class Topology(enum.Enum):
     """The processes among which a mode runs."""
 
-    ALONE = 'one process'
-    WITH_SERVERS = 'workers and parameter servers'
-    AS_PEERS = 'workers alone'
-    CONTROLLED = 'workers under a controller'
+    LOCAL = 'one process'
+    PARAMETER_SERVERS = 'workers and parameter servers'
+    PEERS = 'workers alone'
+    CONTROLLER = 'workers under a controller'
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Mode:
 
     name: str
     summary: str
-    refusals: Mapping[Place, str]
+    refusals: Mapping[Topology, str]
     can_stage: bool = False
     can_relax: bool = False
     always_synchronous: bool = False
@@ -63,7 +63,7 @@ class Mode:
     takes_hierarchy: bool = False
     parameter_device: str | None = None
     transfer_dtypes: tuple[str, ...] = ('float16', 'bfloat16')
-    sums_in_one_order: bool = False
+    sums_in_fixed_order: bool = False
     nccl_between_gpus: bool = False
     launcher: str | None = None
     manager: type | None = None
@@ -71,28 +71,30 @@ class Mode:
 
     @property
     def needs_servers(self) -> bool:
-        return self.runs(Place.WITH_SERVERS) and not self.runs(Place.AS_PEERS)
+        return self.runs_in(Topology.PARAMETER_SERVERS) and not self.runs_in(Topology.PEERS)
 
     @property
     def is_for_peers(self) -> bool:
         """Whether the program itself can start its workers, which need neither parameter servers
         nor a controller.
         """
-        return self.runs(Place.AS_PEERS) and self.launcher is None
+        return self.runs_in(Topology.PEERS) and self.launcher is None
 
     @property
     def has_controller(self) -> bool:
         """Whether one process, the controller, trains with the devices of all workers."""
-        return self.runs(Place.CONTROLLED)
+        return self.runs_in(Topology.CONTROLLER)
 
     @property
     def has_cluster(self) -> bool:
         """Whether the program itself can start and number several of its processes."""
-        places = (Place.WITH_SERVERS, Place.AS_PEERS, Place.CONTROLLED)
-        return self.launcher is None and any(self.runs(place) for place in places)
+        cluster_topologies = (Topology.PARAMETER_SERVERS, Topology.PEERS, Topology.CONTROLLER)
+        return self.launcher is None and any(
+            self.runs_in(topology) for topology in cluster_topologies
+        )
 
-    def runs(self, place: Place) -> bool:
-        return place not in self.refusals
+    def runs_in(self, topology: Topology) -> bool:
+        return topology not in self.refusals
 
 
 _NEEDS_CLUSTER = (
@@ -120,21 +122,21 @@ _STARTED_BY_HOROVODRUN = (
     '--variable_update=collective_all_reduce'
 )
 _ONE_PROCESS = {
-    Place.WITH_SERVERS: (
+    Topology.PARAMETER_SERVERS: (
         '{mode} works within one process, and here are {members}; with parameter servers write '
         '--variable_update=parameter_server or distributed_replicated'
     ),
-    Place.AS_PEERS: (
+    Topology.PEERS: (
         '{mode} works within one process, and here are {members}; for workers alone write '
         '--variable_update=collective_all_reduce'
     ),
-    Place.CONTROLLED: _HAS_NO_CONTROLLER,
+    Topology.CONTROLLER: _HAS_NO_CONTROLLER,
 }
 _ROWS = (
     Mode(
         'parameter_server',
         'Variables live once; every tower reads them and sends its gradients to where they live.',
-        {Place.AS_PEERS: _NEEDS_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
+        {Topology.PEERS: _NEEDS_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
         can_stage=True,
         parameter_device='variables',
     ),
@@ -159,9 +161,9 @@ _ROWS = (
         'Every tower computes with a copy of the variables, whose master copy is on parameter '
         'servers.',
         {
-            Place.ALONE: _NEEDS_CLUSTER,
-            Place.AS_PEERS: _NEEDS_SERVERS,
-            Place.CONTROLLED: _HAS_NO_CONTROLLER,
+            Topology.LOCAL: _NEEDS_CLUSTER,
+            Topology.PEERS: _NEEDS_SERVERS,
+            Topology.CONTROLLER: _HAS_NO_CONTROLLER,
         },
         always_synchronous=True,
     ),
@@ -169,25 +171,25 @@ _ROWS = (
         'collective_all_reduce',
         'Every tower of every worker has all variables; the workers sum their gradients among '
         'themselves.',
-        {Place.WITH_SERVERS: _HAS_NO_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
+        {Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
         always_synchronous=True,
         forward_only_in_cluster=False,
         sums_towers=True,
         parameter_device='sums',
-        sums_in_one_order=True,
+        sums_in_fixed_order=True,
         nccl_between_gpus=True,
     ),
     Mode(
         'distributed_all_reduce',
         'As replicated, where one process, the controller, drives the devices of all workers.',
         {
-            Place.ALONE: (
+            Topology.LOCAL: (
                 '{mode} needs a cluster, and this process is alone; write --job_name, '
                 '--task_index, --controller_host and --worker_hosts, or '
                 '--variable_update=replicated for one process'
             ),
-            Place.WITH_SERVERS: _HAS_NO_SERVERS,
-            Place.AS_PEERS: (
+            Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS,
+            Topology.PEERS: (
                 '{mode} needs a controller, and here are {members}; name all processes by flags, '
                 'with --controller_host=HOST:PORT and without TF_CONFIG, or write '
                 '--variable_update=collective_all_reduce, which needs none'
@@ -196,15 +198,15 @@ _ROWS = (
         always_synchronous=True,
         sums_towers=True,
         takes_all_reduce_spec=True,
-        sums_in_one_order=True,
+        sums_in_fixed_order=True,
     ),
     Mode(
         'horovod',
         'Every process has one device and all variables; Horovod sums the gradients.',
         {
-            Place.ALONE: _STARTED_BY_HOROVODRUN,
-            Place.WITH_SERVERS: _STARTED_BY_HOROVODRUN,
-            Place.CONTROLLED: _STARTED_BY_HOROVODRUN,
+            Topology.LOCAL: _STARTED_BY_HOROVODRUN,
+            Topology.PARAMETER_SERVERS: _STARTED_BY_HOROVODRUN,
+            Topology.CONTROLLER: _STARTED_BY_HOROVODRUN,
         },
         always_synchronous=True,
         forward_only_in_cluster=False,
@@ -217,19 +219,21 @@ MODES: dict[str, Mode] = {mode.name: mode for mode in _ROWS}
 DEFAULT_MODE = _ROWS[0].name
 
 
-def modes_that(fits: Callable[[Mode], bool]) -> str:
+def format_modes(fits: Callable[[Mode], bool]) -> str:
     """Returns the flag with the values of the modes that fit, as errors and warnings name them."""
     return ' or '.join(f'--variable_update={mode.name}' for mode in MODES.values() if fits(mode))
 
 
-def refusals_outside(places: Collection[Place]) -> dict[Place, str]:
+def make_refusals(topologies: Collection[Topology]) -> dict[Topology, str]:
     """Returns Mode.refusals of a mode that runs in these places, and not under a controller."""
     refusals = {
-        Place.ALONE: _NEEDS_CLUSTER if Place.WITH_SERVERS in places else _NEEDS_WORKERS,
-        Place.WITH_SERVERS: _HAS_NO_SERVERS,
-        Place.AS_PEERS: _NEEDS_SERVERS,
-        Place.CONTROLLED: _HAS_NO_CONTROLLER,
+        Topology.LOCAL: _NEEDS_CLUSTER
+        if Topology.PARAMETER_SERVERS in topologies
+        else _NEEDS_WORKERS,
+        Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS,
+        Topology.PEERS: _NEEDS_SERVERS,
+        Topology.CONTROLLER: _HAS_NO_CONTROLLER,
     }
-    if {*places} == {Place.ALONE}:
+    if {*topologies} == {Topology.LOCAL}:
         refusals |= _ONE_PROCESS
-    return {place: text for place, text in refusals.items() if place not in places}
+    return {topology: text for topology, text in refusals.items() if topology not in topologies}

@@ -12,7 +12,7 @@ from tf_cnn.managers.buckets import Packing
 
 
 @dataclass(frozen=True)
-class ManagerParts:
+class ManagerConfig:
     """The facts from which the manager of any mode is made.
 
     Attributes:
@@ -24,7 +24,7 @@ class ManagerParts:
       slices: whether large variables are cut into parts for the servers.
       sync: whether the workers take their steps together.
       transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
-      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its
+      nccl_over_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its
         host.
       horovod: the module horovod.tensorflow; None without Horovod.
       horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of
@@ -37,12 +37,12 @@ class ManagerParts:
     algorithm: Algorithm
     packing: Packing = field(default_factory=Packing)
     server_devices: Sequence[str] = ()
-    slices: bool = True
-    sync: bool = True
+    slices_variables: bool = True
+    is_synchronous: bool = True
     worker: int = 0
     num_workers: int = 1
     transfer: tf.DType | None = None
-    on_towers: bool = False
+    nccl_over_towers: bool = False
     horovod: Any = None
     horovod_device: str | None = None
     scalar_device: str = HOST_DEVICE

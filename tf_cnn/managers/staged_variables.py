@@ -8,14 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging import StagingArea
 from tf_cnn.graph.variables import Initializer, Variable
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 from variable_mgr import VariableMgr
 
 Tensor = Any
 
 
-class AppliesGradientsOfStepBefore(VariableMgr):
+class AppliesStagedGradients(VariableMgr):
     """A manager whose steps apply the gradients of the step before, which are kept on the towers.
 
     So a step can send, sum and apply gradients and read the new values while its towers compute.
@@ -32,18 +32,18 @@ class AppliesGradientsOfStepBefore(VariableMgr):
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        of_step_before = []
+        staged_grads = []
         puts = step.stage_loss_scale(self.scalar_device) if self._applies else []
         for device, gradients in zip(self._devices, device_grads, strict=True):
             area = StagingArea(device, gradients)
-            of_step_before.append(area.get())
+            staged_grads.append(area.get())
             puts.append(area.put(gradients))
         # They also run once before the first step, which then applies these gradients.
         self.prologue += puts
-        updated, pairs = super().build_update(step, global_step, of_step_before)
+        updated, pairs = super().build_update(step, global_step, staged_grads)
         # The moving averages are those of this step, whose computation the update does not wait
         # for.
-        averages = step.when_finite(
+        averages = step.update_if_finite(
             [gradient for tower in device_grads for gradient in tower], self.assign_ops
         )
         return tf.group(updated, *puts, *averages), pairs
@@ -52,15 +52,15 @@ class AppliesGradientsOfStepBefore(VariableMgr):
         return []
 
 
-class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
+class ComputesWithStagedValues(AppliesStagedGradients):
     """A manager whose towers also compute with the values that the step before staged on them.
 
     The base class that follows this one among the bases of a manager creates the variables, which
     all towers share.
     """
 
-    def __init__(self, parts: ManagerParts) -> None:
-        super().__init__(parts)
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
         self._sources: dict[str, Variable] = {}
         self._areas: dict[str, list[StagingArea]] = {}
         # Stage the initial values twice: for the prologue and for the first step.

@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable, create_variable
-from tf_cnn.managers.parameter_servers import Bucket, Pairs, Segments
-from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.parameter_servers import Bucket, Pairs, TransferQueue
+from tf_cnn.managers.parts import ManagerConfig
 
 Tensor = Any
 # For each variable (the key is a reference to its handle), the op after which it has its new value.
@@ -34,25 +34,29 @@ class SynchronousStep:
     """
 
     def __init__(
-        self, parts: ManagerParts, refresh: Callable[[], Updated], *, releases_readers: bool = False
+        self,
+        config: ManagerConfig,
+        refresh: Callable[[], Updated],
+        *,
+        releases_readers: bool = False,
     ) -> None:
         self.begun = {
             device: create_variable(f'begun_{number}', [], scope='v', device=device, dtype=tf.int64)
-            for number, device in enumerate(parts.server_devices)
+            for number, device in enumerate(config.server_devices)
         }
-        self._parts = parts
+        self._config = config
         self._refresh = refresh
         self._releases_readers = releases_readers
 
     def build(
         self,
         buckets: Sequence[Bucket],
-        segments: Mapping[str, Segments],
+        queues: Mapping[str, TransferQueue],
         global_step: Variable,
         take_step: Callable[[Pairs, tf.Operation], tuple[tf.Operation, Updated]],
         *,
-        at_once: bool,
-        in_step: bool,
+        needs_all_gradients: bool,
+        buckets_are_independent: bool,
         after: Sequence[tf.Operation] = (),
     ) -> tuple[tf.Operation, Updated]:
         """Returns the op that takes a step together with all workers, and when each variable has
@@ -65,15 +69,15 @@ class SynchronousStep:
           in_step: whether each bucket is updated with no gradients but its own.
           after: ops of this worker that must finish before the update.
         """
-        others = range(1, self._parts.num_workers)
+        other_workers = range(1, self._config.num_workers)
         # Workers that read the updates wait for each other: if one sent its gradients much earlier
         # than the others, all sums would be late.
-        in_step = in_step and self._releases_readers
+        buckets_are_independent = buckets_are_independent and self._releases_readers
         pushed: list[tf.Operation] = []
-        taken: list[list[Tensor]] = []
+        bucket_sums: list[list[Tensor]] = []
         updated: dict[Any, tf.Operation] = {}
         for bucket in buckets:
-            own = bucket.send(segments[bucket.device].before(bucket.num_bytes))
+            sent_gradients = bucket.send(queues[bucket.device].ops_to_wait_for(bucket.num_bytes))
             sums = _accumulators(bucket)
             # The step ends only after every push. A global step read after the push might count
             # this step already.
@@ -81,43 +85,45 @@ class SynchronousStep:
             with tf.device(bucket.device), tf.control_dependencies([*after, *counted_here]):
                 pushes = [
                     total.apply_grad(gradient, _NEVER_STALE)
-                    for total, gradient in zip(sums, own, strict=True)
+                    for total, gradient in zip(sums, sent_gradients, strict=True)
                 ]
             pushed += pushes
-            done: Sequence[Any] = own
-            if self._parts.is_chief:
+            segment_end: Sequence[Any] = sent_gradients
+            if self._config.is_chief:
                 with tf.device(bucket.device):
-                    taken.append([total.take_grad(self._parts.num_workers) for total in sums])
-                done = taken[-1] if in_step else own
+                    bucket_sums.append(
+                        [total.take_grad(self._config.num_workers) for total in sums]
+                    )
+                segment_end = bucket_sums[-1] if buckets_are_independent else sent_gradients
             elif self._releases_readers:
                 with tf.control_dependencies(pushes):
-                    released = _updates(bucket, self._parts.worker).dequeue().op
+                    released = _update_signal(bucket, self._config.worker).dequeue().op
                 updated |= {variable.handle.ref(): released for variable in bucket.variables}
-                done = [released] if in_step else own
-            segments[bucket.device].add(done)
+                segment_end = [released] if buckets_are_independent else sent_gradients
+            queues[bucket.device].add(segment_end)
         # tf.group joins the ops of each device there, so that one signal per device is sent, not
         # one per tensor.
         all_pushed = tf.group(*pushed)
-        if not self._parts.is_chief:
+        if not self._config.is_chief:
             with tf.control_dependencies([all_pushed]):
-                return self._step_done(self._parts.worker).dequeue().op, updated
-        pairs, marked = self._mark(buckets, taken, global_step, at_once)
-        step_taken, readable = take_step(pairs, marked)
+                return self._step_done_signal(self._config.worker).dequeue().op, updated
+        pairs, mark = self._mark_step(buckets, bucket_sums, global_step, needs_all_gradients)
+        step_taken, readable = take_step(pairs, mark)
         with tf.control_dependencies([step_taken]):
-            releases = [_release(self._step_done(worker)) for worker in others]
+            releases = [_release(self._step_done_signal(worker)) for worker in other_workers]
         for bucket in buckets if self._releases_readers else ():
             with tf.control_dependencies(
                 [readable[variable.handle.ref()] for variable in bucket.variables]
             ):
-                releases += [_release(_updates(bucket, worker)) for worker in others]
+                releases += [_release(_update_signal(bucket, worker)) for worker in other_workers]
         return tf.group(all_pushed, step_taken, *releases), readable
 
-    def _mark(
+    def _mark_step(
         self,
         buckets: Sequence[Bucket],
-        taken: Sequence[Sequence[Tensor]],
+        bucket_sums: Sequence[Sequence[Tensor]],
         global_step: Variable,
-        at_once: bool,
+        needs_all_gradients: bool,
     ) -> tuple[Pairs, tf.Operation]:
         """Returns the sums over all workers, after `begun` says so, and an op after which all of it
         does.
@@ -126,9 +132,11 @@ class SynchronousStep:
         with tf.device(global_step.device):
             this_step = global_step.value + 1
             everything = (
-                [tf.group(*(total for totals in taken for total in totals))] if at_once else []
+                [tf.group(*(total for totals in bucket_sums for total in totals))]
+                if needs_all_gradients
+                else []
             )
-        for bucket, totals in zip(buckets, taken, strict=True):
+        for bucket, totals in zip(buckets, bucket_sums, strict=True):
             with tf.device(bucket.device), tf.control_dependencies(everything or totals):
                 marks.append(self.begun[bucket.device].assign(this_step))
             with tf.device(bucket.device), tf.control_dependencies(marks[-1:]):
@@ -136,8 +144,8 @@ class SynchronousStep:
         with tf.device(global_step.device):
             return pairs, tf.group(*marks)
 
-    def _step_done(self, worker: int) -> tf.FIFOQueue:
-        with tf.device(self._parts.server_devices[0]):
+    def _step_done_signal(self, worker: int) -> tf.FIFOQueue:
+        with tf.device(self._config.server_devices[0]):
             return _signal(f'step_done_{worker}')
 
     def restart(self, session: tf.Session, step: int) -> None:
@@ -164,7 +172,7 @@ def _accumulators(bucket: Bucket) -> list[tf.ConditionalAccumulator]:
         ]
 
 
-def _updates(bucket: Bucket, worker: int) -> tf.FIFOQueue:
+def _update_signal(bucket: Bucket, worker: int) -> tf.FIFOQueue:
     with tf.device(bucket.device):
         return _signal(f'update_of_{bucket.name}_{worker}')
 

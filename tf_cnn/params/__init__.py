@@ -2,17 +2,17 @@
 TensorFlow.
 """
 
-from tf_cnn.params.parsing import Parsed, make_params, parse_argv
-from tf_cnn.params.rules import RunFacts
-from tf_cnn.params.table import SPECS, Params, check, find_idle
+from tf_cnn.params.parsing import ParsedFlags, make_params, parse_argv
+from tf_cnn.params.rules import RunContext
+from tf_cnn.params.table import SPECS, Params, check, ignored_flag_warnings
 
 __all__ = [
     'SPECS',
     'Params',
-    'Parsed',
-    'RunFacts',
+    'ParsedFlags',
+    'RunContext',
     'check',
-    'find_idle',
+    'ignored_flag_warnings',
     'make_params',
     'parse_argv',
 ]

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, flag
-from tf_cnn.managers.modes import MODES, modes_that
-from tf_cnn.params.rules import ALONE, IN_EVAL, NO_COMPUTING, RunFacts
+from tf_cnn.flags.spec import NEW, IgnoredWhen, flag
+from tf_cnn.managers.modes import MODES, format_modes
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, SINGLE_PROCESS, RunContext
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 
 PROTOCOL = 'grpc'
 _SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
-_LAUNCHED = Idle(
+_LAUNCHED = IgnoredWhen(
     lambda p, run: MODES[p.variable_update].launcher is not None,
     'another program starts and connects the processes of '
-    f'{modes_that(lambda mode: mode.launcher is not None)}',
+    f'{format_modes(lambda mode: mode.launcher is not None)}',
 )
-_NAMED = Idle(
+_NAMED = IgnoredWhen(
     lambda p, run: bool(p.ps_hosts or p.worker_hosts),
     '--ps_hosts and --worker_hosts name the processes and their ports',
 )
@@ -51,7 +51,7 @@ class ClusterFlags:
         'HOST:PORT of each worker, separated by commas.', common=True
     )
     controller_host: str | None = _role_flag(
-        f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.'
+        f'HOST:PORT of the controller, for {format_modes(lambda mode: mode.has_controller)}.'
     )
     num_ps: int = flag(
         1,
@@ -61,7 +61,7 @@ class ClusterFlags:
         unit='tasks',
         original=NEW,
         in_sweep=_SHAPE_SAYS,
-        idle=(_LAUNCHED, ALONE, _NAMED),
+        idle=(_LAUNCHED, SINGLE_PROCESS, _NAMED),
     )
     cluster_port: int = flag(
         0,
@@ -70,14 +70,14 @@ class ClusterFlags:
         upper_bound=65000,
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, ALONE, _NAMED),
+        idle=(_LAUNCHED, SINGLE_PROCESS, _NAMED),
     )
     server_protocol: str = flag(
         PROTOCOL,
         f'The protocol between processes; TensorFlow has {PROTOCOL} only.',
         original='TensorFlow had grpc+verbs and others then',
-        only_alone=f'TensorFlow has no other protocol than {PROTOCOL} any more',
-        idle=(ALONE,),
+        not_in_cluster=f'TensorFlow has no other protocol than {PROTOCOL} any more',
+        idle=(SINGLE_PROCESS,),
     )
     connect_timeout_secs: float = flag(
         300.0,
@@ -85,7 +85,7 @@ class ClusterFlags:
         unit='seconds',
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, ALONE),
+        idle=(_LAUNCHED, SINGLE_PROCESS),
     )
     step_timeout_secs: float = flag(
         600.0,
@@ -95,7 +95,7 @@ class ClusterFlags:
         unit='seconds',
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, NO_COMPUTING, ALONE),
+        idle=(_LAUNCHED, NO_COMPUTING, SINGLE_PROCESS),
     )
     ps_linger_secs: float = flag(
         0.0,
@@ -103,40 +103,40 @@ class ClusterFlags:
         unit='seconds',
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, ALONE),
+        idle=(_LAUNCHED, SINGLE_PROCESS),
     )
     distinct_worker_data: bool = flag(
         True,
         'Each worker has synthetic images of its own, or starts to read at a shard of its own.',
         original=NEW,
-        idle=(NO_COMPUTING, IN_EVAL, ALONE),
+        idle=(NO_COMPUTING, IN_EVAL, SINGLE_PROCESS),
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     mode = MODES[params.variable_update]
-    named = [
+    role_flags = [
         name
         for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host')
         if getattr(params, name) is not None
     ]
-    if mode.launcher and named:
-        yield params.clash(
-            named[0],
+    if mode.launcher and role_flags:
+        yield params.conflict(
+            role_flags[0],
             'variable_update',
             f'{mode.launcher} starts and numbers its processes; leave it out, or write '
-            f'{modes_that(lambda other: other.has_cluster)}',
+            f'{format_modes(lambda other: other.has_cluster)}',
         )
     if (
         run
-        and not run.alone
+        and not run.is_single_process
         and params.deterministic
         and params.trains
-        and not mode.sums_in_one_order
+        and not mode.sums_in_fixed_order
     ):
-        yield params.clash(
+        yield params.conflict(
             'deterministic',
             'variable_update',
             'its processes sum gradients as they arrive; write '
-            f'{modes_that(lambda other: other.sums_in_one_order)}, or leave it out',
+            f'{format_modes(lambda other: other.sums_in_fixed_order)}, or leave it out',
         )

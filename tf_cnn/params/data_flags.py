@@ -4,19 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, flag
+from tf_cnn.flags.spec import NEW, IgnoredWhen, flag
 from tf_cnn.inputs.data_sets import DATA_NAMES, RECORDS
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS
-from tf_cnn.params.rules import IN_EVAL, SYNTHETIC, RunFacts, in_forward_only
+from tf_cnn.params.rules import IN_EVAL, SYNTHETIC, RunContext, ignored_in_forward_only
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 
 
-_NOT_AUGMENTED = in_forward_only('--forward_only does not augment images')
-_NO_PHOTOGRAPHS = Idle(lambda p, run: not run.has_records, 'it is about photographs in records')
-_PLAIN = Idle(
-    lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
+_NOT_AUGMENTED = ignored_in_forward_only('--forward_only does not augment images')
+_NO_PHOTOGRAPHS = IgnoredWhen(
+    lambda p, run: not run.has_records, 'it is about photographs in records'
+)
+_PLAIN = IgnoredWhen(
+    lambda p, run: PREPROCESSORS[p.input_preprocessor].is_plain,
     '--input_preprocessor says how images are resized, and changes no colours',
 )
 
@@ -75,7 +77,7 @@ class DataFlags:
             _NOT_AUGMENTED,
             SYNTHETIC,
             _PLAIN,
-            Idle(lambda p, run: not p.distortions, 'only --distortions changes colours'),
+            IgnoredWhen(lambda p, run: not p.distortions, 'only --distortions changes colours'),
         ),
     )
     resize_method: str = flag(
@@ -108,7 +110,7 @@ class DataFlags:
         idle=(
             SYNTHETIC,
             _NO_PHOTOGRAPHS,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.input_preprocessor != DEFAULT,
                 '--input_preprocessor normalises images in the same way',
             ),
@@ -116,7 +118,7 @@ class DataFlags:
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     if params.data_name == RECORDS and params.data_dir is None:
         yield (
             f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, or '

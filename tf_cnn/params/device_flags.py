@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.spec import Idle, flag
+from tf_cnn.flags.spec import IgnoredWhen, flag
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, RunFacts, on_cpu
-from tf_cnn.params.variable_flags import sums_by_halves, sums_by_spec
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, RunContext, ignored_on_cpu
+from tf_cnn.params.variable_flags import uses_all_reduce_spec, uses_hierarchical_copy
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
@@ -53,21 +53,23 @@ class DeviceFlags:
         idle=(
             NO_MODEL,
             IN_EVAL,
-            Idle(
-                lambda p, run: not run.alone and not run.num_ps,
+            IgnoredWhen(
+                lambda p, run: not run.is_single_process and not run.num_ps,
                 'in a cluster without parameter servers variables are on the devices of the '
                 'towers, which also sum gradients',
             ),
-            Idle(
-                lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
+            IgnoredWhen(
+                lambda p, run: (
+                    run.is_single_process and MODES[p.variable_update].parameter_device is None
+                ),
                 'with this --variable_update each device keeps its own variables',
             ),
-            Idle(
-                lambda p, run: another_flag_places_the_sums(p),
+            IgnoredWhen(
+                lambda p, run: has_other_reduce_flag(p),
                 'with this --variable_update it only sets where gradients are summed, and '
                 '--all_reduce_spec or --hierarchical_copy sets that already',
             ),
-            on_cpu(
+            ignored_on_cpu(
                 when=lambda p: p.local_parameter_device == 'gpu' and p.num_gpus < 2,
                 reason='the run is on one device of the CPU',
             ),
@@ -110,7 +112,7 @@ class DeviceFlags:
         unit='threads',
         idle=(
             ON_CPU,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.gpu_thread_mode == 'global',
                 'with --gpu_thread_mode=global GPUs have no threads of their own',
             ),
@@ -135,18 +137,20 @@ class DeviceFlags:
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 
 
-def another_flag_places_the_sums(params: 'Params') -> bool:
+def has_other_reduce_flag(params: 'Params') -> bool:
     """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
     mode = MODES[params.variable_update]
-    return mode.parameter_device == 'sums' and (sums_by_spec(params) or sums_by_halves(params))
+    return mode.parameter_device == 'sums' and (
+        uses_all_reduce_spec(params) or uses_hierarchical_copy(params)
+    )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     mode = MODES[params.variable_update]
     if params.num_gpus == 0 and params.device == 'gpu':
-        yield params.clash('num_gpus', 'device', 'write --num_gpus=1 or more, or --device=cpu')
+        yield params.conflict('num_gpus', 'device', 'write --num_gpus=1 or more, or --device=cpu')
     if mode.launcher is not None and params.num_gpus > 1:
-        yield params.clash(
+        yield params.conflict(
             'num_gpus',
             'variable_update',
             'it has one process per GPU; write --num_gpus=1, and start more processes with '

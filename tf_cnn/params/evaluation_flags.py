@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, Idle, Output, flag, numbers_of
-from tf_cnn.params.rules import NO_MODEL, TRAINS_NOTHING, RunFacts
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, IgnoredWhen, Output, flag, parse_numbers
+from tf_cnn.params.rules import NO_MODEL, TRAINS_NOTHING, RunContext
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
@@ -18,7 +18,7 @@ EVAL_DURING_TRAINING = (
     'eval_during_training_at_specified_steps',
     'eval_during_training_at_specified_epochs',
 )
-_NOTHING_EVALUATED = Idle(lambda p, run: not p.evaluates, 'nothing is evaluated; see --eval')
+_NOTHING_EVALUATED = IgnoredWhen(lambda p, run: not p.evaluates, 'nothing is evaluated; see --eval')
 _schedule_flag = functools.partial(flag, None, not_in_exchange=True, idle=(TRAINS_NOTHING,))
 
 
@@ -28,8 +28,8 @@ class EvaluationFlags:
 
     GROUP: ClassVar[str] = 'Evaluation'
     FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[Idle, ...]] = (
-        Idle(lambda p, run: p.exchange_only, '--exchange_only trains no model'),
+    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (
+        IgnoredWhen(lambda p, run: p.exchange_only, '--exchange_only trains no model'),
         NO_MODEL,
     )
 
@@ -48,7 +48,7 @@ class EvaluationFlags:
         'has ended; 0 evaluates the newest checkpoint once.',
         unit='seconds',
         agreed=False,
-        idle=(Idle(lambda p, run: not p.eval, 'only --eval uses it'),),
+        idle=(IgnoredWhen(lambda p, run: not p.eval, 'only --eval uses it'),),
     )
     eval_batch_size: int = flag(
         0,
@@ -104,21 +104,21 @@ class EvaluationFlags:
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     kinds = [
         name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)
     ]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
-        yield params.clash(
+        yield params.conflict(
             kinds[-2], kinds[-1], 'a run evaluates in one of these ways only; leave one out'
         )
     if params.num_eval_batches is not None and params.num_eval_epochs is not None:
-        yield params.clash(
+        yield params.conflict(
             'num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; leave one out'
         )
     elif params.num_eval_epochs is not None and params.data_dir is None:
         yield (
-            f'{params.written("num_eval_epochs")}: synthetic images have no epochs; write '
+            f'{params.flag_text("num_eval_epochs")}: synthetic images have no epochs; write '
             '--num_eval_batches, or add --data_dir=DIR'
         )
     if params.eval and params.train_dir is None:
@@ -128,18 +128,18 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         ('eval_during_training_at_specified_epochs', float, 'epochs, such as 0.5,1,2'),
     ):
         try:
-            numbers_of(getattr(params, name), kind)
+            parse_numbers(getattr(params, name), kind)
         except ValueError:
-            yield f'{params.written(name)}: it must be a list of {noun}, each above 0'
+            yield f'{params.flag_text(name)}: it must be a list of {noun}, each above 0'
     if params.stop_at_top_1_accuracy is None:
         return
     if not params.evaluates_in_training:
         yield (
-            f'{params.written("stop_at_top_1_accuracy")}: nothing is evaluated while training; add '
+            f'{params.flag_text("stop_at_top_1_accuracy")}: nothing is evaluated while training; add '
             '--eval_during_training_every_n_epochs=1'
         )
-    elif run and not run.alone and not params.cross_replica_sync:
-        yield params.clash(
+    elif run and not run.is_single_process and not params.cross_replica_sync:
+        yield params.conflict(
             'stop_at_top_1_accuracy',
             'cross_replica_sync',
             'workers that do not wait for each other stop at different steps; leave one out',

@@ -8,13 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, Output, flag, numbers_of
-from tf_cnn.params.rules import IN_EVAL, NO_MODEL, TRAINS_NOTHING, RunFacts, in_forward_only
+from tf_cnn.flags.spec import NEW, IgnoredWhen, Output, flag, parse_numbers
+from tf_cnn.params.rules import (
+    IN_EVAL,
+    NO_MODEL,
+    TRAINS_NOTHING,
+    RunContext,
+    ignored_in_forward_only,
+)
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
-_NO_FOLDER = Idle(lambda p, run: p.train_dir is None, 'checkpoints and summaries need --train_dir')
-_SAVES_NOTHING = in_forward_only('--forward_only saves no checkpoints')
+_NO_FOLDER = IgnoredWhen(
+    lambda p, run: p.train_dir is None, 'checkpoints and summaries need --train_dir'
+)
+_SAVES_NOTHING = ignored_in_forward_only('--forward_only saves no checkpoints')
 _checkpoint_flag = functools.partial(flag, idle=(IN_EVAL, _NO_FOLDER, _SAVES_NOTHING))
 
 
@@ -23,7 +31,7 @@ class FileFlags:
     """The part of Params about files."""
 
     GROUP: ClassVar[str] = 'Files'
-    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
+    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
 
     train_dir: str | None = flag(
         None,
@@ -41,7 +49,7 @@ class FileFlags:
         ),
         not_in_exchange=True,
         idle=(
-            Idle(
+            IgnoredWhen(
                 lambda p, run: (
                     p.forward_only and not (p.save_summaries_steps and p.summary_verbosity)
                 ),
@@ -92,7 +100,7 @@ class FileFlags:
         idle=(
             IN_EVAL,
             _NO_FOLDER,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: not p.summary_verbosity, '--summary_verbosity=0 writes no summaries'
             ),
         ),
@@ -105,7 +113,7 @@ class FileFlags:
         idle=(
             IN_EVAL,
             _NO_FOLDER,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: not p.save_summaries_steps,
                 '--save_summaries_steps=0 writes no summaries',
             ),
@@ -121,7 +129,10 @@ class FileFlags:
     use_chrome_trace_format: bool = flag(
         True,
         'Write --trace_file in the format of chrome://tracing; without it as text.',
-        idle=(IN_EVAL, Idle(lambda p, run: p.trace_file is None, 'only --trace_file uses it')),
+        idle=(
+            IN_EVAL,
+            IgnoredWhen(lambda p, run: p.trace_file is None, 'only --trace_file uses it'),
+        ),
     )
     graph_file: str | None = flag(
         None,
@@ -157,24 +168,24 @@ class FileFlags:
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
         if getattr(params, name) is not None and params.num_warmup_batches == 0:
-            yield params.clash(
+            yield params.conflict(
                 name,
                 'num_warmup_batches',
                 'it records the last warm-up step; write --num_warmup_batches=1 or more',
             )
-    for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
-        if getattr(params, given) and not getattr(params, missing):
-            yield f'{params.written(given)}: a profile needs --{missing} too; add it'
+    for given_flag, missing in itertools.permutations(('profile_steps', 'profile_dir')):
+        if getattr(params, given_flag) and not getattr(params, missing):
+            yield f'{params.flag_text(given_flag)}: a profile needs --{missing} too; add it'
             return
     try:
-        first, last = numbers_of(params.profile_steps, int) or (1, 1)
+        first, last = parse_numbers(params.profile_steps, int) or (1, 1)
     except ValueError:
         first, last = 1, 0
     if first > last:
         yield (
-            f'{params.written("profile_steps")}: it must be the first and the last of the timed '
+            f'{params.flag_text("profile_steps")}: it must be the first and the last of the timed '
             'steps to profile, such as 10,20'
         )

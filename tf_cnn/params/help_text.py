@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tf_cnn.flags.spec import ITS_DEFAULT, FlagSpec
-from tf_cnn.params.original import ELSEWHERE, FLAGS, TABLE, flag_with_value
+from tf_cnn.params.original import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
 from tf_cnn.params.table import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
 
@@ -39,16 +39,16 @@ def format_help(subcommands: Mapping[str, HelpSubcommand], models: Sequence[str]
     specs = [spec for spec in SPECS.values() if models or spec.common]
     parts = [_format_usage(subcommands)]
     if models:
-        parts.append(f'Models:\n{filled(", ".join(models), 2)}')
+        parts.append(f'Models:\n{wrap_text(", ".join(models), 2)}')
     for group in dict.fromkeys(spec.group for spec in specs):
         parts.append(
             '\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)])
         )
     if models:
         return '\n\n'.join([*parts, f'{_FORMS}\n{_ORIGINAL_FLAGS}'])
-    others = len(SPECS) - len(specs)
+    num_others = len(SPECS) - len(specs)
     return '\n\n'.join(
-        [*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.']
+        [*parts, f'{_FORMS}\n--help=all lists the other {num_others} flags, too, and the models.']
     )
 
 
@@ -78,17 +78,21 @@ def flag_help(spec: FlagSpec) -> str:
     choices = spec.choices.items() if isinstance(spec.choices, Mapping) else ()
     summaries = [f'{name}: {choice.summary}' for name, choice in choices]
     text = ' '.join([spec.help, *summaries, f'[{"; ".join(facts)}]'])
-    return f'  {usage}\n{filled(text, 6)}'
+    return f'  {usage}\n{wrap_text(text, 6)}'
 
 
-def describe_flag(name: str, others: Iterable[str] = ()) -> str:
+def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
     """Returns all about one flag of ours or of the original, whose name may begin with dashes.
 
     Raises UsageError if there is none; the error may suggest one of the `others`.
     """
     plain = name.lstrip('-')
     if plain not in FLAGS:
-        near = ELSEWHERE.get(plain) or flag_with_value(plain) or nearest(plain, [*FLAGS, *others])
+        near = (
+            ELSEWHERE.get(plain)
+            or find_flag_with_choice(plain)
+            or nearest(plain, [*FLAGS, *subcommands])
+        )
         hint = f'did you mean --help={near}?' if near else '--help lists all flags'
         raise UsageError(
             f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}'
@@ -97,12 +101,12 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> str:
     facts = {
         'Group': spec.group,
         'Original': spec.original or 'the last version has it',
-        'Here': f'{row.fate.value}{": " if row.says else ""}{row.says}' if row else '',
-        'Accepted': f'{format_flag(plain, row.silent)} brings no warning'
-        if row and row.silent is not None
+        'Here': f'{row.status.value}{": " if row.message else ""}{row.message}' if row else '',
+        'Accepted': f'{format_flag(plain, row.accepted_value)} brings no warning'
+        if row and row.accepted_value is not None
         else '',
-        'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.idle)),
-        'Clusters': 'all processes need the same value' if spec.agreed else '',
+        'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.ignored)),
+        'Clusters': 'all processes need the same value' if spec.shared_by_workers else '',
     }
     lines = [
         textwrap.fill(f'{title}: {text}', 100, initial_indent=' ' * 6, subsequent_indent=' ' * 8)
@@ -112,7 +116,7 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> str:
     return '\n'.join([flag_help(spec), '', *lines])
 
 
-def filled(text: str, columns: int = 0) -> str:
+def wrap_text(text: str, columns: int = 0) -> str:
     return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
 
 

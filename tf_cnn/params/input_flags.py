@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, flag
+from tf_cnn.flags.spec import NEW, IgnoredWhen, flag
 from tf_cnn.inputs.catalog import (
+    ARRAY_PIPELINES,
     DEVICE,
     FEED_DICT,
     PIPELINES,
-    PIPELINES_OF_ARRAYS,
-    PIPELINES_OF_SYNTHETIC,
     RECORD_INPUT,
+    SYNTHETIC_PIPELINES,
     TF_DATA,
-    record_pipeline,
+    record_pipeline_row,
 )
 from tf_cnn.inputs.stages import STAGES
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.params.rules import SYNTHETIC, RunFacts
+from tf_cnn.params.rules import SYNTHETIC, RunContext
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 _DEFAULTS = TfDataSettings()
 
 
-def chosen_pipeline(params: 'Params') -> str:
+def record_pipeline_name(params: 'Params') -> str:
     """The name of the pipeline for records, and for other images if the pipeline reads those."""
-    return record_pipeline(params.input_pipeline, deterministic=params.deterministic).name
+    return record_pipeline_row(params.input_pipeline, deterministic=params.deterministic).name
 
 
-_VALIDATION = Idle(
+_VALIDATION = IgnoredWhen(
     lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'
 )
-_ARRAYS = Idle(
+_ARRAYS = IgnoredWhen(
     lambda p, run: not run.has_records, 'it is about records, and --data_dir contains none of them'
 )
 _TF_DATA = (
     SYNTHETIC,
     _VALIDATION,
     _ARRAYS,
-    Idle(
-        lambda p, run: chosen_pipeline(p) != TF_DATA,
+    IgnoredWhen(
+        lambda p, run: record_pipeline_name(p) != TF_DATA,
         f'it acts with --input_pipeline={TF_DATA} only',
     ),
 )
 
 
-def _tf_data_flag(default: Any, help: str, *idle: Idle, **facts: Any) -> Any:
+def _tf_data_flag(default: Any, help: str, *idle: IgnoredWhen, **facts: Any) -> Any:
     return flag(default, f'With {TF_DATA}: {help}', idle=(*_TF_DATA, *idle), **facts)
 
 
@@ -66,15 +66,13 @@ class InputFlags:
         choices=PIPELINES,
         original=NEW,
         idle=(
-            Idle(
-                lambda p, run: (
-                    p.data_dir is None and p.input_pipeline not in PIPELINES_OF_SYNTHETIC
-                ),
+            IgnoredWhen(
+                lambda p, run: p.data_dir is None and p.input_pipeline not in SYNTHETIC_PIPELINES,
                 SYNTHETIC.reason,
             ),
             _VALIDATION,
-            Idle(
-                lambda p, run: not run.has_records and p.input_pipeline not in PIPELINES_OF_ARRAYS,
+            IgnoredWhen(
+                lambda p, run: not run.has_records and p.input_pipeline not in ARRAY_PIPELINES,
                 _ARRAYS.reason,
             ),
         ),
@@ -86,7 +84,7 @@ class InputFlags:
         choices=tuple(STAGES),
         common=True,
         original=NEW,
-        only_alone='the workers of a cluster have pipelines of their own, which are measured in '
+        not_in_cluster='the workers of a cluster have pipelines of their own, which are measured in '
         'one process',
         not_in_exchange=True,
     )
@@ -94,7 +92,7 @@ class InputFlags:
     datasets_prefetch_buffer_size: int = _tf_data_flag(
         _DEFAULTS.prefetched_batches,
         'how many batches are prepared ahead, besides those that wait for each device.',
-        Idle(
+        IgnoredWhen(
             lambda p, run: not p.datasets_use_prefetch,
             '--nodatasets_use_prefetch prepares no batches ahead',
         ),
@@ -127,7 +125,7 @@ class InputFlags:
     datasets_use_caching: bool = _tf_data_flag(
         False,
         'keep all records, as they are in the shards, in memory after their first reading.',
-        Idle(
+        IgnoredWhen(
             lambda p, run: p.datasets_repeat_cached_sample,
             '--datasets_repeat_cached_sample reads one record only',
         ),
@@ -148,8 +146,8 @@ def tf_data_settings(params: 'Params') -> TfDataSettings:
         cycle_length=params.datasets_parallel_interleave_cycle_length or _DEFAULTS.cycle_length,
         sloppy=params.datasets_sloppy_parallel_interleave,
         prefetched_shards=params.datasets_parallel_interleave_prefetch,
-        caches=params.datasets_use_caching,
-        repeats_one=params.datasets_repeat_cached_sample,
+        caches_records=params.datasets_use_caching,
+        repeats_first_record=params.datasets_repeat_cached_sample,
         prefetched_batches=params.datasets_prefetch_buffer_size
         if params.datasets_use_prefetch
         else 0,
@@ -165,42 +163,42 @@ def keeps_images_in_memory(params: 'Params') -> bool:
     return (
         params.data_dir is not None
         and not params.eval
-        and record_pipeline(params.input_pipeline, deterministic=False).in_memory
+        and record_pipeline_row(params.input_pipeline, deterministic=False).in_memory
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     reads_records = params.data_dir is not None and run and run.has_records and not params.eval
     if params.deterministic and reads_records:
-        if not record_pipeline(params.input_pipeline, deterministic=True).repeatable:
-            yield params.clash(
+        if not record_pipeline_row(params.input_pipeline, deterministic=True).repeatable:
+            yield params.conflict(
                 'input_pipeline',
                 'deterministic',
                 f'the order of its records depends on timing; write --input_pipeline={TF_DATA}',
             )
         elif params.datasets_sloppy_parallel_interleave:
-            yield params.clash(
+            yield params.conflict(
                 'datasets_sloppy_parallel_interleave',
                 'deterministic',
                 'the order of records then depends on timing; leave one out',
             )
     if params.input_only:
         if params.eval:
-            yield params.clash(
+            yield params.conflict(
                 'input_only', 'eval', 'validation images are read in another way; leave one out'
             )
         elif params.data_dir is None:
             yield (
-                f'{params.written("input_only")}: without --data_dir images are synthetic and '
+                f'{params.flag_text("input_only")}: without --data_dir images are synthetic and '
                 'stay on the device; add --data_dir=DIR'
             )
         elif params.evaluates_in_training:
             yield (
-                f'{params.written("input_only")} clashes with --eval_during_training_*: there is '
+                f'{params.flag_text("input_only")} clashes with --eval_during_training_*: there is '
                 'no model to evaluate; leave one out'
             )
     elif params.input_pipeline == FEED_DICT and params.steps_per_run > 1 and not params.eval:
-        yield params.clash(
+        yield params.conflict(
             'input_pipeline',
             'steps_per_run',
             'each step gets its batch from Python; leave one out, or write '
@@ -208,11 +206,11 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         )
     if keeps_images_in_memory(params) and params.trains:
         if params.distortions:
-            yield params.clash(
+            yield params.conflict(
                 'input_pipeline', 'distortions', 'it shifts and flips images only; leave one out'
             )
         if params.augmentation == 'resized_crop':
-            yield params.clash(
+            yield params.conflict(
                 'input_pipeline',
                 'augmentation',
                 'it keeps each image in one size, and cuts no other parts out of the photograph; '

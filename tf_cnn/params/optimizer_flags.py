@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, Idle, flag
-from tf_cnn.params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizers_that
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, RunFacts
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, IgnoredWhen, flag
+from tf_cnn.params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS, format_optimizers
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, RunContext
 from tf_cnn.training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def _argument(name: str, default: float, help: str, **facts: Any) -> Any:
     """A flag that is an argument of some optimizers only."""
-    takers = optimizers_that(lambda row: name in row.arguments)
-    idle = Idle(
+    takers = format_optimizers(lambda row: name in row.arguments)
+    idle = IgnoredWhen(
         lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {takers} uses it'
     )
     return flag(default, f'{help}, for {takers}.', idle=(idle,), **facts)
 
 
-_NO_LOSS = Idle(
+_NO_LOSS = IgnoredWhen(
     lambda p, run: p.exchange_only and 'weight_decay' not in OPTIMIZERS[p.optimizer].arguments,
     '--exchange_only computes no loss, to which it would be added',
 )
@@ -35,7 +35,7 @@ class OptimizerFlags:
 
     GROUP: ClassVar[str] = 'Optimizer'
     FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL, IN_EVAL, TRAINS_NOTHING)
+    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL, IN_EVAL, TRAINS_NOTHING)
 
     optimizer: str = flag(
         DEFAULT_OPTIMIZER,
@@ -70,7 +70,7 @@ class OptimizerFlags:
         0.0,
         'The decay of --num_epochs_per_decay does not go below this learning rate.',
         idle=(
-            Idle(
+            IgnoredWhen(
                 lambda p, run: not p.num_epochs_per_decay,
                 'the learning rate does not decay without --num_epochs_per_decay',
             ),
@@ -89,7 +89,7 @@ class OptimizerFlags:
         'proportional to the images, rises for 5 epochs, and is divided by 10 after the usual '
         'epochs, see docs/training.md.',
         idle=(
-            Idle(
+            IgnoredWhen(
                 lambda p, run: not run.residual,
                 'only residual networks use it, and --model is not one',
             ),
@@ -123,7 +123,7 @@ class OptimizerFlags:
         'Compute the L2 loss of all weights in one operation.',
         idle=(
             NO_COMPUTING,
-            Idle(lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
+            IgnoredWhen(lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
         ),
     )
     label_smoothing: float = flag(
@@ -152,33 +152,33 @@ _RATE_FLAGS = (
 )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     schedule = params.piecewise_learning_rate_schedule
     if schedule is not None:
         try:
             parse_piecewise(schedule)
         except ValueError as error:
-            written = params.written('piecewise_learning_rate_schedule')
+            written = params.flag_text('piecewise_learning_rate_schedule')
             yield f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
     for name, missing in itertools.permutations(
         ('num_epochs_per_decay', 'learning_rate_decay_factor')
     ):
         if getattr(params, name) and not getattr(params, missing):
             yield (
-                f'{params.written(name)}: a decay of the learning rate needs --{missing} above 0 '
+                f'{params.flag_text(name)}: a decay of the learning rate needs --{missing} above 0 '
                 'too; add it'
             )
     defaults = type(params)()
-    given = [
+    rate_flags = [
         name
         for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS)
         if getattr(params, name) != getattr(defaults, name)
     ]
-    if run and not run.residual:
-        given = [name for name in given if name != 'resnet_base_lr']
-    if run and len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
-        yield params.clash(
-            given[0],
-            given[1],
+    if run and not run.is_residual:
+        rate_flags = [name for name in rate_flags if name != 'resnet_base_lr']
+    if run and len(rate_flags) > 1 and rate_flags[0] in _WHOLE_SCHEDULES:
+        yield params.conflict(
+            rate_flags[0],
+            rate_flags[1],
             'the first sets the learning rate of the whole training; leave one out',
         )

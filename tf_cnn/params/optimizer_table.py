@@ -54,7 +54,7 @@ OPTIMIZERS: Mapping[str, OptimizerRow] = {row.name: row for row in _ROWS}
 DEFAULT_OPTIMIZER = _ROWS[0].name
 
 
-def optimizers_that(fits: Callable[[OptimizerRow], bool]) -> str:
+def format_optimizers(fits: Callable[[OptimizerRow], bool]) -> str:
     """Returns the flag with the values of the optimizers that fit, as errors and warnings name
     them.
     """

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from tf_cnn.flags.spec import NEW, OTHER, FlagSpec, Value
 from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA
 from tf_cnn.params.table import SPECS
-from tf_cnn.system.errors import Refusals, UsageError, format_flag
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
 
 
-class Fate(enum.Enum):
+class Status(enum.Enum):
     """What becomes of a flag."""
 
     WORKS = 'works'
@@ -36,10 +36,10 @@ class OriginalFlag:
         an empty value.
     """
 
-    fate: Fate
+    status: Status
     spec: FlagSpec
-    says: str = ''
-    silent: Value = None
+    message: str = ''
+    accepted_value: Value = None
 
 
 # Flags of the original that are not among ours. Three lines each: its name, its type and the value
@@ -152,41 +152,41 @@ use_multi_device_iterator bool
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
 _HEADINGS = {
-    Fate.RENAMED: 'Other names of flags',
-    Fate.NO_EFFECT: 'Flags of the original without an effect here',
-    Fate.REFUSED: 'Flags of the original that are refused',
+    Status.RENAMED: 'Other names of flags',
+    Status.NO_EFFECT: 'Flags of the original without an effect here',
+    Status.REFUSED: 'Flags of the original that are refused',
 }
 
 
-def _rows(fate: Fate, table: str, original: str | None = None) -> Iterator[OriginalFlag]:
+def _rows(status: Status, table: str, original: str | None = None) -> Iterator[OriginalFlag]:
     lines = iter(table.strip().splitlines())
     for heading in lines:
         name, kind, *silent = heading.split()
         says, meaning = next(lines).strip(), next(lines).strip()
         # What has no effect may have any value.
-        lowest = -math.inf if fate is Fate.NO_EFFECT else 0
+        lowest = -math.inf if status is Status.NO_EFFECT else 0
         spec = FlagSpec(
             name,
             _TYPES[kind],
             True,
             None,
-            _HEADINGS[fate],
+            _HEADINGS[status],
             meaning,
             original=original,
             lower_bound=lowest,
         )
-        yield OriginalFlag(fate, spec, says, spec.read(silent[0]) if silent else None)
+        yield OriginalFlag(status, spec, says, spec.read(silent[0]) if silent else None)
 
 
 TABLE: Mapping[str, OriginalFlag] = {
     row.spec.name: row
     for row in (
-        *(OriginalFlag(Fate.WORKS, spec) for spec in SPECS.values() if spec.original != NEW),
-        *_rows(Fate.RENAMED, _RENAMED),
-        *_rows(Fate.RENAMED, _OLDER_NAMES, OTHER),
-        *_rows(Fate.NO_EFFECT, _NO_EFFECT),
-        *_rows(Fate.NO_EFFECT, _NO_EFFECT_IN_OTHER_VERSIONS, OTHER),
-        *_rows(Fate.REFUSED, _REFUSED),
+        *(OriginalFlag(Status.WORKS, spec) for spec in SPECS.values() if spec.original != NEW),
+        *_rows(Status.RENAMED, _RENAMED),
+        *_rows(Status.RENAMED, _OLDER_NAMES, OTHER),
+        *_rows(Status.NO_EFFECT, _NO_EFFECT),
+        *_rows(Status.NO_EFFECT, _NO_EFFECT_IN_OTHER_VERSIONS, OTHER),
+        *_rows(Status.REFUSED, _REFUSED),
     )
 }
 # All flags that a command line may have: ours, and those of the original.
@@ -211,7 +211,7 @@ _MEANT: Mapping[str, tuple[Value, Value]] = {
 }
 
 
-def flag_with_value(value: str) -> str | None:
+def find_flag_with_choice(value: str) -> str | None:
     """Returns the name of the first flag that has this choice: 'variable_update' for 'horovod';
     None without one.
     """
@@ -232,36 +232,48 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
     Returns the text in which each added flag was written, by our name. Raises UsageError if flags
     contradict others.
     """
-    as_written, refusals = {}, Refusals()
+    as_written, refusals = {}, ErrorCollector()
     for older, value in read.items():
         # The original has both xla and xla_compile, as two ways to compile, so one of them may be
         # off.
         is_idle = value is None or (older in _OFF_BY_DEFAULT and value is False)
-        if is_idle or older not in TABLE or TABLE[older].fate is not Fate.RENAMED:
+        if is_idle or older not in TABLE or TABLE[older].status is not Status.RENAMED:
             continue
-        name, (on, off) = TABLE[older].says, _MEANT.get(older, (value, value))
-        given, meant, written = values.get(name), on if value else off, format_flag(older, value)
-        if given is None or (given is False and not SPECS[name].optional):
+        name, (on, off) = TABLE[older].message, _MEANT.get(older, (value, value))
+        current_value, meant, written = (
+            values.get(name),
+            on if value else off,
+            format_flag(older, value),
+        )
+        if current_value is None or (current_value is False and not SPECS[name].optional):
             if meant is not None:
                 values[name], as_written[name] = meant, written
-        elif given != value if older not in _MEANT else (str(on) in str(given)) != value:
+        elif (
+            current_value != value
+            if older not in _MEANT
+            else (str(on) in str(current_value)) != value
+        ):
             refusals.add(
-                f'{written} contradicts {format_flag(name, given)}, whose other name it is; leave '
+                f'{written} contradicts {format_flag(name, current_value)}, whose other name it is; leave '
                 'it out'
             )
     refusals.raise_all()
     return as_written
 
 
-def answer_original(name: str, value: object) -> list[str]:
+def original_flag_warnings(name: str, value: object) -> list[str]:
     """Returns a warning that says what happens instead of what a flag of the original asks for, if
     it asks for it.
 
     Raises UsageError if the flag is refused.
     """
     row = TABLE.get(name)
-    if row is None or row.fate in (Fate.WORKS, Fate.RENAMED) or value in (None, row.silent):
+    if (
+        row is None
+        or row.status in (Status.WORKS, Status.RENAMED)
+        or value in (None, row.accepted_value)
+    ):
         return []
-    if row.fate is Fate.REFUSED:
-        raise UsageError(f'{format_flag(name, value)}: {row.says}')
-    return [f'{format_flag(name, value)} has no effect: {row.says}']
+    if row.status is Status.REFUSED:
+        raise UsageError(f'{format_flag(name, value)}: {row.message}')
+    return [f'{format_flag(name, value)} has no effect: {row.message}']

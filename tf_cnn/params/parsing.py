@@ -11,34 +11,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_cnn.flags.spec import Value
-from tf_cnn.flags.words import split_words
+from tf_cnn.flags.words import split_command_line
 from tf_cnn.params.original import (
     ELSEWHERE,
     FLAGS,
-    answer_original,
-    flag_with_value,
+    find_flag_with_choice,
+    original_flag_warnings,
     replace_older_names,
 )
 from tf_cnn.params.table import SPECS, Params, check
 from tf_cnn.params.user_modes import read_modes
-from tf_cnn.system.errors import Refusals, UsageError, format_flag, nearest
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedFlags:
     """The settings, and one warning for each given flag of the original that has no effect here."""
 
     params: Params
     warnings: tuple[str, ...]
 
 
-def parse_argv(argv: Sequence[str]) -> Parsed:
+def parse_argv(argv: Sequence[str]) -> ParsedFlags:
     """Reads the flags of a command line, without the program's name; raises UsageError with a line
     for each mistake.
     """
-    refusals = Refusals()
+    refusals = ErrorCollector()
     return _build(_split(argv, refusals).items(), refusals)
 
 
@@ -46,7 +46,7 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
     """Returns the text of each flag of a command line by name, not yet read, including the flags of
     a --flagfile.
     """
-    refusals = Refusals()
+    refusals = ErrorCollector()
     texts = _split(argv, refusals)
     refusals.raise_all()
     return texts
@@ -54,7 +54,7 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 
 def read_modes_of(argv: Sequence[str]) -> None:
     """Adds the modes of the --variable_mgr_file in a command line, whatever else is wrong in it."""
-    if path := split_words(argv, FLAGS, _SEE).texts.get(MODES_FILE):
+    if path := split_command_line(argv, FLAGS, _SEE).texts.get(MODES_FILE):
         _read_modes(path)
 
 
@@ -63,11 +63,11 @@ def _read_modes(value: object) -> None:
         read_modes(str(path))
 
 
-def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
-    words = split_words(argv, FLAGS, _SEE)
+def _split(argv: Sequence[str], refusals: ErrorCollector) -> Mapping[str, object]:
+    words = split_command_line(argv, FLAGS, _SEE)
     refusals.add(*words.mistakes, *map(_unknown, words.unknown))
     form = f'flags look like --batch_size=64 and --forward_only=True, {_SEE}'
-    refusals.add(*(f'{word!r} is not a flag; {form}' for word in words.others))
+    refusals.add(*(f'{word!r} is not a flag; {form}' for word in words.arguments))
     return words.texts
 
 
@@ -78,19 +78,19 @@ def make_params(**overrides: Any) -> Params:
     Raises:
       UsageError: a flag is unknown, has a wrong value, or clashes with another one.
     """
-    parsed = _build(overrides.items(), Refusals())
+    parsed = _build(overrides.items(), ErrorCollector())
     for line in parsed.warnings:
         warnings.warn(line, stacklevel=2)
     return parsed.params
 
 
-def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
+def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector) -> ParsedFlags:
     """Makes Params and warnings from pairs (name, text or Python value).
 
     Rules between flags are checked only if all flags can be read; otherwise some values are
     unknown.
     """
-    values_of, read = dict(given), dict[str, Value]()
+    values_of, read = dict(named_values), dict[str, Value]()
     if MODES_FILE in values_of:
         try:
             _read_modes(values_of[MODES_FILE])
@@ -111,18 +111,18 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
     }
     as_written |= replace_older_names(read, values)
     # The spec of each field has read its value, which mypy cannot see.
-    params = Params(**values, given=as_written)  # type: ignore[arg-type]
+    params = Params(**values, given_flags=as_written)  # type: ignore[arg-type]
     lines: list[str] = []
     with refusals.collecting():
         check(params)
     for name, value in read.items():
         with refusals.collecting():
-            lines += answer_original(name, value)
+            lines += original_flag_warnings(name, value)
     refusals.raise_all()
-    return Parsed(params, tuple(lines))
+    return ParsedFlags(params, tuple(lines))
 
 
 def _unknown(name: str) -> str:
-    owner = flag_with_value(name)
+    owner = find_flag_with_choice(name)
     near = ELSEWHERE.get(name) or (owner and f'{owner}={name}') or nearest(name, FLAGS)
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'

@@ -4,18 +4,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, flag
-from tf_cnn.params.optimizer_table import OPTIMIZERS, optimizers_that
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, RunFacts, in_forward_only
+from tf_cnn.flags.spec import NEW, IgnoredWhen, flag
+from tf_cnn.params.optimizer_table import OPTIMIZERS, format_optimizers
+from tf_cnn.params.rules import (
+    IN_EVAL,
+    NO_COMPUTING,
+    NO_MODEL,
+    ON_CPU,
+    RunContext,
+    ignored_in_forward_only,
+)
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
-_UNSCALED = Idle(lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss')
+_UNSCALED = IgnoredWhen(
+    lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss'
+)
 _OF_SCALE = (
     NO_COMPUTING,
     _UNSCALED,
     IN_EVAL,
-    in_forward_only('--forward_only computes no gradients'),
+    ignored_in_forward_only('--forward_only computes no gradients'),
 )
 
 
@@ -25,7 +34,7 @@ class PrecisionFlags:
 
     GROUP: ClassVar[str] = 'Precision'
     FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
+    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
 
     precision: str = flag(
         'fp32',
@@ -48,7 +57,7 @@ class PrecisionFlags:
         False,
         'Keep trained variables in the 16-bit type of --precision too.',
         idle=(
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.precision == 'fp32',
                 'only --precision=fp16 or --precision=bf16 uses it',
             ),
@@ -76,7 +85,7 @@ class PrecisionFlags:
         unit='steps',
         idle=(
             *_OF_SCALE,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: not p.fp16_enable_auto_loss_scale,
                 'only --fp16_enable_auto_loss_scale uses it',
             ),
@@ -88,19 +97,23 @@ class PrecisionFlags:
         'images runs always continue, with a warning.',
         original=NEW,
         agreed=False,
-        idle=(NO_COMPUTING, IN_EVAL, in_forward_only('--forward_only never stops for a loss')),
+        idle=(
+            NO_COMPUTING,
+            IN_EVAL,
+            ignored_in_forward_only('--forward_only never stops for a loss'),
+        ),
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     if (
         params.fp16_vars
         and params.precision != 'fp32'
         and not OPTIMIZERS[params.optimizer].fits_16_bits
     ):
-        yield params.clash(
+        yield params.conflict(
             'fp16_vars',
             'optimizer',
             'squares or norms of gradients need 32 bits, not 16; write '
-            f'{optimizers_that(lambda row: row.fits_16_bits)}, or leave --fp16_vars out',
+            f'{format_optimizers(lambda row: row.fits_16_bits)}, or leave --fp16_vars out',
         )

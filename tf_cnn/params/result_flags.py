@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, Output, flag
-from tf_cnn.params.rules import IN_EVAL, NO_MODEL, RunFacts
+from tf_cnn.flags.spec import NEW, IgnoredWhen, Output, flag
+from tf_cnn.params.rules import IN_EVAL, NO_MODEL, RunContext
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
@@ -28,7 +28,7 @@ _CHOSEN = ('{date}', '{time}', RUN_FIELD)
 _OTHER_FIELDS = ('shape', 'hostname', 'date', 'time', 'run')
 
 
-def fill(path: str, values: Mapping[str, Any]) -> str:
+def fill_fields(path: str, values: Mapping[str, Any]) -> str:
     """Replaces the fields of a path by their values. A slash in a value, as in a --data_dir,
     becomes an underscore.
     """
@@ -41,7 +41,7 @@ def numbered_path(path: str, values: Mapping[str, Any]) -> str | None:
     """
     if not any(field in path for field in _CHOSEN):
         return None
-    filled = fill(path, {**values, 'run': RUN_FIELD})
+    filled = fill_fields(path, {**values, 'run': RUN_FIELD})
     # Without a field for it, the number goes before the last dot.
     return (
         filled
@@ -100,7 +100,9 @@ class ResultFlags:
         'The test_id in benchmark_run.log, for people who read it.',
         original=None,
         idle=(
-            Idle(lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),
+            IgnoredWhen(
+                lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'
+            ),
         ),
     )
     repeat: int = flag(
@@ -110,7 +112,7 @@ class ResultFlags:
         unit='runs',
         common=True,
         in_sweep='write --repeats=3, in a file repeats = 3',
-        only_alone='it is for runs of one process; repeat a cluster with sweep --repeats',
+        not_in_cluster='it is for runs of one process; repeat a cluster with sweep --repeats',
     )
     target_seconds: float | None = flag(
         None,
@@ -127,7 +129,7 @@ class ResultFlags:
         'The time counts in nothing.',
         lower_bound=1,
         unit='seconds',
-        only_alone='the other tasks of a cluster would wait for this one',
+        not_in_cluster='the other tasks of a cluster would wait for this one',
     )
     measure_peak: bool = flag(
         False,
@@ -136,8 +138,8 @@ class ResultFlags:
         idle=(
             NO_MODEL,
             IN_EVAL,
-            Idle(
-                lambda p, run: not run.alone,
+            IgnoredWhen(
+                lambda p, run: not run.is_single_process,
                 'the workers of a cluster would disturb each other; measure the peak in one '
                 'process',
             ),
@@ -145,40 +147,40 @@ class ResultFlags:
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     # The table imports this module.
-    from tf_cnn.params.table import SPECS, outputs_that_are
+    from tf_cnn.params.table import SPECS, output_flags
 
     for field in FIELD.findall(params.result_file or ''):
         if field not in _OTHER_FIELDS and field not in SPECS:
             yield (
-                f'{params.written("result_file")}: {{{field}}} is no flag; write one of the '
+                f'{params.flag_text("result_file")}: {{{field}}} is no flag; write one of the '
                 f'flags, or one of {", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
             )
         elif field not in _OTHER_FIELDS and getattr(params, field) is None:
             yield (
-                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} is '
+                f'{params.flag_text("result_file")}: {{{field}}} has no value, since --{field} is '
                 f'not given; use --{field}=VALUE, or remove {{{field}}}'
             )
     if params.repeat > 1:
         if params.result_file == STDOUT:
-            yield params.clash('result_file', 'repeat', 'each run has a result; write a file')
+            yield params.conflict('result_file', 'repeat', 'each run has a result; write a file')
         if params.eval:
-            yield params.clash(
+            yield params.conflict(
                 'repeat', 'eval', 'it repeats the measurement of steps; leave it out'
             )
-        for name in outputs_that_are(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
+        for name in output_flags(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
             if getattr(params, name) and not params.eval:
-                yield params.clash('repeat', name, 'all runs would write there; leave one out')
+                yield params.conflict('repeat', name, 'all runs would write there; leave one out')
     if params.target_seconds is None:
         return
     for name in ('num_batches', 'num_epochs'):
         if getattr(params, name) is not None:
-            yield params.clash(
+            yield params.conflict(
                 'target_seconds', name, 'both set the length of the run; leave one out'
             )
-    if run and not run.alone and not params.num_warmup_batches and not params.eval:
-        yield params.clash(
+    if run and not run.is_single_process and not params.num_warmup_batches and not params.eval:
+        yield params.conflict(
             'target_seconds',
             'num_warmup_batches',
             'workers that train together agree on a number of steps by the pace of their warm-up; '

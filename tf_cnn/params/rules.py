@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tf_cnn.flags.spec import Idle
+from tf_cnn.flags.spec import IgnoredWhen
 
 if TYPE_CHECKING:
     # The table imports the groups of flags, which import this module.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunContext:
     """Facts about a run that its flags alone do not give.
 
     Attributes:
@@ -23,27 +23,33 @@ class RunFacts:
       has_records: whether --data_dir, if given, contains records rather than arrays.
     """
 
-    alone: bool
-    residual: bool
+    is_single_process: bool
+    is_residual: bool
     has_records: bool = True
     num_ps: int = 0
 
 
-def on_cpu(when: Callable[['Params'], bool], reason: str = 'the run is on the CPU') -> Idle:
+def ignored_on_cpu(
+    when: Callable[['Params'], bool], reason: str = 'the run is on the CPU'
+) -> IgnoredWhen:
     """A flag of which some values are for GPUs only: those for which `when` is true."""
-    return Idle(lambda p, run: p.device == 'cpu' and when(p), reason)
+    return IgnoredWhen(lambda p, run: p.device == 'cpu' and when(p), reason)
 
 
-def in_forward_only(reason: str) -> Idle:
-    return Idle(lambda p, run: p.forward_only, reason)
+def ignored_in_forward_only(reason: str) -> IgnoredWhen:
+    return IgnoredWhen(lambda p, run: p.forward_only, reason)
 
 
 # Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the
 # devices are refused without a GPU: --device=gpu, and --num_gpus above 1 without --device.
-ON_CPU = on_cpu(lambda p: True)
-IN_EVAL = Idle(lambda p, run: p.eval, '--eval trains nothing')
-TRAINS_NOTHING = in_forward_only('--forward_only trains nothing')
-ALONE = Idle(lambda p, run: run.alone, 'it is for clusters, and this process is alone')
-NO_MODEL = Idle(lambda p, run: p.input_only is not None, '--input_only runs no model')
-NO_COMPUTING = Idle(lambda p, run: p.exchange_only, '--exchange_only computes nothing')
-SYNTHETIC = Idle(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir')
+ON_CPU = ignored_on_cpu(lambda p: True)
+IN_EVAL = IgnoredWhen(lambda p, run: p.eval, '--eval trains nothing')
+TRAINS_NOTHING = ignored_in_forward_only('--forward_only trains nothing')
+SINGLE_PROCESS = IgnoredWhen(
+    lambda p, run: run.is_single_process, 'it is for clusters, and this process is alone'
+)
+NO_MODEL = IgnoredWhen(lambda p, run: p.input_only is not None, '--input_only runs no model')
+NO_COMPUTING = IgnoredWhen(lambda p, run: p.exchange_only, '--exchange_only computes nothing')
+SYNTHETIC = IgnoredWhen(
+    lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir'
+)

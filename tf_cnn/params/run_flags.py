@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, Idle, flag
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, IgnoredWhen, flag
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, RunFacts, in_forward_only
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, RunContext, ignored_in_forward_only
 from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 # The default number of timed steps.
 NUM_BATCHES = 100
 
-_COUNTED_FOR_EVAL = Idle(
+_COUNTED_FOR_EVAL = IgnoredWhen(
     lambda p, run: p.eval and (p.num_eval_batches, p.num_eval_epochs) != (None, None),
     '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates',
 )
-_ONE_TENSOR = Idle(
+_ONE_TENSOR = IgnoredWhen(
     lambda p, run: p.exchange_only and p.exchange_bytes is not None,
     '--exchange_bytes says what is exchanged',
 )
@@ -59,7 +59,7 @@ class RunFlags:
         resolved=True,
         idle=(
             NO_COMPUTING,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.eval and bool(p.eval_batch_size),
                 '--eval_batch_size sets how many images are evaluated at a time',
             ),
@@ -103,7 +103,7 @@ class RunFlags:
         lower_bound=1,
         unit='steps',
         original=NEW,
-        only_alone='the workers of a cluster meet after each step, so that a lost one is noticed',
+        not_in_cluster='the workers of a cluster meet after each step, so that a lost one is noticed',
         idle=(NO_MODEL, IN_EVAL),
     )
     display_every: int = flag(
@@ -127,7 +127,7 @@ class RunFlags:
         False,
         'Compute only the loss and the accuracy: no gradients, no updates.',
         common=True,
-        agreed_by_servers=True,
+        shared_by_servers=True,
         not_in_exchange=True,
     )
     freeze_when_forward_only: bool = flag(
@@ -136,7 +136,7 @@ class RunFlags:
         'convolution before it.',
         idle=(
             NO_MODEL,
-            Idle(lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
+            IgnoredWhen(lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
         ),
     )
     exchange_only: bool = flag(
@@ -153,7 +153,7 @@ class RunFlags:
         upper_bound=1 << 30,
         unit='bytes',
         original=NEW,
-        idle=(Idle(lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),),
+        idle=(IgnoredWhen(lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),),
     )
     print_training_accuracy: bool = flag(
         False,
@@ -163,7 +163,7 @@ class RunFlags:
             NO_COMPUTING,
             NO_MODEL,
             IN_EVAL,
-            in_forward_only('--forward_only always prints the accuracy'),
+            ignored_in_forward_only('--forward_only always prints the accuracy'),
         ),
     )
     loss_type_to_report: str = flag(
@@ -175,7 +175,7 @@ class RunFlags:
             NO_COMPUTING,
             NO_MODEL,
             IN_EVAL,
-            in_forward_only(
+            ignored_in_forward_only(
                 '--forward_only computes no weight decay, so that both losses are the same'
             ),
         ),
@@ -188,7 +188,7 @@ class RunFlags:
         agreed=False,
         setting=False,
         idle=(
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.eval and p.data_dir is not None,
                 '--eval takes its weights from a checkpoint and does not augment images',
             ),
@@ -199,7 +199,7 @@ class RunFlags:
         'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order '
         'of records.',
         original=NEW,
-        agreed_by_servers=True,
+        shared_by_servers=True,
     )
     verbose: bool = flag(
         False,
@@ -211,7 +211,7 @@ class RunFlags:
     )
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     # Imported here, so that importing the flags does not import the models, and since the table
     # imports this module.
     from models.registry import MODELS
@@ -224,11 +224,11 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         except UsageError as error:
             yield str(error)
     if params.num_epochs is not None and params.num_batches is not None:
-        yield params.clash(
+        yield params.conflict(
             'num_epochs', 'num_batches', 'both set the length of the run; leave one out'
         )
     if params.steps_per_run > 1 and params.profile_steps and not params.eval:
-        yield params.clash(
+        yield params.conflict(
             'steps_per_run',
             'profile_steps',
             'single steps of a loop cannot be profiled; leave one out',
@@ -237,13 +237,13 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         return
     for name, spec in SPECS.items():
         if spec.not_in_exchange and getattr(params, name) not in (None, False):
-            yield params.clash(
+            yield params.conflict(
                 'exchange_only', name, 'it computes nothing and trains no model; leave one out'
             )
             break
     if not MODES[params.variable_update].shares_model:
-        yield params.clash(
+        yield params.conflict(
             'exchange_only', 'variable_update', 'its towers exchange nothing; leave one out'
         )
     if params.exchange_bytes is not None and params.exchange_bytes % 4:
-        yield f'{params.written("exchange_bytes")}: a value has 4 bytes; write a multiple of 4'
+        yield f'{params.flag_text("exchange_bytes")}: a value has 4 bytes; write a multiple of 4'

@@ -22,10 +22,10 @@ from tf_cnn.params import (
     tensorflow_flags,
     variable_flags,
 )
-from tf_cnn.params.rules import RunFacts
+from tf_cnn.params.rules import RunContext
 from tf_cnn.system.errors import UsageError, format_flag
 
-# The modules of the flags, whose find_clashes yields a line for each rule between flags that the
+# The modules of the flags, whose find_conflicts yields a line for each rule between flags that the
 # settings break.
 _GROUPS = (
     run_flags,
@@ -70,15 +70,17 @@ class Params(
         ignores it.
     """
 
-    given: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    given_flags: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
-    def written(self, name: str) -> str:
+    def flag_text(self, name: str) -> str:
         """Returns a flag as it was written; if it was not given, as it would be written."""
-        return self.given.get(name) or format_flag(name, getattr(self, name))
+        return self.given_flags.get(name) or format_flag(name, getattr(self, name))
 
-    def clash(self, one: str, other: str, why: str) -> str:
+    def conflict(self, name: str, other_name: str, reason: str) -> str:
         """Returns the line that refuses two flags together."""
-        return f'{self.written(one)} clashes with {self.written(other)}: {why}'
+        return f'{self.flag_text(name)} clashes with {self.flag_text(other_name)}: {reason}'
 
     @property
     def trains(self) -> bool:
@@ -98,38 +100,40 @@ class Params(
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 
 
-def flags_to_agree_on(params: Params, *, serves: bool) -> dict[str, Any]:
+def shared_flags(params: Params, *, serves: bool) -> dict[str, Any]:
     """Returns the flags that need one value in all processes of a cluster; serves: those that
     servers need.
     """
     names = [
-        name for name, spec in SPECS.items() if (spec.agreed_by_servers if serves else spec.agreed)
+        name
+        for name, spec in SPECS.items()
+        if (spec.shared_by_servers if serves else spec.shared_by_workers)
     ]
     return {name: getattr(params, name) for name in names}
 
 
-def outputs_that_are(*kinds: Output) -> tuple[str, ...]:
+def output_flags(*kinds: Output) -> tuple[str, ...]:
     """Returns the flags that name outputs of these kinds; without kinds, all of them."""
     return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or [*Output]))
 
 
-def check(params: Params, run: RunFacts | None = None) -> None:
+def check(params: Params, run: RunContext | None = None) -> None:
     """Raises UsageError with a line for each rule between flags that the settings break.
 
     Without the facts of the run, the rules that depend on them are left out.
     """
-    lines = [line for group in _GROUPS for line in group.find_clashes(params, run)]
-    if run and not run.alone:
+    lines = [line for group in _GROUPS for line in group.find_conflicts(params, run)]
+    if run and not run.is_single_process:
         lines += (
-            f'{params.written(name)}: {spec.only_alone}; leave it out'
+            f'{params.flag_text(name)}: {spec.not_in_cluster}; leave it out'
             for name, spec in SPECS.items()
-            if spec.only_alone and getattr(params, name) != spec.default
+            if spec.not_in_cluster and getattr(params, name) != spec.default
         )
     if lines:
         raise UsageError(*lines)
 
 
-def find_idle(params: Params, facts: RunFacts) -> list[str]:
+def ignored_flag_warnings(params: Params, run: RunContext) -> list[str]:
     """Returns one line for each given flag (see Params.given) that has no effect in a run with
     these facts.
 
@@ -137,10 +141,10 @@ def find_idle(params: Params, facts: RunFacts) -> list[str]:
     skipped.
     """
     lines = []
-    for name, written in params.given.items():
+    for name, flag_text in params.given_flags.items():
         value, spec = getattr(params, name), SPECS[name]
         if value == spec.default or not (value or spec.default):
             continue
-        if idle := next((idle for idle in spec.idle if idle.when(params, facts)), None):
-            lines.append(f'{written} has no effect: {idle.reason}')
+        if idle := next((idle for idle in spec.ignored if idle.when(params, run)), None):
+            lines.append(f'{flag_text} has no effect: {idle.reason}')
     return lines

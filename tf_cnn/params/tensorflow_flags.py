@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.spec import NEW, OTHER, Idle, flag
+from tf_cnn.flags.spec import NEW, OTHER, IgnoredWhen, flag
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.params.device_flags import gpu_flag
-from tf_cnn.params.rules import ON_CPU, RunFacts
+from tf_cnn.params.rules import ON_CPU, RunContext
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
@@ -60,7 +60,7 @@ class TensorFlowFlags:
         True,
         'Let TensorFlow rewrite the graph before it runs it.',
         idle=(
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.rewriter_config is not None,
                 '--rewriter_config says what to rewrite',
             ),
@@ -94,7 +94,10 @@ class TensorFlowFlags:
         variable='TF_SYNC_ON_FINISH',
         idle=(
             ON_CPU,
-            Idle(lambda p, run: not run.alone, 'TensorFlow reads it in runs of one process only'),
+            IgnoredWhen(
+                lambda p, run: not run.is_single_process,
+                'TensorFlow reads it in runs of one process only',
+            ),
         ),
     )
     onednn: bool | None = flag(
@@ -138,7 +141,7 @@ class TensorFlowFlags:
     )
 
 
-def chosen_gpus(gpu_indices: str | None) -> list[int]:
+def parse_gpu_indices(gpu_indices: str | None) -> list[int]:
     """Returns the numbers of the GPUs to use, [] for all; raises ValueError unless they are
     different and from 0.
     """
@@ -148,18 +151,18 @@ def chosen_gpus(gpu_indices: str | None) -> list[int]:
     return indices
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     if params.device == 'cpu':
         return
     try:
-        indices = chosen_gpus(params.gpu_indices)
+        indices = parse_gpu_indices(params.gpu_indices)
     except ValueError:
         yield (
-            f'{params.written("gpu_indices")}: it must be different numbers from 0, separated by '
+            f'{params.flag_text("gpu_indices")}: it must be different numbers from 0, separated by '
             'commas, such as 0,1'
         )
         return
     if indices and len(indices) < params.num_gpus:
-        yield params.clash(
+        yield params.conflict(
             'gpu_indices', 'num_gpus', f'write as many numbers, or --num_gpus={len(indices)}'
         )

@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tf_cnn.managers.modes import MODES, Mode, Place, refusals_outside
-from tf_cnn.system.errors import BenchmarkError, UsageError, alternatives, format_flag
-from tf_cnn.system.user_file import UserFile, file_being_run
+from tf_cnn.managers.modes import MODES, Mode, Topology, make_refusals
+from tf_cnn.system.errors import BenchmarkError, UsageError, format_flag, join_with_or
+from tf_cnn.system.user_file import UserFile, running_file
 
 ManagerT = TypeVar('ManagerT', bound=type)
 
 _TOPOLOGIES = {
-    'alone': Place.ALONE,
-    'parameter_servers': Place.WITH_SERVERS,
-    'peers': Place.AS_PEERS,
+    'alone': Topology.LOCAL,
+    'parameter_servers': Topology.PARAMETER_SERVERS,
+    'peers': Topology.PEERS,
 }
 _PARAMETER_DEVICES = (None, 'variables', 'sums')
 _NAME = re.compile(r'[A-Za-z]\w*', re.ASCII)
@@ -44,10 +44,14 @@ class Registration:
             raise TypeError(f'{name} is not a subclass of VariableMgr; derive it from a manager')
         if lacking := sorted(getattr(manager, '__abstractmethods__', ())):
             raise TypeError(f'{manager.__name__} lacks {", ".join(lacking)}; define these methods')
-        file, known = file_being_run(), MODES.get(self.mode.name)
-        is_read = known is not None and known.manager is None and known in _modes_of(file)
-        if known and is_read:
-            MODES[known.name] = replace(known, manager=manager)
+        file, earlier_mode = running_file(), MODES.get(self.mode.name)
+        is_read = (
+            earlier_mode is not None
+            and earlier_mode.manager is None
+            and earlier_mode in _modes_of(file)
+        )
+        if earlier_mode and is_read:
+            MODES[earlier_mode.name] = replace(earlier_mode, manager=manager)
         else:
             _check_name(self.mode, MODES.values())
             MODES[self.mode.name] = replace(self.mode, manager=manager)
@@ -80,9 +84,9 @@ def register_variable_mgr(
       always_synchronous: whether all workers take each step together; if False, the manager also
         works with --nocross_replica_sync.
       shares_model: whether all towers train one model; otherwise each has its own.
-      sums_towers: whether the manager joins the gradients of its towers as ManagerParts.packing
-        says, and sends them as ManagerParts.transfer says.
-      takes_all_reduce_spec: whether it sums them by ManagerParts.algorithm, which
+      sums_towers: whether the manager joins the gradients of its towers as ManagerConfig.packing
+        says, and sends them as ManagerConfig.transfer says.
+      takes_all_reduce_spec: whether it sums them by ManagerConfig.algorithm, which
         --all_reduce_spec chooses.
       takes_hierarchy: whether --hierarchical_copy may choose that algorithm, too.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of
@@ -100,11 +104,11 @@ def register_variable_mgr(
         raise ValueError(f'summary={summary!r}: it must be a sentence about the mode')
     names = (topologies,) if isinstance(topologies, str) else tuple(topologies)
     if not names or not _TOPOLOGIES.keys() >= {*names}:
-        known = alternatives([*map(repr, _TOPOLOGIES)])
-        raise ValueError(f'topologies={topologies!r}: each must be {known}')
+        choices = join_with_or([*map(repr, _TOPOLOGIES)])
+        raise ValueError(f'topologies={topologies!r}: each must be {choices}')
     if parameter_device not in _PARAMETER_DEVICES:
-        known = alternatives([*map(repr, _PARAMETER_DEVICES)])
-        raise ValueError(f'parameter_device={parameter_device!r}: it must be {known}')
+        choices = join_with_or([*map(repr, _PARAMETER_DEVICES)])
+        raise ValueError(f'parameter_device={parameter_device!r}: it must be {choices}')
     if not always_synchronous and 'peers' in names:
         reason = 'asynchronous workers need parameter servers'
         raise ValueError(
@@ -113,7 +117,7 @@ def register_variable_mgr(
     mode = Mode(
         name,
         ' '.join(summary.split()),
-        refusals_outside({_TOPOLOGIES[topology] for topology in names}),
+        make_refusals({_TOPOLOGIES[topology] for topology in names}),
         always_synchronous=always_synchronous,
         # Workers alone have nothing to exchange in a forward step.
         forward_only_in_cluster='parameter_servers' in names,
@@ -122,7 +126,7 @@ def register_variable_mgr(
         takes_all_reduce_spec=takes_all_reduce_spec,
         takes_hierarchy=takes_hierarchy,
         parameter_device=parameter_device,
-        sums_in_one_order=sums_in_one_order,
+        sums_in_fixed_order=sums_in_one_order,
     )
     return Registration(mode)
 
@@ -139,22 +143,28 @@ def read_modes(path: str) -> None:
         tree = ast.parse(file.source, file.path)
     except (SyntaxError, ValueError) as error:
         raise file.explain(error) from error
-    others = [mode for mode in MODES.values() if mode.file is None]
+    builtin_modes = [mode for mode in MODES.values() if mode.file is None]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_decorator(node.func):
             try:
                 mode = replace(_read_call(node).mode, file=file)
-                _check_name(mode, [*others, *modes])
+                _check_name(mode, [*builtin_modes, *modes])
             except (TypeError, ValueError) as error:
                 raise file.explain(error, node.lineno) from error
             modes.append(mode)
     if not modes:
-        raise UsageError(f'{file.written}: it has no mode; decorate a class with @{_DECORATOR}')
-    for known in [*MODES.values()]:
-        is_same_file = known.file is not None and known.file.path == file.path
-        is_unchanged = is_same_file and known.file and known.file.source == file.source
-        if known.file and not is_unchanged and (is_same_file or _has_name_of(known, modes)):
-            del MODES[known.name]
+        raise UsageError(f'{file.flag_text}: it has no mode; decorate a class with @{_DECORATOR}')
+    for earlier_mode in [*MODES.values()]:
+        is_same_file = earlier_mode.file is not None and earlier_mode.file.path == file.path
+        is_unchanged = (
+            is_same_file and earlier_mode.file and earlier_mode.file.source == file.source
+        )
+        if (
+            earlier_mode.file
+            and not is_unchanged
+            and (is_same_file or _has_name_of(earlier_mode, modes))
+        ):
+            del MODES[earlier_mode.name]
     for mode in modes:
         MODES.setdefault(mode.name, mode)
 
@@ -174,11 +184,11 @@ def load_manager(mode: Mode) -> None:
         raise
     if MODES[mode.name].manager is None:
         reason = f'it ran without registering {mode.name}'
-        raise UsageError(f'{mode.file.written}: {reason}; use @{_DECORATOR} without a condition')
+        raise UsageError(f'{mode.file.flag_text}: {reason}; use @{_DECORATOR} without a condition')
 
 
 @contextlib.contextmanager
-def errors_of_manager(mode: Mode) -> Iterator[None]:
+def convert_manager_errors(mode: Mode) -> Iterator[None]:
     """Converts exceptions of a user's manager to UsageError, with the line of its file."""
     try:
         yield
@@ -207,14 +217,14 @@ def _read_call(node: ast.Call) -> Registration:
     return register_variable_mgr(*arguments, **facts)
 
 
-def _check_name(mode: Mode, others: Iterable[Mode]) -> None:
-    if _has_name_of(mode, others):
+def _check_name(mode: Mode, other_modes: Iterable[Mode]) -> None:
+    if _has_name_of(mode, other_modes):
         raise ValueError(f'{mode.name}: there is already a mode of this name; choose another name')
 
 
-def _has_name_of(mode: Mode, others: Iterable[Mode]) -> bool:
+def _has_name_of(mode: Mode, other_modes: Iterable[Mode]) -> bool:
     # The values of flags are read in any case.
-    return mode.name.lower() in {other.name.lower() for other in others}
+    return mode.name.lower() in {other.name.lower() for other in other_modes}
 
 
 def _modes_of(file: UserFile | None) -> list[Mode]:

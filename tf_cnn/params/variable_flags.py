@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.flags.spec import NEW, Idle, flag
+from tf_cnn.flags.spec import NEW, IgnoredWhen, flag
 from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, parse_spec
-from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, modes_that
-from tf_cnn.params.rules import ALONE, IN_EVAL, NO_MODEL, RunFacts, in_forward_only, on_cpu
+from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, format_modes
+from tf_cnn.params.rules import (
+    IN_EVAL,
+    NO_MODEL,
+    SINGLE_PROCESS,
+    RunContext,
+    ignored_in_forward_only,
+    ignored_on_cpu,
+)
 from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,20 +26,21 @@ if TYPE_CHECKING:
 # The only number of GPUs for which --network_topology=gcp_v100 knows the links.
 _GPUS_OF_GCP = 8
 
-_NO_UPDATES = in_forward_only('--forward_only updates no variables')
-_NO_SUMS = Idle(
-    lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
-    f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
+_NO_UPDATES = ignored_in_forward_only('--forward_only updates no variables')
+_NO_SUMS = IgnoredWhen(
+    lambda p, run: run.is_single_process and not MODES[p.variable_update].sums_towers,
+    f'in one process only {format_modes(lambda mode: mode.sums_towers)} uses it',
 )
-_ONE_TOWER = Idle(
-    lambda p, run: run.alone and p.num_gpus == 1, 'with --num_gpus=1 there are no gradients to sum'
+_ONE_TOWER = IgnoredWhen(
+    lambda p, run: run.is_single_process and p.num_gpus == 1,
+    'with --num_gpus=1 there are no gradients to sum',
 )
 _OF_SUMS = (IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER)
 
 
-def _only_where(fits: Callable[[Mode], bool]) -> Idle:
-    return Idle(
-        lambda p, run: not fits(MODES[p.variable_update]), f'only {modes_that(fits)} uses it'
+def _only_where(fits: Callable[[Mode], bool]) -> IgnoredWhen:
+    return IgnoredWhen(
+        lambda p, run: not fits(MODES[p.variable_update]), f'only {format_modes(fits)} uses it'
     )
 
 
@@ -45,7 +53,7 @@ class VariableFlags:
 
     GROUP: ClassVar[str] = 'Variables and gradients'
     FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
+    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
 
     variable_update: str = flag(
         DEFAULT_MODE,
@@ -59,8 +67,8 @@ class VariableFlags:
         'learning rate that takes the same steps',
         resolved=True,
         idle=(
-            Idle(
-                lambda p, run: p.eval and run.alone,
+            IgnoredWhen(
+                lambda p, run: p.eval and run.is_single_process,
                 '--eval reads the checkpoints of every --variable_update in the same way',
             ),
         ),
@@ -76,7 +84,7 @@ class VariableFlags:
         setting=False,
         idle=(
             IN_EVAL,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: MODES[p.variable_update].file is None,
                 'it does not define the mode of --variable_update',
             ),
@@ -86,20 +94,20 @@ class VariableFlags:
         True,
         'All workers take each step together; without it each worker updates the parameter '
         'servers on its own.',
-        agreed_by_servers=True,
-        idle=(IN_EVAL, ALONE, _NO_UPDATES),
+        shared_by_servers=True,
+        idle=(IN_EVAL, SINGLE_PROCESS, _NO_UPDATES),
     )
     staged_vars: bool = flag(
         False,
         'Apply the gradients of each step, and read the new values, while the next step computes, '
-        f'so that no step waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
+        f'so that no step waits for either; for {format_modes(lambda mode: mode.can_stage)}.',
         idle=(IN_EVAL, _NO_UPDATES),
     )
     variable_consistency: str = flag(
         'strong',
         'strong: each step applies its own gradients; relaxed: those of the step before, so that '
         'they are summed while the next step computes, for '
-        f'{modes_that(lambda mode: mode.can_relax)}.',
+        f'{format_modes(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
         idle=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
     )
@@ -112,7 +120,7 @@ class VariableFlags:
         idle=(
             IN_EVAL,
             # Workers read variables from parameter servers in forward steps, too.
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.forward_only and not run.num_ps,
                 '--forward_only sends no gradients, and reads no variables of parameter servers',
             ),
@@ -130,7 +138,7 @@ class VariableFlags:
             IN_EVAL,
             # With servers, the mode that is always synchronous is the one whose workers read what a
             # step updates.
-            Idle(
+            IgnoredWhen(
                 lambda p, run: (
                     run.num_ps
                     < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2)
@@ -146,7 +154,7 @@ class VariableFlags:
         choices=('cpu', 'gpu'),
         idle=(
             _only_where(lambda mode: mode.launcher is not None),
-            on_cpu(lambda p: p.horovod_device == 'gpu'),
+            ignored_on_cpu(lambda p: p.horovod_device == 'gpu'),
         ),
     )
     all_reduce_spec: str | None = flag(
@@ -155,7 +163,7 @@ class VariableFlags:
         'LIMIT bytes by the algorithm before it, as in pscpu:32k:xring. '
         f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. ALG#N cuts each tensor into N parts; '
         'ALG/ALG sums within each worker, then between them. By default psgpu or pscpu, by '
-        f'--local_parameter_device; xring with {modes_that(lambda mode: mode.has_controller)}.',
+        f'--local_parameter_device; xring with {format_modes(lambda mode: mode.has_controller)}.',
         common=True,
         original='workers that sum among themselves need collective there; here they do so '
         'without it, too',
@@ -163,16 +171,16 @@ class VariableFlags:
         idle=(
             IN_EVAL,
             _NO_UPDATES,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: (
                     not MODES[p.variable_update].takes_all_reduce_spec
                     and not _names_the_usual_sum(p)
                 ),
-                f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
+                f'only {format_modes(lambda mode: mode.takes_all_reduce_spec)} uses it',
             ),
             _ONE_TOWER,
-            on_cpu(
-                when=lambda p: asks_a_cpu_for_nccl(p),
+            ignored_on_cpu(
+                when=lambda p: is_nccl_on_cpu(p),
                 reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring '
                 'work there',
             ),
@@ -190,7 +198,7 @@ class VariableFlags:
         choices=('dgx1', 'gcp_v100'),
         idle=(
             *_OF_HALVES,
-            Idle(lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
+            IgnoredWhen(lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
         ),
     )
     gradient_repacking: int = flag(
@@ -206,7 +214,7 @@ class VariableFlags:
         unit='bytes',
         idle=(
             *_OF_SUMS,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: p.gradient_repacking > 0, '--gradient_repacking joins all gradients'
             ),
         ),
@@ -218,7 +226,7 @@ class VariableFlags:
         unit='gradients',
         idle=(
             *_OF_SUMS,
-            Idle(
+            IgnoredWhen(
                 lambda p, run: not p.agg_small_grads_max_bytes,
                 '--agg_small_grads_max_bytes=0 joins no gradients',
             ),
@@ -226,22 +234,22 @@ class VariableFlags:
     )
 
 
-def asks_a_cpu_for_nccl(params: 'Params') -> bool:
+def is_nccl_on_cpu(params: 'Params') -> bool:
     """Whether --all_reduce_spec names NCCL in a run on the CPU, which then ignores the flag."""
     return (
         params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
     )
 
 
-def sums_by_spec(params: 'Params') -> bool:
+def uses_all_reduce_spec(params: 'Params') -> bool:
     """Whether --all_reduce_spec is given and decides how gradients are summed."""
     mode = MODES[params.variable_update]
     has_sums = params.trains and (params.num_gpus > 1 or mode.has_controller)
-    is_given = params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
+    is_given = params.all_reduce_spec is not None and not is_nccl_on_cpu(params)
     return is_given and mode.takes_all_reduce_spec and has_sums
 
 
-def sums_by_halves(params: 'Params') -> bool:
+def uses_hierarchical_copy(params: 'Params') -> bool:
     """Whether --hierarchical_copy is given and decides how gradients are summed."""
     mode = MODES[params.variable_update]
     return (
@@ -256,27 +264,29 @@ def _names_the_usual_sum(params: 'Params') -> bool:
     return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
 
 
-def clash_with_others(params: 'Params') -> str | None:
+def find_cluster_conflict(params: 'Params') -> str | None:
     """Returns the error message if a setting clashes with the other processes of a cluster, else
     None.
     """
     mode = MODES[params.variable_update]
     if mode.always_synchronous and not params.cross_replica_sync:
-        asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
-        return params.clash(
+        asynchronous = format_modes(
+            lambda other: other.has_cluster and not other.always_synchronous
+        )
+        return params.conflict(
             'cross_replica_sync',
             'variable_update',
             f'its workers always take each step together; leave it out, or write {asynchronous}',
         )
     if params.forward_only and not mode.forward_only_in_cluster:
-        return params.clash(
+        return params.conflict(
             'forward_only',
             'variable_update',
             'its workers exchange nothing then; measure one process, or write '
-            f'{modes_that(lambda other: other.needs_servers)} with --ps_hosts',
+            f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
         )
     if params.fp16_vars and params.precision != 'fp32' and not params.eval:
-        return params.clash(
+        return params.conflict(
             'fp16_vars',
             'variable_update',
             'what several processes share is kept in 32 bits, and travels in 16 bits with '
@@ -285,8 +295,8 @@ def clash_with_others(params: 'Params') -> str | None:
     return None
 
 
-def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
-    mode, by_spec = MODES[params.variable_update], sums_by_spec(params)
+def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
+    mode, by_spec = MODES[params.variable_update], uses_all_reduce_spec(params)
     # Ignored flags need no validation.
     if params.all_reduce_spec is not None and by_spec:
         try:
@@ -294,37 +304,37 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         except UsageError as error:
             yield str(error)
     if params.hierarchical_copy and by_spec:
-        yield params.clash(
+        yield params.conflict(
             'hierarchical_copy',
             'all_reduce_spec',
             'both set how gradients are summed; leave one out',
         )
-    if sums_by_halves(params):
+    if uses_hierarchical_copy(params):
         if params.num_gpus % 2:
-            yield params.clash(
+            yield params.conflict(
                 'hierarchical_copy',
                 'num_gpus',
                 'it sums in two halves; write an even number or --nohierarchical_copy',
             )
         elif params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
-            yield params.clash(
+            yield params.conflict(
                 'network_topology',
                 'num_gpus',
                 f'it is for {_GPUS_OF_GCP} GPUs; write --network_topology=dgx1 or '
                 '--nohierarchical_copy',
             )
     if params.staged_vars and not mode.can_stage:
-        yield params.clash(
+        yield params.conflict(
             'staged_vars',
             'variable_update',
             'its towers have their variables already; leave --staged_vars out, or write '
-            f'{modes_that(lambda other: other.can_stage)}',
+            f'{format_modes(lambda other: other.can_stage)}',
         )
     if mode.launcher and params.eval:
-        yield params.clash(
+        yield params.conflict(
             'eval',
             'variable_update',
             'evaluate in one process, or as a cluster of another --variable_update',
         )
-    elif mode.launcher and (clash := clash_with_others(params)):
-        yield clash
+    elif mode.launcher and (conflict := find_cluster_conflict(params)):
+        yield conflict

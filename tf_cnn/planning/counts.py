@@ -5,22 +5,24 @@ TensorFlow.
 import math
 from fractions import Fraction
 
-from tf_cnn.flags.spec import numbers_of
+from tf_cnn.flags.spec import parse_numbers
 from tf_cnn.inputs.data_sets import DataSet
 from tf_cnn.params import Params
 from tf_cnn.params.run_flags import NUM_BATCHES
-from tf_cnn.planning.plan import Counts, Data, EvalSchedule, Evaluations, Processes, Subject
-from tf_cnn.training.schedules import steps_of
+from tf_cnn.planning.plan import ClusterRole, Counts, Data, EvalSchedule, Evaluations, Workload
+from tf_cnn.training.schedules import epochs_to_steps
 
 # With --target_seconds, more steps than there will be.
 _MOST_BATCHES = 2**31 - 1
 
 
-def count_steps(params: Params, processes: Processes, subject: Subject, data: Data) -> Counts:
+def count_steps(
+    params: Params, cluster_role: ClusterRole, workload: Workload, data: Data
+) -> Counts:
     # An exchange has no images: each device counts one for a step.
-    batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
-    own = batch_size * processes.num_hosts * params.num_gpus
-    global_batch_size = own * processes.num_trainers
+    batch_size = 1 if params.exchange_only else params.batch_size or workload.model.batch_size
+    images_of_task = batch_size * cluster_role.num_hosts * params.num_gpus
+    global_batch_size = images_of_task * cluster_role.num_training_tasks
     # An epoch is one pass over the images that this run reads; for synthetic images, over as many
     # as in the data set.
     validates = params.eval or (data.images is not None and data.images.subset == 'validation')
@@ -28,7 +30,7 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
         data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
     )
     if params.num_epochs is not None:
-        num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
+        num_timed = math.ceil(epochs_to_steps(params.num_epochs, num_examples, global_batch_size))
     elif params.target_seconds is not None and not params.eval:
         num_timed = _MOST_BATCHES
     else:
@@ -36,55 +38,59 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
     return Counts(
         batch_size=batch_size,
         global_batch_size=global_batch_size,
-        images_of_step=global_batch_size if processes.together else own,
+        images_per_global_step=global_batch_size if cluster_role.is_synchronous else images_of_task,
         num_warmup=params.num_warmup_batches,
         num_timed=num_timed,
         num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
         display_every=params.display_every,
-        newest_weight=params.display_perf_ewma,
+        ewma_weight=params.display_perf_ewma,
         target_secs=None if params.eval else params.target_seconds,
         steps_per_run=params.steps_per_run,
     )
 
 
 def find_evaluations(
-    params: Params, processes: Processes, data: Data, counts: Counts
+    params: Params, cluster_role: ClusterRole, data: Data, counts: Counts
 ) -> Evaluations | None:
     """Plans which images are evaluated, and when; None if the run evaluates none."""
     if not params.evaluates:
         return None
     batch_size = params.eval_batch_size or counts.batch_size
     # Without synchronous steps the chief evaluates alone.
-    num_processes = processes.num_trainers if processes.together else 1
-    images_of_batch = batch_size * processes.num_hosts * params.num_gpus * num_processes
-    asked, num_passes = params.num_eval_batches, params.num_eval_epochs
-    if params.eval and asked is None and num_passes is None:
-        asked, num_passes = params.num_batches, params.num_epochs
+    num_processes = cluster_role.num_training_tasks if cluster_role.is_synchronous else 1
+    images_of_batch = batch_size * cluster_role.num_hosts * params.num_gpus * num_processes
+    requested_batches, num_passes = params.num_eval_batches, params.num_eval_epochs
+    if params.eval and requested_batches is None and num_passes is None:
+        requested_batches, num_passes = params.num_batches, params.num_epochs
     validates = params.eval or data.validation is not None
-    known = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    num_available = (
+        data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    )
     num_batches = num_examples = None
     if data.validation is None:
-        if asked is None and num_passes is not None:
-            asked = math.ceil(steps_of(num_passes, known, images_of_batch))
-        num_batches = asked or (
+        if requested_batches is None and num_passes is not None:
+            requested_batches = math.ceil(
+                epochs_to_steps(num_passes, num_available, images_of_batch)
+            )
+        num_batches = requested_batches or (
             NUM_BATCHES if params.eval or counts.target_secs else counts.num_timed
         )
-    elif asked is not None:
-        num_examples = asked * images_of_batch
-    shown_batches = num_batches or asked
+    elif requested_batches is not None:
+        num_examples = requested_batches * images_of_batch
+    shown_batches = num_batches or requested_batches
     return Evaluations(
         batch_size=batch_size,
         num_batches=num_batches,
         num_examples=num_examples,
         num_passes=num_passes if num_examples is None and num_batches is None else None,
-        shown_batches=shown_batches,
-        num_epochs=shown_batches * images_of_batch / (known or math.inf)
+        banner_batches=shown_batches,
+        num_epochs=shown_batches * images_of_batch / (num_available or math.inf)
         if shown_batches
         else num_passes or 1.0,
-        schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
+        schedule=_eval_schedule(params, data.data_set, counts.images_per_global_step),
         goal=params.stop_at_top_1_accuracy,
         interval_secs=params.eval_interval_secs,
-        summary_folder=params.eval_dir if processes.is_chief else None,
+        summary_folder=params.eval_dir if cluster_role.is_chief else None,
     )
 
 
@@ -96,8 +102,8 @@ def _eval_schedule(params: Params, data_set: DataSet, images_of_step: int) -> Ev
         return EvalSchedule(
             every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch
         )
-    epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
-    steps = numbers_of(params.eval_during_training_at_specified_steps, int)
+    epochs = parse_numbers(params.eval_during_training_at_specified_epochs, float)
+    steps = parse_numbers(params.eval_during_training_at_specified_steps, int)
     return EvalSchedule(
         at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)])
     )

@@ -2,22 +2,22 @@
 
 from dataclasses import replace
 
-from tf_cnn.inputs.catalog import RECORD_INPUT, Source, input_for
+from tf_cnn.inputs.catalog import RECORD_INPUT, Source, pipeline_row_for
 from tf_cnn.inputs.data_folder import DataFolder
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
 from tf_cnn.inputs.stages import stages_up_to
 from tf_cnn.machine.surroundings import free_memory
 from tf_cnn.params import Params
-from tf_cnn.params.input_flags import chosen_pipeline, keeps_images_in_memory, tf_data_settings
-from tf_cnn.planning.plan import Data, Subject
+from tf_cnn.params.input_flags import keeps_images_in_memory, record_pipeline_name, tf_data_settings
+from tf_cnn.planning.plan import Data, Workload
 from tf_cnn.system.errors import UsageError, format_flag
 
 _CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 
 
-def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
-    model, folder = subject.model, subject.folder
+def find_data(params: Params, workload: Workload, warnings: list[str]) -> Data:
+    model, folder = workload.model, workload.folder
     data_set = folder.data_set if folder else DATA_SETS[model.data_set]
     usual = params.augmentation or data_set.augmentation
     augmentation = usual
@@ -35,7 +35,7 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
     images = validation = None
     if folder and not params.eval:
         images = _open_subset(
-            params, folder, folder.subset_of_steps(forward_only=params.forward_only), warnings
+            params, folder, folder.subset_for_steps(forward_only=params.forward_only), warnings
         )
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
@@ -44,7 +44,7 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
             )
     if folder and params.evaluates:
         validation = _open_subset(params, folder, 'validation', warnings)
-    pipeline = chosen_pipeline(params)
+    pipeline = record_pipeline_name(params)
     data = Data(
         data_set=data_set,
         folder=params.data_dir,
@@ -53,9 +53,9 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
         image_size=(model.any_size and data_set.image_size) or model.image_size,
         augmentation=augmentation,
         validation_augmentation=usual,
-        distortions=params.distortions and not preprocessor.plain,
+        distortions=params.distortions and not preprocessor.is_plain,
         in_yiq=params.distort_color_in_yiq,
-        resize_method='bilinear' if preprocessor.plain else params.resize_method,
+        resize_method='bilinear' if preprocessor.is_plain else params.resize_method,
         scaled_decode=params.scaled_decode,
         seed=params.tf_random_seed,
         distinct_workers=params.distinct_worker_data,
@@ -78,7 +78,7 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
             f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not '
             f'read from records; write --augmentation={_KEPT} or none'
         )
-    if warning := folder.warning_about(images):
+    if warning := folder.completeness_warning(images):
         warnings.append(warning)
     return images
 
@@ -88,19 +88,19 @@ def _stages_to_measure(
 ) -> tuple[str, ...]:
     if params.input_only is None:
         return ()
-    written = format_flag('input_only', params.input_only)
-    row = input_for(images, pipeline)
-    found = stages_up_to(params.input_only, row.stages)
-    if not found:
+    flag_text = format_flag('input_only', params.input_only)
+    row = pipeline_row_for(images, pipeline)
+    stages = stages_up_to(params.input_only, row.stages)
+    if not stages:
         raise UsageError(
-            f'{written}: the stages of the input pipeline {row.name} begin with {row.stages[0]}; '
+            f'{flag_text}: the stages of the input pipeline {row.name} begin with {row.stages[0]}; '
             f'write --input_only={row.stages[0]}'
         )
-    if found[-1] != params.input_only:
+    if stages[-1] != params.input_only:
         warnings.append(
-            f'{written}: the input pipeline {row.name} has no such stage; it runs up to {found[-1]}'
+            f'{flag_text}: the input pipeline {row.name} has no such stage; it runs up to {stages[-1]}'
         )
-    return found
+    return stages
 
 
 def _check_memory(params: Params, data: Data) -> None:

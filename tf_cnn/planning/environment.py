@@ -16,7 +16,7 @@ from tf_cnn.system.kernel_files import ROOT
 _OTHER_GPUS = ('dev/kfd', 'dev/dxg')
 
 
-class Environment:
+class ProcessEnvironment:
     """The process in which a run is planned, and its host, whose root holds dev/, proc/ and sys/.
 
     variables are by default those of the process, as the user set them.

@@ -8,39 +8,45 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tf_cnn.cluster.topology import place_of
+from tf_cnn.cluster.topology import topology_of
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
-from tf_cnn.machine.gpus import VISIBLE, has_nvidia_gpu
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.machine.processors import has_arithmetic
-from tf_cnn.machine.surroundings import environment_facts, git_commit, machine_facts
+from tf_cnn.machine.processors import has_native_arithmetic
+from tf_cnn.machine.surroundings import describe_machine, git_commit, library_variables
 from tf_cnn.managers.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
-from tf_cnn.managers.modes import MODES, Place
-from tf_cnn.params import Params, RunFacts, find_idle
-from tf_cnn.params.device_flags import another_flag_places_the_sums
+from tf_cnn.managers.modes import MODES, Topology
+from tf_cnn.params import Params, RunContext, ignored_flag_warnings
+from tf_cnn.params.device_flags import has_other_reduce_flag
 from tf_cnn.params.optimizer_table import OPTIMIZERS
-from tf_cnn.params.variable_flags import sums_by_halves, sums_by_spec
-from tf_cnn.planning.environment import Environment
-from tf_cnn.planning.plan import Machine, OptimizerFacts, Processes, Surroundings, VariableFacts
-from tf_cnn.system.errors import Refusals, UsageError, plural
+from tf_cnn.params.variable_flags import uses_all_reduce_spec, uses_hierarchical_copy
+from tf_cnn.planning.environment import ProcessEnvironment
+from tf_cnn.planning.plan import (
+    ClusterRole,
+    Machine,
+    OptimizerConfig,
+    RunEnvironment,
+    VariableConfig,
+)
+from tf_cnn.system.errors import ErrorCollector, UsageError, plural
 
 if TYPE_CHECKING:
-    from tf_cnn.planning.session import SessionFacts
+    from tf_cnn.planning.session import SessionConfig
 
 # See _leaders_of_halves.
 _LINKS_OF_GCP = ((0, 5), (2, 7))
 
 
-def with_a_device(params: Params) -> Params:
+def choose_device(params: Params) -> Params:
     """Returns the flags with --num_gpus=0, which asks for no GPU, as one device of the CPU."""
     return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
 
 
 def find_machine(
     params: Params,
-    environment: Environment,
-    processes: Processes,
+    environment: ProcessEnvironment,
+    cluster_role: ClusterRole,
     gpus_of_host: str | None,
     gpus: Sequence[Any],
 ) -> Machine:
@@ -50,7 +56,7 @@ def find_machine(
     gpus are those that TensorFlow sees in this process; gpus_of_host may be hidden from it, and are
     None without any.
     """
-    mode, elsewhere = MODES[params.variable_update], processes.elsewhere
+    mode, elsewhere = MODES[params.variable_update], cluster_role.remote_tower_prefixes
     # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
     if elsewhere and params.device is None and not has_gpus:
@@ -59,11 +65,11 @@ def find_machine(
             'workers; write --device=gpu or --device=cpu'
         )
     kind = params.device or ('gpu' if has_gpus else 'cpu')
-    spec = params.all_reduce_spec if sums_by_spec(params) else None
-    if processes.cluster is None:
-        places_parameters = mode.parameter_device and not another_flag_places_the_sums(params)
+    spec = params.all_reduce_spec if uses_all_reduce_spec(params) else None
+    if cluster_role.cluster is None:
+        places_parameters = mode.parameter_device and not has_other_reduce_flag(params)
     else:
-        places_parameters = bool(processes.cluster.ps_hosts)
+        places_parameters = bool(cluster_role.cluster.ps_hosts)
     parameter_kind = kind
     # On a CPU 'gpu' means its virtual devices; a single one is the host itself.
     if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):
@@ -76,7 +82,7 @@ def find_machine(
     tf32: bool | None = False
     if kind == 'gpu':
         capabilities: list[Capability | None] = (
-            [None] if elsewhere else capabilities_of(gpus[: params.num_gpus])
+            [None] if elsewhere else gpu_capabilities(gpus[: params.num_gpus])
         )
         data_format, reason = choose_data_format(params.precision, capabilities)
         tf32 = params.tf32 and uses_tf32(params.precision, capabilities, environment.variables)
@@ -95,7 +101,11 @@ def find_machine(
 
 
 def warn_of_devices(
-    params: Params, environment: Environment, machine: Machine, facts: RunFacts, warnings: list[str]
+    params: Params,
+    environment: ProcessEnvironment,
+    machine: Machine,
+    run: RunContext,
+    warnings: list[str],
 ) -> None:
     """Warns about a slow precision on the CPU, and about the devices that a run without --device
     has found.
@@ -116,48 +126,55 @@ def warn_of_devices(
             f'CPU: {reason}; or write --device=cpu'
         )
     # Which flags have no effect on the kind of device that the run has found.
-    known = find_idle(params, facts)
+    earlier_lines = ignored_flag_warnings(params, run)
     warnings += (
-        line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known
+        line
+        for line in ignored_flag_warnings(replace(params, device=machine.kind), run)
+        if line not in earlier_lines
     )
 
 
-def _warn_of_fp16(environment: Environment) -> Iterator[str]:
-    if not has_arithmetic('fp16', environment.root):
-        faster = 'bf16' if has_arithmetic('bf16', environment.root) else 'fp32'
+def _warn_of_fp16(environment: ProcessEnvironment) -> Iterator[str]:
+    if not has_native_arithmetic('fp16', environment.root):
+        faster = 'bf16' if has_native_arithmetic('bf16', environment.root) else 'fp32'
         yield (
             '--precision=fp16 is many times slower than fp32 here: this processor has no '
             f'arithmetic for fp16; use --precision={faster}'
         )
 
 
-def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
+def gpu_capabilities(gpus: Sequence[Any]) -> list[Capability | None]:
     """Returns the compute capability of each of TensorFlow's GPUs; None if unknown. Opens no
     GPU.
     """
     import tensorflow.compat.v1 as tf
 
-    found: list[Capability | None] = []
+    capabilities: list[Capability | None] = []
     for device in gpus:
         try:
             details = tf.config.experimental.get_device_details(device)
         except ValueError:
             details = {}
-        found.append(details.get('compute_capability'))
-    return found
+        capabilities.append(details.get('compute_capability'))
+    return capabilities
 
 
 def _check_devices(
-    params: Params, environment: Environment, kind: str, num_gpus_found: int, *, is_here: bool
+    params: Params,
+    environment: ProcessEnvironment,
+    kind: str,
+    num_gpus_found: int,
+    *,
+    is_here: bool,
 ) -> None:
     """Raises UsageError if the towers of this process (is_here), or of its workers, cannot have
     these devices.
     """
-    refusals = Refusals()
-    asked = f'--num_gpus={params.num_gpus}'
+    refusals = ErrorCollector()
+    flag_text = f'--num_gpus={params.num_gpus}'
     if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
         refusals.add(
-            f'{asked}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; write '
+            f'{flag_text}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; write '
             f'--num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
             else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or '
@@ -165,29 +182,29 @@ def _check_devices(
         )
     elif is_here and params.device is None and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{asked}: TensorFlow sees no GPU here; write --device=cpu to train on '
+            f'{flag_text}: TensorFlow sees no GPU here; write --device=cpu to train on '
             f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus(environment)}'
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{params.written("xla")}: on a CPU it compiles for one device, and {asked}; write '
+            f'{params.flag_text("xla")}: on a CPU it compiles for one device, and {flag_text}; write '
             '--num_gpus=1 or --noxla'
         )
-    spec = (params.all_reduce_spec or '') if sums_by_spec(params) else ''
+    spec = (params.all_reduce_spec or '') if uses_all_reduce_spec(params) else ''
     if (
         not is_here
         and spec
         and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec))
     ):
         refusals.add(
-            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one process '
+            f'{params.flag_text("all_reduce_spec")}: NCCL works between the GPUs of one process '
             f'here, and --variable_update={params.variable_update} has several; write nccl/xring, '
             'xring, psgpu or pscpu'
         )
     refusals.raise_all()
 
 
-def _how_to_see_gpus(environment: Environment) -> str:
+def _how_to_see_gpus(environment: ProcessEnvironment) -> str:
     reason = explain_missing_gpu(environment.variables, environment.root)
     return (
         f'mend this: {reason}'
@@ -196,35 +213,40 @@ def _how_to_see_gpus(environment: Environment) -> str:
     )
 
 
-def find_surroundings(environment: Environment, session: 'SessionFacts') -> Surroundings:
+def describe_run_environment(
+    environment: ProcessEnvironment, session: 'SessionConfig'
+) -> RunEnvironment:
     """Returns the facts of this machine as they are once the settings of the process are
     applied.
     """
     process, threads = session.process, session.threads
-    set_here = {**process.variables, VISIBLE: environment.process.setting(VISIBLE)}
+    set_here = {
+        **process.variables,
+        VISIBLE_VARIABLE: environment.process.setting(VISIBLE_VARIABLE),
+    }
     variables = {
         **environment.variables,
         **{name: value for name, value in set_here.items() if value is not None},
     }
-    facts = machine_facts(
+    facts = describe_machine(
         num_intra_threads=threads.intra_op,
         num_inter_threads=threads.inter_op,
         threads_reason=threads.reason,
         cores=process.cores or None,
     )
-    return Surroundings(facts, environment_facts(variables), git_commit())
+    return RunEnvironment(facts, library_variables(variables), git_commit())
 
 
 def place_variables(
-    params: Params, processes: Processes, machine: Machine, computed_in: str
-) -> VariableFacts:
+    params: Params, cluster_role: ClusterRole, machine: Machine, computed_in: str
+) -> VariableConfig:
     """Plans where variables live, and how gradients are summed and applied; computed_in: the
     activations' dtype.
     """
-    mode, place = MODES[params.variable_update], place_of(processes.cluster)
+    mode, topology = MODES[params.variable_update], topology_of(cluster_role.cluster)
     optimizer, num_towers = OPTIMIZERS[params.optimizer], len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
-    by_halves = sums_by_halves(params)
+    by_halves = uses_hierarchical_copy(params)
     leaders = _leaders_of_halves(params, num_towers) if by_halves else ()
     sums = (
         None
@@ -232,16 +254,18 @@ def place_variables(
         else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
     )
     by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
-    if place is Place.AS_PEERS:
+    if topology is Topology.PEERS:
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
-    return VariableFacts(
+    return VariableConfig(
         mode=mode,
-        staged=params.staged_vars and params.trains,
-        relaxed=params.variable_consistency == 'relaxed' and params.trains,
-        sync=params.cross_replica_sync and processes.together and mode.shares_model,
-        sums=sums,
+        is_staged=params.staged_vars and params.trains,
+        is_relaxed=params.variable_consistency == 'relaxed' and params.trains,
+        is_synchronous=params.cross_replica_sync
+        and cluster_role.is_synchronous
+        and mode.shares_model,
+        size_ranges=sums,
         leaders=leaders,
-        shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
+        banner_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
         num_packets=params.gradient_repacking,
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
@@ -250,8 +274,8 @@ def place_variables(
         ),
         slices_variables=params.slice_variables,
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
-        by_nccl=by_nccl,
-        optimizer=OptimizerFacts(
+        uses_nccl=by_nccl,
+        optimizer=OptimizerConfig(
             optimizer.name, tuple(getattr(params, name) for name in optimizer.arguments)
         ),
     )

@@ -14,43 +14,47 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tf_cnn.flags.spec import Output, numbers_of
+from tf_cnn.flags.spec import Output, parse_numbers
 from tf_cnn.params import Params
-from tf_cnn.params.result_flags import FIELD, STDOUT, field_values, fill, numbered_path
-from tf_cnn.params.table import SPECS, outputs_that_are
+from tf_cnn.params.result_flags import FIELD, STDOUT, field_values, fill_fields, numbered_path
+from tf_cnn.params.table import SPECS, output_flags
 from tf_cnn.planning.plan import (
     Checkpoints,
+    ClusterRole,
     Counts,
     Data,
     Instruments,
     Losses,
-    Processes,
     Reports,
-    Subject,
     Summaries,
+    Workload,
 )
 from tf_cnn.results.result_file import check_not_reserved
-from tf_cnn.system.atomic import follow
-from tf_cnn.system.errors import Refusals, UsageError, format_flag, plural
+from tf_cnn.system.atomic import resolve_safely
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
 def find_checkpoints(
-    params: Params, processes: Processes, data: Data, warnings: list[str]
+    params: Params, cluster_role: ClusterRole, data: Data, warnings: list[str]
 ) -> Checkpoints:
     from tf_cnn.training.checkpoint_files import (
-        describe_incomplete,
         find_checkpoint,
+        incomplete_checkpoint_warning,
         latest_checkpoint,
     )
 
-    is_chief = processes.is_chief
+    is_chief = cluster_role.is_chief
     saves = (
         params.train_dir is not None and params.trains and params.input_only is None and is_chief
     )
     resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
-    if saves and params.train_dir and (line := describe_incomplete(params.train_dir, resume_from)):
+    if (
+        saves
+        and params.train_dir
+        and (line := incomplete_checkpoint_warning(params.train_dir, resume_from))
+    ):
         warnings.append(line)
     warm_start = None
     flag = format_flag('backbone_model_path', params.backbone_model_path)
@@ -59,7 +63,7 @@ def find_checkpoints(
             warnings.append(f'{flag} has no effect: training continues from {resume_from}')
         else:
             warm_start = find_checkpoint(params.backbone_model_path, flag)
-            if line := describe_incomplete(params.backbone_model_path, warm_start):
+            if line := incomplete_checkpoint_warning(params.backbone_model_path, warm_start):
                 warnings.append(line)
     return Checkpoints(
         folder=params.train_dir,
@@ -76,48 +80,53 @@ def find_checkpoints(
     )
 
 
-def find_reports(params: Params, processes: Processes, subject: Subject, counts: Counts) -> Reports:
+def find_reports(
+    params: Params, cluster_role: ClusterRole, workload: Workload, counts: Counts
+) -> Reports:
     """Plans where the result goes. Only the chief writes it."""
     result_file, log_folder = (
-        (params.result_file, params.benchmark_log_dir) if processes.is_chief else (None, None)
+        (params.result_file, params.benchmark_log_dir) if cluster_role.is_chief else (None, None)
     )
     numbered = None
     if result_file is not None:
         values = field_values(
-            params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape
+            params,
+            model=workload.model.name,
+            batch_size=counts.batch_size,
+            shape=cluster_role.shape,
         )
-        numbered, result_file = numbered_path(result_file, values), fill(result_file, values)
+        numbered, result_file = numbered_path(result_file, values), fill_fields(result_file, values)
         check_file('result_file', result_file)
         if numbered is None:
             check_not_reserved(result_file)
     paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {
         'result_file': result_file
     }
-    check_clashes({name: path for name, path in paths.items() if path})
+    check_path_conflicts({name: path for name, path in paths.items() if path})
     return Reports(
         result_file=result_file,
         numbered_result_file=numbered,
         log_folder=log_folder,
         test_id=params.benchmark_test_id,
-        measures_peak=params.measure_peak and not params.eval and processes.cluster is None,
+        measures_peak=params.measure_peak and not params.eval and cluster_role.cluster is None,
         idle_secs=params.wait_for_idle,
         losses=_describe_losses(params),
     )
 
 
 def find_instruments(
-    params: Params, processes: Processes, counts: Counts, warnings: list[str]
+    params: Params, cluster_role: ClusterRole, counts: Counts, warnings: list[str]
 ) -> Instruments:
     """Plans which diagnostic files are written. Only the chief writes profiles and summaries.
 
     Processes of one machine would overwrite each other's profile, and TensorBoard would merge the
     workers' curves.
     """
-    is_chief, num_timed = processes.is_chief, counts.num_timed
+    is_chief, num_timed = cluster_role.is_chief, counts.num_timed
     profile_steps = summaries = None
     if params.profile_steps and params.profile_dir and is_chief and not params.eval:
         flag = format_flag('profile_steps', params.profile_steps)
-        first, last = numbers_of(params.profile_steps, int)
+        first, last = parse_numbers(params.profile_steps, int)
         if last > num_timed:
             raise UsageError(
                 f'{flag}: the run has {plural(num_timed, "timed step")}; write none after the last'
@@ -133,7 +142,7 @@ def find_instruments(
         and is_chief
         and not params.eval
     ):
-        asked = params.summary_verbosity
+        verbosity = params.summary_verbosity
         # With constants for variables, only the loss is left to write. Gradients do not leave a
         # loop.
         has_gradients = params.trains and params.steps_per_run == 1
@@ -144,16 +153,16 @@ def find_instruments(
             if params.forward_only and params.freeze_when_forward_only
             else 2
         )
-        summaries = Summaries(params.train_dir, params.save_summaries_steps, min(asked, most))
-        if asked > most:
+        summaries = Summaries(params.train_dir, params.save_summaries_steps, min(verbosity, most))
+        if verbosity > most:
             because = '--steps_per_run' if params.trains else '--forward_only'
             warnings.append(
-                f'--summary_verbosity={asked} writes as much as {most}, because of {because}'
+                f'--summary_verbosity={verbosity} writes as much as {most}, because of {because}'
             )
-        elif asked >= 3:
+        elif verbosity >= 3:
             every = params.save_summaries_steps
             warnings.append(
-                f'--summary_verbosity={asked}: '
+                f'--summary_verbosity={verbosity}: '
                 f'{"each step" if every == 1 else f"one step in {every}"} computes the histograms '
                 'of its gradients within its timed seconds, which makes it slower'
             )
@@ -187,35 +196,35 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     """Checks that the files of the run can be written. Creates missing folders and leaves existing
     files unchanged.
     """
-    refusals = Refusals()
+    refusals = ErrorCollector()
     for name in ('train_dir', 'backbone_model_path'):
         # TensorFlow takes such a name for a pattern when it reads checkpoints, after training and
         # saving there.
         if wrong := re.search(r'[*?[\\]', getattr(params, name) or ''):
             refusals.add(
-                f'{params.written(name)}: TensorFlow finds no checkpoint where a name has '
+                f'{params.flag_text(name)}: TensorFlow finds no checkpoint where a name has '
                 f'{wrong[0]}; rename it'
             )
     if refusal := _refuse_checkpoint(params):
         refusals.add(refusal)
     # Nothing is created under such a name.
     refusals.raise_all()
-    for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
+    for name in output_flags(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
         # What is in braces is not known yet; check_file is called again when it is.
         if (path := getattr(params, name)) and not FIELD.search(path):
             with refusals.collecting():
                 check_file(name, path)
-    for name in outputs_that_are(Output.PREFIX):
+    for name in output_flags(Output.PREFIX):
         if prefix := getattr(params, name):
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
     if params.eval and os.path.isfile(params.train_dir or ''):
         # An evaluator would wait there for checkpoints.
         refusals.add(
-            f'{params.written("train_dir")}: it is a file; give the folder that the checkpoints '
+            f'{params.flag_text("train_dir")}: it is a file; give the folder that the checkpoints '
             'are in'
         )
-    for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
+    for name in output_flags(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with refusals.collecting(), _refusing(name, folder):
                 if SPECS[name].output is Output.NEW_FOLDER:
@@ -240,12 +249,12 @@ def _refuse_checkpoint(params: Params) -> str | None:
     """Returns the line about a --train_dir that names one checkpoint and not a folder; None if
     --eval can read it.
     """
-    from tf_cnn.training.checkpoint_files import named_checkpoint
+    from tf_cnn.training.checkpoint_files import parse_checkpoint_prefix
 
-    prefix = named_checkpoint(params.train_dir) if params.train_dir else None
+    prefix = parse_checkpoint_prefix(params.train_dir) if params.train_dir else None
     if prefix is None:
         return None
-    written, folder = params.written('train_dir'), os.path.dirname(prefix) or '.'
+    written, folder = params.flag_text('train_dir'), os.path.dirname(prefix) or '.'
     if not params.eval:
         return (
             f'{written}: it names a checkpoint, and training needs a folder; use '
@@ -254,7 +263,7 @@ def _refuse_checkpoint(params: Params) -> str | None:
         )
     if params.eval_interval_secs:
         return (
-            f'{written} clashes with {params.written("eval_interval_secs")}: it names one '
+            f'{written} clashes with {params.flag_text("eval_interval_secs")}: it names one '
             f'checkpoint, and others are awaited; use --train_dir={folder} for all of them, or '
             f'remove --eval_interval_secs'
         )
@@ -284,22 +293,22 @@ def check_file(name: str, path: str) -> None:
             )
 
 
-def check_clashes(paths: Mapping[str, str]) -> None:
+def check_path_conflicts(paths: Mapping[str, str]) -> None:
     """Checks that no output replaces another flag's path, or a file that a run has in its folder.
     Follows links.
     """
     real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
-    for output in outputs_that_are(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
+    for output in output_flags(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
         if output not in real or (
             os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)
         ):
             continue
         for other, path in real.items():
-            own = (f'{glob.escape(path)}/{name}' for name in SPECS[other].inside)
-            meets = f'{path}/'.startswith(f'{real[output]}/') or any(
-                fnmatch.fnmatch(real[output], name) for name in own
+            inner_patterns = (f'{glob.escape(path)}/{name}' for name in SPECS[other].inside)
+            overlaps = f'{path}/'.startswith(f'{real[output]}/') or any(
+                fnmatch.fnmatch(real[output], name) for name in inner_patterns
             )
-            if meets and other != output:
+            if overlaps and other != output:
                 raise UsageError(
                     f'{format_flag(output, paths[output])} clashes with '
                     f'{format_flag(other, paths[other])}: both would use {real[output]}; write '
@@ -328,7 +337,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def _try_file(path: Path) -> None:
-    file = follow(path)
+    file = resolve_safely(path)
     # This raises OSError if the name is too long for the file system.
     if file.exists():
         # Appending nothing leaves the content as it is.

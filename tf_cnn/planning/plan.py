@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from models.model_facts import ModelFacts
+from models.model_facts import ModelSpec
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.cluster.topology import Cluster, Timeout
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.inputs.catalog import InputRow, Source, input_for
+from tf_cnn.inputs.catalog import InputRow, Source, pipeline_row_for
 from tf_cnn.inputs.data_folder import DataFolder
 from tf_cnn.inputs.data_sets import DataSet, Shards
 from tf_cnn.inputs.preprocessors import Preprocessor
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.machine.visible_gpus import ONLY_ONE, PlaceOnHost
-from tf_cnn.managers.all_reduce_spec import Range
+from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
+from tf_cnn.managers.all_reduce_spec import SizeRange
 from tf_cnn.managers.modes import Mode
 from tf_cnn.params import Params
 from tf_cnn.system.errors import plural
 
 if TYPE_CHECKING:
-    from tf_cnn.planning.session import SessionFacts
-    from tf_cnn.planning.step import StepSettings
+    from tf_cnn.planning.session import SessionConfig
+    from tf_cnn.planning.step import StepConfig
 
 
 # The most characters of a list of class names in a message.
@@ -52,24 +52,24 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Processes:
+class ClusterRole:
     """The processes of a run, and which of them this is."""
 
     cluster: Cluster | None  # None for a run of one process
     horovod: Any  # the module horovod.tensorflow if Horovod started the processes, else None
     # Whether the workers take their steps together; of a server: whether the loss of one trainer
     # stops the others.
-    together: bool
-    settings: Mapping[
+    is_synchronous: bool
+    shared_settings: Mapping[
         str, Any
     ]  # the flags that all processes of the cluster need with the same values
     connect: Timeout
     step_limit: Timeout
-    place_on_host: PlaceOnHost = ONLY_ONE
+    place_on_host: RankAndSize = SINGLE_PROCESS
     devices_per_worker: int = 1
 
     @property
-    def is_alone(self) -> bool:
+    def is_single_process(self) -> bool:
         """Whether this is the only process, which no launcher has started."""
         return self.cluster is None and self.horovod is None
 
@@ -81,30 +81,30 @@ class Processes:
         return self.cluster is None or self.cluster.is_chief
 
     @property
-    def serves(self) -> bool:
+    def is_server(self) -> bool:
         """Whether this process has a server for the others and takes no steps of its own."""
-        return self.cluster is not None and self.cluster.serves
+        return self.cluster is not None and self.cluster.is_server
 
     @property
     def job(self) -> str:
         return self.cluster.job if self.cluster else 'worker'
 
     @property
-    def holds_variables_only(self) -> bool:
+    def is_parameter_server(self) -> bool:
         return self.job == 'ps'
 
     @property
-    def computes_here(self) -> bool:
+    def has_local_towers(self) -> bool:
         """Whether towers are in this process: not in a parameter server, nor in a controller."""
-        return not self.elsewhere and not self.holds_variables_only
+        return not self.remote_tower_prefixes and not self.is_parameter_server
 
     @property
-    def elsewhere(self) -> tuple[str, ...]:
+    def remote_tower_prefixes(self) -> tuple[str, ...]:
         """The device prefix of each process that has towers of this one; empty if they are in this
         process.
         """
         has_controller = (
-            self.cluster is not None and self.cluster.controller_hosts and not self.serves
+            self.cluster is not None and self.cluster.controller_hosts and not self.is_server
         )
         return (
             tuple(task.device for task in self.cluster.servers)
@@ -115,17 +115,17 @@ class Processes:
     @property
     def num_hosts(self) -> int:
         """How many processes have the towers of this one."""
-        return len(self.elsewhere) or 1
+        return len(self.remote_tower_prefixes) or 1
 
     @property
     def shape(self) -> Shape:
         num_ps = self.cluster.num_ps if self.cluster else 0
-        return Shape(self.num_hosts * self.num_trainers, self.devices_per_worker, num_ps)
+        return Shape(self.num_hosts * self.num_training_tasks, self.devices_per_worker, num_ps)
 
     @property
-    def num_trainers(self) -> int:
+    def num_training_tasks(self) -> int:
         """How many processes take steps."""
-        return len(self.cluster.trainers) if self.cluster else 1
+        return len(self.cluster.training_tasks) if self.cluster else 1
 
     @property
     def index(self) -> int:
@@ -134,11 +134,11 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """What a run is about: its role, the model for the data set, and what --data_dir holds."""
 
     role: Role
-    model: ModelFacts
+    model: ModelSpec
     folder: DataFolder | None  # None if the images are synthetic, or this process reads none
     exchange_bytes: int | None = (
         None  # of the tensor that stands for the gradients with --exchange_only, if one does
@@ -187,7 +187,7 @@ class Data:
     @property
     def input_row(self) -> InputRow:
         """The row of the input pipeline of the steps."""
-        return input_for(self.images, self.pipeline)
+        return pipeline_row_for(self.images, self.pipeline)
 
     @property
     def shards(self) -> Shards | None:
@@ -217,7 +217,7 @@ class Machine:
     tf32: bool | None = False  # whether fp32 is computed in TF32; None if that is unknown
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the towers are in this process, rather than in workers that it controls."""
         return self.hosts == (HOST_DEVICE,)
 
@@ -228,14 +228,14 @@ class Counts:
 
     batch_size: int  # images per step on each device
     global_batch_size: int  # on all devices of all workers
-    images_of_step: (
+    images_per_global_step: (
         int  # per increment of the global step: of all workers in synchronous modes, else of one
     )
     num_warmup: int  # steps of each worker, as num_timed
     num_timed: int
     num_epochs: float  # the timed steps of all workers, in epochs
     display_every: int  # number of steps between printed lines
-    newest_weight: float | None = (
+    ewma_weight: float | None = (
         None  # of the last step in the printed rates, see results.statistics.summarize
     )
     target_secs: float | None = (
@@ -245,7 +245,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class OptimizerFacts:
+class OptimizerConfig:
     """The update rule: its name, and the arguments of its class."""
 
     name: str
@@ -253,22 +253,22 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True)
-class VariableFacts:
+class VariableConfig:
     """Where variables live, and how gradients are summed and applied; see also
     managers.buckets.Packing.
     """
 
     mode: Mode
-    staged: bool  # whether variables are one step old, --staged_vars
-    relaxed: bool  # whether gradients are, --variable_consistency=relaxed
-    sync: bool  # whether all towers take one step of one model together
-    sums: (
-        tuple[Range, ...] | None
+    is_staged: bool  # whether variables are one step old, --staged_vars
+    is_relaxed: bool  # whether gradients are, --variable_consistency=relaxed
+    is_synchronous: bool  # whether all towers take one step of one model together
+    size_ranges: (
+        tuple[SizeRange, ...] | None
     )  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
     leaders: tuple[
         tuple[int, int], ...
     ]  # its pairs of linked towers, see managers.all_reduce.by_halves
-    shown_spec: str | None  # the --all_reduce_spec that the banner shows
+    banner_spec: str | None  # the --all_reduce_spec that the banner shows
     num_packets: int
     small_max_bytes: int
     small_max_group: int
@@ -277,8 +277,8 @@ class VariableFacts:
         bool  # whether large variables are cut into one part for each parameter server
     )
     horovod_device: str | None  # on which Horovod sums
-    by_nccl: bool  # whether NCCL sums, at least gradients of some sizes
-    optimizer: OptimizerFacts
+    uses_nccl: bool  # whether NCCL sums, at least gradients of some sizes
+    optimizer: OptimizerConfig
 
     @property
     def variable_update(self) -> str:
@@ -294,13 +294,13 @@ class EvalSchedule:
     )
     at: frozenset[int] = frozenset()  # single steps
 
-    def is_due(self, step: int, since: int) -> bool:
+    def is_due(self, step: int, last_step: int) -> bool:
         """Whether an evaluation became due after step `since`, the last one asked about, and up to
         `step`.
         """
         if self.every is not None:
-            return step // self.every > since // self.every
-        return any(since < at <= step for at in self.at)
+            return step // self.every > last_step // self.every
+        return any(last_step < at <= step for at in self.at)
 
     def warning(self, start: int, end: int) -> str | None:
         """A warning if training from step `start` to `end` reaches no evaluation, or not all single
@@ -331,7 +331,7 @@ class Evaluations:
     num_passes: (
         float | None
     )  # over the whole set; if num_examples is None too, each example is evaluated once
-    shown_batches: (
+    banner_batches: (
         int | None
     )  # the amount that the banner shows, with num_epochs; None: all batches
     num_epochs: float
@@ -399,9 +399,9 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunEnvironment:
     """What a run runs on: see machine.surroundings, whose functions have these names (machine:
-    machine_facts, ...).
+    describe_machine, ...).
     """
 
     machine: Mapping[str, Any]
@@ -436,43 +436,43 @@ class Plan:
 
     params: Params
     warnings: tuple[str, ...]
-    processes: Processes
-    subject: Subject
+    cluster_role: ClusterRole
+    workload: Workload
     data: Data
     machine: Machine
     counts: Counts
-    step: 'StepSettings'
-    variables: VariableFacts
-    session: 'SessionFacts'
+    step: 'StepConfig'
+    variables: VariableConfig
+    session: 'SessionConfig'
     evaluations: Evaluations | None
     checkpoints: Checkpoints
     reports: Reports
     instruments: Instruments
-    surroundings: Surroundings
+    run_environment: RunEnvironment
 
     @property
-    def agreed_data(self) -> dict[str, str | int]:
+    def shared_data(self) -> dict[str, str | int]:
         """What the images of all workers must have in common, by what it is; empty if the images
         are synthetic.
 
         With other classes, one label would be a cat to one worker and a dog to another.
         """
         if not self.checkpoints.class_names:
-            return self._agreed_images
+            return self._shared_images
         names = ', '.join(self.checkpoints.class_names)
         if len(names) > _LONGEST_NAMES:
             digest = hashlib.sha256(names.encode()).hexdigest()[:16]
             names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {digest})'
-        return {'as class names': names, **self._agreed_images}
+        return {'as class names': names, **self._shared_images}
 
     @property
-    def _agreed_images(self) -> dict[str, str | int]:
+    def _shared_images(self) -> dict[str, str | int]:
         """How many images all workers must have; empty if nothing that they share depends on it.
 
         Workers with other numbers would count other steps in an epoch: their learning rates would
         differ, or they would wait for each other for ever.
         """
-        if self.data.folder is None or not self.processes.together:
+        if self.data.folder is None or not self.cluster_role.is_synchronous:
             return {}
         params, rate = self.params, self.step.learning_rate
         has_epochs = (
@@ -495,7 +495,7 @@ class ServerPlan:
     drives.
     """
 
-    processes: Processes
-    session: 'SessionFacts'
+    cluster_role: ClusterRole
+    session: 'SessionConfig'
     linger_secs: float  # how long the server stays after the trainers are done
     warnings: tuple[str, ...]

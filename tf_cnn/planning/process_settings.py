@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
 from tf_cnn.machine.gpu_memory import GpuMemory
-from tf_cnn.machine.gpus import VISIBLE
-from tf_cnn.machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE
+from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
-from tf_cnn.machine.visible_gpus import PlaceOnHost, choose_visible
+from tf_cnn.machine.visible_gpus import RankAndSize, choose_visible_gpus
 from tf_cnn.params import Params
 from tf_cnn.params.table import SPECS
-from tf_cnn.params.tensorflow_flags import chosen_gpus
-from tf_cnn.planning.environment import Environment
-from tf_cnn.planning.plan import Machine, Processes
+from tf_cnn.params.tensorflow_flags import parse_gpu_indices
+from tf_cnn.planning.environment import ProcessEnvironment
+from tf_cnn.planning.plan import ClusterRole, Machine
 from tf_cnn.planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
@@ -58,74 +58,74 @@ _THREADS_OF_GPU = 2
 
 
 def find_visible_gpus(
-    params: Params, environment: Environment, place: PlaceOnHost, *, computes: bool = True
+    params: Params, environment: ProcessEnvironment, place: RankAndSize, *, computes: bool = True
 ) -> str | None:
     """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU. computes: whether
     it has towers.
     """
     needed = params.num_gpus if computes and params.device != 'cpu' else 0
-    indices = chosen_gpus(params.gpu_indices) if needed else ()
-    return choose_visible(needed, place, environment.variables, indices)
+    indices = parse_gpu_indices(params.gpu_indices) if needed else ()
+    return choose_visible_gpus(needed, place, environment.variables, indices)
 
 
-def own_cores() -> tuple[int, ...]:
+def process_cores() -> tuple[int, ...]:
     return tuple(sorted(usable_cores() or range(os.cpu_count() or 1)))
 
 
 def choose_start(
     params: Params,
-    environment: Environment,
-    processes: Processes,
+    environment: ProcessEnvironment,
+    cluster_role: ClusterRole,
     gpus: str | None,
     warnings: list[str],
 ) -> ProcessSettings:
     """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without
     effect.
     """
-    asked = {flag: getattr(params, flag) for flag in _OPENMP}
+    flag_values = {flag: getattr(params, flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
     if has_openmp():
-        variables = {_OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
+        variables = {_OPENMP[flag]: _as_text(value) for flag, value in flag_values.items()}
     else:
-        given = {flag: value for flag, value in asked.items() if value is not None}
+        given_values = {flag: value for flag, value in flag_values.items() if value is not None}
         warnings += (
             f'{format_flag(flag, value)} has no effect: {_NO_OPENMP}'
-            for flag, value in given.items()
+            for flag, value in given_values.items()
         )
         warnings += (
             f'{name}={text} has no effect on TensorFlow: {_NO_OPENMP}'
             for name, text in environment.variables.items()
-            if name in _OPENMP_THREADS and processes.computes_here
+            if name in _OPENMP_THREADS and cluster_role.has_local_towers
         )
     variables[ONEDNN_VARIABLE] = _onednn_switch(params, environment)
     flags: dict[str, object] = {}
-    if not processes.holds_variables_only:
+    if not cluster_role.is_parameter_server:
         flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
         if params.xla:
             of_user = environment.variables.get(_XLA_FLAGS, '')
             variables[_XLA_FLAGS] = (
                 of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
             )
-    may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
-    has_server = processes.cluster is not None and processes.horovod is None
+    may_use_gpus = gpus is not None and cluster_role.has_local_towers and params.device != 'cpu'
+    has_server = cluster_role.cluster is not None and cluster_role.horovod is None
     keeps_memory = has_server if params.keep_memory is None else params.keep_memory
-    if own := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
+    if malloc_variables := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
         keeps_memory = False
-        if given_flag := params.given.get('keep_memory'):
+        if given_flag := params.given_flags.get('keep_memory'):
             warnings.append(
-                f'{given_flag} has no effect: {own[0]} is set in the environment; unset it'
+                f'{given_flag} has no effect: {malloc_variables[0]} is set in the environment; unset it'
             )
     memory = GpuMemory.of(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
 
 
-def _onednn_switch(params: Params, environment: Environment) -> str | None:
+def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | None:
     """Returns the value of TF_ENABLE_ONEDNN_OPTS; None leaves it as it is. UsageError if the flag
     comes too late.
     """
     if params.onednn is None:
         return None
-    written, value = params.written('onednn'), str(int(params.onednn))
+    written, value = params.flag_text('onednn'), str(int(params.onednn))
     of_user = environment.variables.get(ONEDNN_VARIABLE)
     if of_user and read_switch(of_user) is not params.onednn:
         raise UsageError(
@@ -142,26 +142,26 @@ def _onednn_switch(params: Params, environment: Environment) -> str | None:
 
 
 def choose_gpu_variables(
-    params: Params, environment: Environment, warnings: list[str]
+    params: Params, environment: ProcessEnvironment, warnings: list[str]
 ) -> Mapping[str, str | None]:
     """Returns the variables that GPUs read, except those that the user has set; warns of flags that
     these overrule.
     """
-    own, wanted = (
+    user_variables, variables = (
         environment.variables,
         {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()},
     )
     warnings += (
-        f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset '
+        f'{params.given_flags[flag]} has no effect: {name}={user_variables[name]} is set in the environment; unset '
         'it'
         for flag, name in _GPUS.items()
-        if flag in params.given and name in own
+        if flag in params.given_flags and name in user_variables
     )
     if params.gpu_thread_mode != _SHARED_POOL:
         # The threads that GPUs share are in one pool.
         num_gpus = params.num_gpus if params.gpu_thread_mode == 'gpu_shared' else 1
-        wanted[_THREAD_COUNT] = str(_threads_per_gpu(params) * num_gpus)
-    return {name: value for name, value in wanted.items() if name not in own}
+        variables[_THREAD_COUNT] = str(_threads_per_gpu(params) * num_gpus)
+    return {name: value for name, value in variables.items() if name not in user_variables}
 
 
 def _threads_per_gpu(params: Params) -> int:
@@ -183,7 +183,11 @@ class Threads:
 
 
 def choose_threads(
-    params: Params, environment: Environment, machine: Machine, num_cores: int, warnings: list[str]
+    params: Params,
+    environment: ProcessEnvironment,
+    machine: Machine,
+    num_cores: int,
+    warnings: list[str],
 ) -> Threads:
     """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit
     its towers.
@@ -193,34 +197,34 @@ def choose_threads(
     towers of ResNet-50 on 2 cores: +3 to +8 %). The images of a batch have one thread each whatever
     is chosen here (tf_cnn/inputs/each_image.py).
     """
-    chosen = (
-        _beside_gpus(params, environment, machine, num_cores)
-        if machine.kind == 'gpu' and machine.is_here
-        else _for_cores(params, environment, machine, num_cores)
+    threads = (
+        _threads_beside_gpus(params, environment, machine, num_cores)
+        if machine.kind == 'gpu' and machine.is_local
+        else _threads_for_cores(params, environment, machine, num_cores)
     )
-    given = [
-        params.given[name]
+    given_flags = [
+        params.given_flags[name]
         for name in ('num_intra_threads', 'num_inter_threads')
-        if name in params.given
+        if name in params.given_flags
     ]
     # TensorFlow keeps the threads within operations from the first session of a process.
     earlier: int | None = environment.process.setting(INTRA)
     if params.num_intra_threads is not None:
-        chosen = Threads(params.num_intra_threads, chosen.inter_op, ' '.join(given))
-    chosen = _apply_thread_variables(chosen, params, environment, warnings)
-    if params.num_intra_threads is not None or earlier is None or earlier == chosen.intra_op:
-        return chosen
-    if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
+        threads = Threads(params.num_intra_threads, threads.inter_op, ' '.join(given_flags))
+    threads = _apply_thread_variables(threads, params, environment, warnings)
+    if params.num_intra_threads is not None or earlier is None or earlier == threads.intra_op:
+        return threads
+    if machine.kind == 'cpu' and (earlier or num_cores) < (threads.intra_op or num_cores):
         warnings.append(
             f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, '
             'since TensorFlow keeps its threads until the process ends; start a new process for '
             'each run'
         )
-    return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
+    return Threads(earlier, threads.inter_op, 'an earlier run of this process had them')
 
 
 def _apply_thread_variables(
-    threads: Threads, params: Params, environment: Environment, warnings: list[str]
+    threads: Threads, params: Params, environment: ProcessEnvironment, warnings: list[str]
 ) -> Threads:
     """Returns the threads that TensorFlow uses with the environment's variables for them.
 
@@ -241,10 +245,10 @@ def _apply_thread_variables(
                 f'{setting} has no effect: it must be an integer of at least 1; use --{flag}'
             )
         elif number:
-            given = params.given.get(flag)
+            given_flag = params.given_flags.get(flag)
             reason = (
-                f'{given} is given'
-                if given
+                f'{given_flag} is given'
+                if given_flag
                 else f'the run has {plural(number, "thread")}, as {threads.reason}'
             )
             warnings.append(
@@ -256,8 +260,8 @@ def _apply_thread_variables(
     return threads
 
 
-def _beside_gpus(
-    params: Params, environment: Environment, machine: Machine, num_cores: int
+def _threads_beside_gpus(
+    params: Params, environment: ProcessEnvironment, machine: Machine, num_cores: int
 ) -> Threads:
     """As in the original, beside GPUs with threads of their own each operation has one thread, and
     all other operations together have the cores less those threads.
@@ -266,20 +270,24 @@ def _beside_gpus(
     one core could not do within a step; and at least half of the cores are left to the latter, to
     decode images.
     """
-    reason = params.given.get('num_inter_threads', 'GPUs start their own kernels')
+    reason = params.given_flags.get('num_inter_threads', 'GPUs start their own kernels')
     if environment.variables.get(_THREAD_MODE, params.gpu_thread_mode).lower() == _SHARED_POOL:
         return Threads(0, params.num_inter_threads, reason)
     updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (
         machine.all_reduce_spec or ''
     )
-    others = max(num_cores - _threads_per_gpu(params) * params.num_gpus, (num_cores + 1) // 2, 2)
-    return Threads(0 if updates_on_host else 1, params.num_inter_threads or others, reason)
+    num_inter_threads = max(
+        num_cores - _threads_per_gpu(params) * params.num_gpus, (num_cores + 1) // 2, 2
+    )
+    return Threads(
+        0 if updates_on_host else 1, params.num_inter_threads or num_inter_threads, reason
+    )
 
 
-def _for_cores(
-    params: Params, environment: Environment, machine: Machine, num_cores: int
+def _threads_for_cores(
+    params: Params, environment: ProcessEnvironment, machine: Machine, num_cores: int
 ) -> Threads:
-    num_towers, inter = len(machine.towers) if machine.is_here else 1, params.num_inter_threads
+    num_towers, inter = len(machine.towers) if machine.is_local else 1, params.num_inter_threads
     quota = cpu_limit(environment.root)
     if quota is not None and quota < num_cores:
         intra = 1 if num_towers >= quota else int(quota)
@@ -295,27 +303,27 @@ def _for_cores(
 
 def choose_binding(
     params: Params,
-    environment: Environment,
-    processes: Processes,
+    environment: ProcessEnvironment,
+    cluster_role: ClusterRole,
     machine: Machine,
     gpus: str | None,
     warnings: list[str],
 ) -> NumaBinding:
     """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads."""
-    if not params.use_numa_affinity or not machine.is_here:
+    if not params.use_numa_affinity or not machine.is_local:
         return NumaBinding()
-    if processes.serves:
+    if cluster_role.is_server:
         # A worker of a controller, whose devices only TensorFlow binds.
         return NumaBinding(by_tensorflow=True)
     if bound := environment.process.setting(NUMA):
         return NumaBinding(bound)
     # Without a list, all GPUs are visible.
-    of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE: gpus})[
+    of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE_VARIABLE: gpus})[
         : len(machine.towers)
     ]
     binding = choose_node(
-        nodes_of(environment.root, own_cores()),
-        processes.place_on_host,
+        cores_by_node(environment.root, process_cores()),
+        cluster_role.place_on_host,
         of_gpus if machine.kind == 'gpu' else None,
         len(machine.towers),
     )

@@ -4,16 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.cluster.environments import find_launch, find_place_on_host, find_unjoined
+from tf_cnn.cluster.environments import find_launch, find_local_rank_and_size, find_rank_variables
 from tf_cnn.cluster.private_network import is_private
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
 from tf_cnn.flags.spec import Output
-from tf_cnn.machine.visible_gpus import ONLY_ONE
+from tf_cnn.machine.visible_gpus import SINGLE_PROCESS
 from tf_cnn.managers.modes import MODES
 from tf_cnn.params import Params
-from tf_cnn.params.table import flags_to_agree_on, outputs_that_are
-from tf_cnn.planning.environment import Environment
-from tf_cnn.planning.plan import Processes, Subject
+from tf_cnn.params.table import output_flags, shared_flags
+from tf_cnn.planning.environment import ProcessEnvironment
+from tf_cnn.planning.plan import ClusterRole, Workload
 from tf_cnn.planning.process_settings import find_visible_gpus
 from tf_cnn.system.errors import UsageError
 
@@ -21,75 +21,77 @@ from tf_cnn.system.errors import UsageError
 _MOST_PORTS = 15
 
 
-def find_processes(params: Params, environment: Environment, warnings: list[str]) -> Processes:
+def find_cluster_role(
+    params: Params, environment: ProcessEnvironment, warnings: list[str]
+) -> ClusterRole:
     horovod, cluster = _find_cluster(params, environment)
     in_step = params.cross_replica_sync and not params.forward_only
-    serves = cluster is not None and cluster.serves
+    serves = cluster is not None and cluster.is_server
     if serves:
         # Without its controller no task can continue.
-        together = in_step or bool(cluster and cluster.controller_hosts)
+        is_synchronous = in_step or bool(cluster and cluster.controller_hosts)
     else:
-        together = cluster is None or params.eval or horovod is not None or in_step
-    place = cluster.place_on_host if cluster else ONLY_ONE
+        is_synchronous = cluster is None or params.eval or horovod is not None or in_step
+    place_on_host = cluster.local_rank_and_size if cluster else SINGLE_PROCESS
     if horovod:
-        place = horovod.local_rank(), horovod.local_size()
-    processes = Processes(
+        place_on_host = horovod.local_rank(), horovod.local_size()
+    cluster_role = ClusterRole(
         cluster=cluster,
         horovod=horovod,
-        together=together,
-        settings=flags_to_agree_on(params, serves=serves),
+        is_synchronous=is_synchronous,
+        shared_settings=shared_flags(params, serves=serves),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
         step_limit=Timeout('step_timeout_secs', params.step_timeout_secs),
-        place_on_host=place,
+        place_on_host=place_on_host,
         devices_per_worker=params.num_gpus,
     )
     is_one = cluster is None or len(cluster.tasks) == 1
     names_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
-    if is_one and not names_hosts and (unjoined := find_unjoined(environment.variables)):
+    if is_one and not names_hosts and (unjoined := find_rank_variables(environment.variables)):
         warnings.append(
             f'{unjoined}: this process may be one of several, but these variables do not connect '
             'them, and it runs alone; to connect them write --worker_hosts=HOST:PORT,..., '
             '--job_name and --task_index in each'
         )
-    return processes
+    return cluster_role
 
 
-def agree_on_files(processes: Processes, subject: Subject) -> Processes:
+def add_file_hashes(cluster_role: ClusterRole, workload: Workload) -> ClusterRole:
     """Adds to the settings of the cluster the files of users that define the model and the mode.
 
     A parameter server needs neither, so it compares only those that it has.
     """
-    settings = dict(processes.settings)
+    settings = dict(cluster_role.shared_settings)
     for flag in ('model_file', 'variable_mgr_file'):
-        digest = subject.file_hashes.get(flag)
-        if digest or not processes.serves:
+        digest = workload.file_hashes.get(flag)
+        if digest or not cluster_role.is_server:
             settings[f'SHA-256 of --{flag}'] = digest
-    return replace(processes, settings=settings)
+    return replace(cluster_role, shared_settings=settings)
 
 
-def own_outputs(params: Params, processes: Processes) -> Params:
+def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> Params:
     """Returns the flags without the files that another process writes.
 
     horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags
     may differ.
     """
-    if processes.horovod is None or processes.is_chief:
+    if cluster_role.horovod is None or cluster_role.is_chief:
         return params
-    without = dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX))
+    without = dict.fromkeys(output_flags(Output.FILE, Output.PREFIX))
     # Each of these flags may be None, which mypy cannot see.
     return replace(params, **without)  # type: ignore[arg-type]
 
 
-def warn_of_open_ports(processes: Processes, warnings: list[str]) -> None:
+def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
     """Warns that others may use the servers of this cluster, and how to close their ports."""
-    cluster = processes.cluster
-    if cluster is None or processes.horovod or is_private():
+    cluster = cluster_role.cluster
+    if cluster is None or cluster_role.horovod or is_private():
         return
     # All tasks write the same line, and a launcher shows it once.
     ports = sorted({split_host_port(task.host)[1] for task in cluster.tasks})
-    named, in_rule = ', '.join(map(str, ports)), ','.join(map(str, ports))
+    port_list, in_rule = ', '.join(map(str, ports)), ','.join(map(str, ports))
     if len(ports) > _MOST_PORTS:
-        named, in_rule = f'{ports[0]} to {ports[-1]}', f'{ports[0]}:{ports[-1]}'
+        port_list, in_rule = f'{ports[0]} to {ports[-1]}', f'{ports[0]}:{ports[-1]}'
     if cluster.is_on_one_host:
         advice = (
             f'`iptables -I INPUT ! -i lo -p tcp -m multiport --dports {in_rule} -j DROP` and the '
@@ -101,26 +103,28 @@ def warn_of_open_ports(processes: Processes, warnings: list[str]) -> None:
     warnings.append(
         f"{f'{public}: not in a private network; ' if public else ''}TensorFlow's servers "
         'listen on all addresses of their host without a password: whoever can connect to port '
-        f'{named} can read and write the files of this user and change the weights; close the '
+        f'{port_list} can read and write the files of this user and change the weights; close the '
         f'ports to others by {advice}'
     )
 
 
-def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluster | None]:
+def _find_cluster(params: Params, environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
     """Returns the module horovod.tensorflow if the mode needs it, and the cluster."""
     if MODES[params.variable_update].launcher is None:
         return None, find_cluster(params, environment.variables)
     from tf_cnn.cluster.horovod_worker import horovod_cluster, load_horovod
 
-    place = find_place_on_host(environment.variables)
+    place_on_host = find_local_rank_and_size(environment.variables)
     # An MPI that knows CUDA looks for GPUs when Horovod starts it.
-    environment.process.show(find_visible_gpus(params, environment, place) if place else None)
+    environment.process.show_gpus(
+        find_visible_gpus(params, environment, place_on_host) if place_on_host else None
+    )
     horovod = load_horovod()
     cluster = horovod_cluster(horovod)
     launch = find_launch(environment.variables)
     if len(cluster.tasks) == 1 and launch:
         raise UsageError(
-            f'{launch.own}: {launch.source} started {launch.started}, and Horovod did not connect '
+            f'{launch.rank_variable}: {launch.source} started {launch.process_count}, and Horovod did not connect '
             'them; start them with horovodrun, or install a Horovod that was built for this MPI'
         )
     return horovod, cluster

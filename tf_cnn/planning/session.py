@@ -9,15 +9,15 @@ from google.protobuf import text_format
 from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpu_memory import GpuMemory
 from tf_cnn.params import Params
-from tf_cnn.planning.environment import Environment
-from tf_cnn.planning.plan import Machine, Processes
+from tf_cnn.planning.environment import ProcessEnvironment
+from tf_cnn.planning.plan import ClusterRole, Machine
 from tf_cnn.planning.process_settings import (
     XLA_ON_CPU,
     Threads,
     choose_binding,
     choose_gpu_variables,
     choose_threads,
-    own_cores,
+    process_cores,
 )
 from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 from tf_cnn.system.errors import UsageError, format_flag
@@ -41,7 +41,7 @@ _USEFUL = ('remapping',)
 
 
 @dataclass(frozen=True)
-class SessionFacts:
+class SessionConfig:
     """How sessions compute, and what is set for their whole process."""
 
     config: tf.ConfigProto
@@ -52,42 +52,44 @@ class SessionFacts:
 
 def describe_session(
     params: Params,
-    environment: Environment,
-    processes: Processes,
+    environment: ProcessEnvironment,
+    cluster_role: ClusterRole,
     machine: Machine | None,
     start: ProcessSettings,
     warnings: list[str],
-) -> SessionFacts:
+) -> SessionConfig:
     """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps
     variables on the CPU.
     """
     onednn = uses_onednn()
     if params.onednn is not None and onednn is (not params.onednn):
-        written = params.written('onednn')
+        written = params.flag_text('onednn')
         warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
     if machine is None:
-        return SessionFacts(
+        return SessionConfig(
             tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn
         )
-    on_gpus = machine.kind == 'gpu' and machine.is_here
-    numa = choose_binding(params, environment, processes, machine, start.gpus, warnings)
-    threads = choose_threads(params, environment, machine, len(numa.cores or own_cores()), warnings)
+    on_gpus = machine.kind == 'gpu' and machine.is_local
+    numa = choose_binding(params, environment, cluster_role, machine, start.gpus, warnings)
+    threads = choose_threads(
+        params, environment, machine, len(numa.cores or process_cores()), warnings
+    )
     gpu_variables = choose_gpu_variables(params, environment, warnings) if on_gpus else {}
     # TensorFlow binds devices, not the process.
-    flags = {INTRA: threads.intra_op, NUMA: (not numa.by_tensorflow and numa.shown) or False}
+    flags = {INTRA: threads.intra_op, NUMA: (not numa.by_tensorflow and numa.banner_text) or False}
     process = replace(
         start,
         variables={**start.variables, **gpu_variables},
         flags={**start.flags, **flags, **({TF32: params.tf32} if on_gpus else {})},
-        numa=numa.shown,
+        numa=numa.banner_text,
         cores=numa.cores,
     )
-    config = session_config(params, machine, threads, in_cluster=processes.cluster is not None)
-    config.use_per_session_threads = not processes.serves
+    config = session_config(params, machine, threads, in_cluster=cluster_role.cluster is not None)
+    config.use_per_session_threads = not cluster_role.is_server
     config.experimental.use_numa_affinity = numa.by_tensorflow
-    if params.xla and machine.is_here and not processes.serves:
+    if params.xla and machine.is_local and not cluster_role.is_server:
         check_xla(config, machine.towers[0])
-    return SessionFacts(config, process, threads, onednn)
+    return SessionConfig(config, process, threads, onednn)
 
 
 def session_config(
@@ -97,8 +99,8 @@ def session_config(
     of others.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
-    if machine.kind == 'cpu' or not machine.is_here:
-        config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
+    if machine.kind == 'cpu' or not machine.is_local:
+        config.device_count['CPU'] = len(machine.towers) if machine.is_local else 1
         config.device_count['GPU'] = 0
     config.intra_op_parallelism_threads = threads.intra_op
     config.inter_op_parallelism_threads = threads.inter_op

@@ -4,21 +4,21 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from models.model_facts import ModelFacts, Network, RateSchedule
+from models.model_facts import ModelSpec, Network, RateSchedule
 from models.network_check import check_network
 from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
 from tf_cnn.managers.modes import MODES
 from tf_cnn.params import Params
-from tf_cnn.planning.plan import Counts, Data, Machine, Processes, Subject
+from tf_cnn.planning.plan import ClusterRole, Counts, Data, Machine, Workload
 from tf_cnn.training.precision import DEFAULT_FP16_SCALE, FP32, Precision
-from tf_cnn.training.schedules import LearningRate, parse_piecewise, whole_steps_of
+from tf_cnn.training.schedules import LearningRate, epochs_to_whole_steps, parse_piecewise
 
 # The factor of RateSchedule.decay_epochs.
 _DEFAULT_DECAY = 0.1
 
 
 @dataclass(frozen=True)
-class StepSettings:
+class StepConfig:
     """What a step computes; most names are those of flags."""
 
     network: Network
@@ -49,16 +49,16 @@ class StepSettings:
 
 def describe_step(
     params: Params,
-    processes: Processes,
-    subject: Subject,
+    cluster_role: ClusterRole,
+    workload: Workload,
     data: Data,
     machine: Machine,
     counts: Counts,
-) -> StepSettings:
-    model, precision = subject.model, _find_precision(params)
+) -> StepConfig:
+    model, precision = workload.model, _find_precision(params)
     if not model.network.is_builtin:
         _check_builds(params, model, data, machine, counts, precision)
-    return StepSettings(
+    return StepConfig(
         network=model.network,
         num_classes=data.data_set.num_classes,
         data_format=machine.data_format,
@@ -73,7 +73,7 @@ def describe_step(
         gradient_clip=params.gradient_clip,
         learning_rate=_make_learning_rate(params, model, data, counts),
         seed=params.tf_random_seed,
-        first_tower=processes.index * len(machine.towers),
+        first_tower=cluster_role.index * len(machine.towers),
         precision=precision,
         freezes=params.forward_only and params.freeze_when_forward_only,
         exchange_only=params.exchange_only,
@@ -83,7 +83,7 @@ def describe_step(
 
 def _check_builds(
     params: Params,
-    model: ModelFacts,
+    model: ModelSpec,
     data: Data,
     machine: Machine,
     counts: Counts,
@@ -98,15 +98,15 @@ def _check_builds(
     if not params.eval:
         check(
             machine.data_format,
-            precision.compute,
+            precision.compute_dtype,
             batch_size=counts.batch_size,
             trains=params.trains,
         )
     if params.evaluates:
         batch_size = params.eval_batch_size or counts.batch_size
-        check(machine.data_format, precision.compute, batch_size=batch_size, trains=False)
+        check(machine.data_format, precision.compute_dtype, batch_size=batch_size, trains=False)
     if params.export_saved_model:
-        check('NHWC', FP32.compute, batch_size=None, trains=False)
+        check('NHWC', FP32.compute_dtype, batch_size=None, trains=False)
 
 
 def _find_precision(params: Params) -> Precision:
@@ -121,27 +121,29 @@ def _find_precision(params: Params) -> Precision:
 
 
 def _make_learning_rate(
-    params: Params, model: ModelFacts, data: Data, counts: Counts
+    params: Params, model: ModelSpec, data: Data, counts: Counts
 ) -> LearningRate:
     """Returns the schedule of the flags, or without any of them the model's own."""
     num_examples = data.data_set.num_train_examples
     steps = functools.partial(
-        whole_steps_of, num_examples=num_examples, images_per_step=counts.images_of_step
+        epochs_to_whole_steps,
+        num_examples=num_examples,
+        images_per_step=counts.images_per_global_step,
     )
     warmup_epochs = params.num_learning_rate_warmup_epochs
     if params.piecewise_learning_rate_schedule is not None:
         rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
         return LearningRate(rates, tuple(map(steps, epochs)), warmup_steps=steps(warmup_epochs))
     schedule, first = model.schedule, model.learning_rate
-    if model.residual and params.resnet_base_lr is not None:
+    if model.is_residual and params.resnet_base_lr is not None:
         schedule, first = _resnet_schedule(model, data.data_set.name), params.resnet_base_lr
-    if schedule.per_images:
+    if schedule.reference_batch_size:
         images = (
-            counts.images_of_step
+            counts.images_per_global_step
             if MODES[params.variable_update].shares_model
             else counts.batch_size
         )
-        first *= images / schedule.per_images
+        first *= images / schedule.reference_batch_size
     if params.init_learning_rate is not None or params.num_epochs_per_decay:
         return LearningRate(
             (first if params.init_learning_rate is None else params.init_learning_rate,),
@@ -152,7 +154,7 @@ def _make_learning_rate(
             minimum=params.minimum_learning_rate,
             warmup_steps=steps(warmup_epochs),
         )
-    if schedule.whole_steps:
+    if schedule.rounds_epochs_down:
         boundaries = [math.floor(epochs * steps(1)) for epochs, _ in schedule.factors]
     else:
         boundaries = [steps(epochs) for epochs, _ in schedule.factors]
@@ -165,7 +167,7 @@ def _make_learning_rate(
     )
 
 
-def _resnet_schedule(model: ModelFacts, data_set: str) -> RateSchedule:
+def _resnet_schedule(model: ModelSpec, data_set: str) -> RateSchedule:
     """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a
     warm-up.
     """
@@ -174,5 +176,7 @@ def _resnet_schedule(model: ModelFacts, data_set: str) -> RateSchedule:
         # A user's model has the epochs of its data set.
         schedule = RESNET_CIFAR_SCHEDULE if data_set == 'cifar10' else RESNET_SCHEDULE
     return replace(
-        schedule, per_images=RESNET_SCHEDULE.per_images, warmup_epochs=RESNET_SCHEDULE.warmup_epochs
+        schedule,
+        reference_batch_size=RESNET_SCHEDULE.reference_batch_size,
+        warmup_epochs=RESNET_SCHEDULE.warmup_epochs,
     )

@@ -5,62 +5,67 @@ TensorFlow.
 from dataclasses import replace
 
 from models.registry import MODELS, load_model_file
-from tf_cnn.inputs.data_folder import open_folder, recognise
+from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params import Params, RunFacts, check
-from tf_cnn.planning.plan import Role, Subject
+from tf_cnn.params import Params, RunContext, check
+from tf_cnn.planning.plan import Role, Workload
 
 
-def find_subject(params: Params, *, reads: bool) -> Subject:
+def find_workload(params: Params, *, reads: bool) -> Workload:
     """Finds the model for the data set, and the data folder; reads: whether this process reads
     data.
     """
     if params.model_file:
         load_model_file(params.model_file)
-    subject = _find_subject(params, reads=reads)
-    return replace(subject, file_hashes=_hash_files(params, subject))
+    workload = _find_model_and_folder(params, reads=reads)
+    return replace(workload, file_hashes=_hash_files(params, workload))
 
 
-def _find_subject(params: Params, *, reads: bool) -> Subject:
+def _find_model_and_folder(params: Params, *, reads: bool) -> Workload:
     role, model = _role_of(params), MODELS.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
-        return Subject(role, model, None, params.exchange_bytes if params.exchange_only else None)
-    known = params.data_name or recognise(params.data_dir)
-    folder = open_folder(params.data_dir, known or model.data_set)
+        return Workload(role, model, None, params.exchange_bytes if params.exchange_only else None)
+    data_name = params.data_name or recognise_data_set(params.data_dir)
+    folder = open_folder(params.data_dir, data_name or model.data_set)
     name = folder.data_set.name
     source = (
         None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
     )
-    return Subject(role, MODELS.find_model(params.model, name, source), folder)
+    return Workload(role, MODELS.find_model(params.model, name, source), folder)
 
 
-def check_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> RunFacts:
+def check_rules(
+    params: Params, workload: Workload, *, is_alone: bool, num_ps: int = 0
+) -> RunContext:
     """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because
     of num_ps.
     """
-    has_records = subject.folder is None or subject.folder.data_set.has_records
-    facts = RunFacts(
-        alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps
+    has_records = workload.folder is None or workload.folder.data_set.has_records
+    facts = RunContext(
+        is_single_process=is_alone,
+        is_residual=workload.model.is_residual,
+        has_records=has_records,
+        num_ps=num_ps,
     )
     check(params, facts)
     return facts
 
 
-def check_folder(params: Params, subject: Subject) -> None:
+def check_folder(params: Params, workload: Workload) -> None:
     """Raises UsageError if the data folder lacks a subset that the run reads; opens none."""
-    folder = subject.folder
+    folder = workload.folder
     if folder and not params.eval:
-        folder.check(folder.subset_of_steps(forward_only=params.forward_only))
+        folder.check(folder.subset_for_steps(forward_only=params.forward_only))
     if folder and params.evaluates:
         folder.check('validation')
 
 
-def _hash_files(params: Params, subject: Subject) -> dict[str, str]:
+def _hash_files(params: Params, workload: Workload) -> dict[str, str]:
     """Returns Subject.file_hashes."""
     hashes, mode = {}, MODES[params.variable_update]
-    if subject.model.network.file and subject.exchange_bytes is None:
-        hashes['model_file'] = subject.model.network.file.sha256
-    if mode.file and subject.role.has_manager:
+    if workload.model.network.file and workload.exchange_bytes is None:
+        hashes['model_file'] = workload.model.network.file.sha256
+    if mode.file and workload.role.has_manager:
         hashes['variable_mgr_file'] = mode.file.sha256
     return hashes
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.gpu_memory import GpuMemory, share_memory_options
-from tf_cnn.machine.gpus import VISIBLE
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.numa import bind
 from tf_cnn.system.errors import UsageError
 from tf_cnn.system.signals import SIGNALS
@@ -68,18 +68,18 @@ class ThisProcess:
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment as the user set it, without what runs of this process have set."""
-        found = {**self._environ, **self._of_user}
-        return {name: value for name, value in found.items() if value is not None}
+        variables = {**self._environ, **self._of_user}
+        return {name: value for name, value in variables.items() if value is not None}
 
     def start_tensorflow(self, settings: ProcessSettings) -> 'list[tf.config.PhysicalDevice]':
         """Sets what TensorFlow reads when it starts, imports it, and returns the GPUs that it
         sees.
         """
-        self.show(settings.gpus)
+        self.show_gpus(settings.gpus)
         self._keep_variables(settings.variables)
         if settings.keeps_memory:
             keep_memory()
-        SIGNALS.held(import_tensorflow)
+        SIGNALS.call_uninterrupted(import_tensorflow)
         import tensorflow.compat.v1 as tf
 
         if settings.memory:
@@ -93,7 +93,7 @@ class ThisProcess:
         """
         import tensorflow.compat.v1 as tf
 
-        self.keep(settings.flags)
+        self.record(settings.flags)
         self._keep_variables(settings.variables)
         if settings.flags.get(DETERMINISTIC):
             tf.compat.v2.config.experimental.enable_op_determinism()
@@ -102,19 +102,23 @@ class ThisProcess:
         if settings.cores:
             bind(settings.cores)
 
-    def show(self, gpus: str | None) -> None:
+    def show_gpus(self, gpus: str | None) -> None:
         """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for
         them.
         """
         if gpus is None:
             return
         # An earlier run in this process may have been shown more, but no others.
-        shown = self._settings.get(VISIBLE, gpus)
+        visible_gpus = self._settings.get(VISIBLE_VARIABLE, gpus)
         self._keep_variables(
-            {VISIBLE: shown if not gpus or f'{shown},'.startswith(f'{gpus},') else gpus}
+            {
+                VISIBLE_VARIABLE: visible_gpus
+                if not gpus or f'{visible_gpus},'.startswith(f'{gpus},')
+                else gpus
+            }
         )
 
-    def keep(self, settings: Mapping[str, Any]) -> None:
+    def record(self, settings: Mapping[str, Any]) -> None:
         """Notes settings of the whole process, by the flag or variable."""
         for name, value in settings.items():
             first = self._settings.get(name, value)
@@ -126,7 +130,7 @@ class ThisProcess:
         self._settings.update(settings)
 
     def _keep_variables(self, variables: Mapping[str, str | None]) -> None:
-        self.keep(variables)
+        self.record(variables)
         for name, value in variables.items():
             if value is not None:
                 self._of_user.setdefault(name, self._environ.get(name))
@@ -141,7 +145,7 @@ class ThisProcess:
                 'TensorFlow was used in this process before, and keeps how it takes the memory of '
                 'GPUs; start a new process'
             )
-        self.keep(options)
+        self.record(options)
 
 
 def keep_memory() -> None:

@@ -61,8 +61,8 @@ STEAL_SHARE = 0.02
 THROTTLED_SHARE = 0.01
 DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
-_DOUBTFUL = '!'
-LONGER = '--target_seconds=10'
+_DOUBT_MARK = '!'
+LONGER_RUN_FLAG = '--target_seconds=10'
 # The codes of warnings that name what disturbed a run, and of those that show that something did,
 # with what tables call them.
 _CAUSES = {
@@ -72,35 +72,35 @@ _CAUSES = {
     'thermal_throttling': 'heat',
 }
 _SYMPTOMS = {'outliers': 'outliers', 'spread': 'spread', 'drift': 'drift'}
-_DISTURBED = _CAUSES | _SYMPTOMS
+_NOISE = _CAUSES | _SYMPTOMS
 _SHORT = {'too_short': 'too short'}
 # The warnings that doubts() sums up.
-SUMMED_UP = frozenset(_DISTURBED | _SHORT)
+SUMMARIZED_CODES = frozenset(_NOISE | _SHORT)
 # The share of the cores that a cause took.
-_SHARES = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
+_SHARE_FIELDS = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
 # The flags that make a cause of time between steps rarer.
-_BETWEEN = {
+_PAUSE_FLAGS = {
     'printing': '--display_every',
     'summary': '--save_summaries_steps',
     'checkpoint': '--save_model_secs or --save_model_steps',
 }
 
 
-def advise(result: Result) -> list[WarningRow]:
+def find_warnings(result: Result) -> list[WarningRow]:
     """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with
     figures and advice.
 
     Args:
       result: a result; its own warnings are not read. Unknown values lead to no warning.
     """
-    facts = _Facts(result)
-    found = {code: text for code, find in ADVICE.items() if (text := find(facts))}
+    analysis = _Analysis(result)
+    texts = {code: text for code, advice in ADVICE.items() if (text := advice(analysis))}
     # One line for one disturbance: its cause, or else the first symptom. A run that is too short
     # shows none.
-    symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in found]
-    for code in symptoms[0 if found.keys() & {'too_short', *_CAUSES} else 1 :]:
-        del found[code]
-    return [WarningRow(code, text) for code, text in found.items()]
+    symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in texts]
+    for code in symptoms[0 if texts.keys() & {'too_short', *_CAUSES} else 1 :]:
+        del texts[code]
+    return [WarningRow(code, text) for code, text in texts.items()]
 
 
 def is_short(result: Result) -> bool:
@@ -113,17 +113,17 @@ def doubtful_codes(result: Result) -> list[str]:
     is too short.
     """
     codes = {warning.code for warning in result.warnings}
-    return [*(code for code in _DISTURBED if code in codes), *(_SHORT if is_short(result) else ())]
+    return [*(code for code in _NOISE if code in codes), *(_SHORT if is_short(result) else ())]
 
 
-def mark(results: Iterable[Result]) -> str:
+def doubt_mark(results: Iterable[Result]) -> str:
     """Returns the mark that tables put before the rate of these runs if one of them is doubtful,
     else ''.
     """
-    return f'{_DOUBTFUL} ' if any(map(doubtful_codes, results)) else ''
+    return f'{_DOUBT_MARK} ' if any(map(doubtful_codes, results)) else ''
 
 
-def count_doubtful(results: Sequence[Result]) -> str:
+def format_doubtful(results: Sequence[Result]) -> str:
     """Formats how many of these runs are doubtful, and why: '1 of 3: drift', or 'drift' for a
     single run.
 
@@ -131,7 +131,7 @@ def count_doubtful(results: Sequence[Result]) -> str:
     """
     doubtful = [codes for codes in map(doubtful_codes, results) if codes]
     counts = Counter(code for codes in doubtful for code in codes)
-    names = _DISTURBED | _SHORT
+    names = _NOISE | _SHORT
     is_plain = all(count == len(doubtful) for count in counts.values())
     reasons = [
         names[code] if is_plain else f'{names[code]} ({counts[code]})'
@@ -142,54 +142,58 @@ def count_doubtful(results: Sequence[Result]) -> str:
     return how_many + ', '.join(reasons)
 
 
-def doubts(results: Sequence[Result]) -> list[str]:
+def noise_warnings(results: Sequence[Result]) -> list[str]:
     """Returns the lines below a table of these runs: how many of them are doubtful, and by what."""
     lines = []
-    if disturbed := [result for result in results if {*doubtful_codes(result)} & {*_DISTURBED}]:
+    if disturbed := [result for result in results if {*doubtful_codes(result)} & {*_NOISE}]:
         reasons = []
-        for code, name in _DISTURBED.items():
-            if found := [result for result in disturbed if code in doubtful_codes(result)]:
+        for code, name in _NOISE.items():
+            if affected := [result for result in disturbed if code in doubtful_codes(result)]:
                 shares = [
-                    dict[str, Any](result.disturbance).get(_SHARES.get(code, '')) or 0.0
-                    for result in found
+                    dict[str, Any](result.noise).get(_SHARE_FIELDS.get(code, '')) or 0.0
+                    for result in affected
                 ]
-                most = f', up to {_percent(max(shares))} of the cores' if max(shares) else ''
-                reasons.append(f'{name} ({plural(len(found), "run")}{most})')
+                largest_share = (
+                    f', up to {_format_percent(max(shares))} of the cores' if max(shares) else ''
+                )
+                reasons.append(f'{name} ({plural(len(affected), "run")}{largest_share})')
         lines.append(
-            f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {", ".join(reasons)}; measure '
+            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: {", ".join(reasons)}; measure '
             'on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
         # What helps all of them.
-        remedy = _to_measure_longer(min(short, key=lambda result: not result.is_complete))
+        remedy = _how_to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
-            f'{_DOUBTFUL} {_of_runs(short, results)} too short, with less than '
+            f'{_DOUBT_MARK} {_format_count(short, results)} too short, with less than '
             f'{SHORT_SECONDS:.0f} s of timed steps: {remedy}'
         )
     return lines
 
 
-def _of_runs(found: Sequence[Result], results: Sequence[Result]) -> str:
-    return f'{len(found)} of {plural(len(results), "run")} {"was" if len(found) == 1 else "were"}'
+def _format_count(selected: Sequence[Result], results: Sequence[Result]) -> str:
+    return f'{len(selected)} of {plural(len(results), "run")} {"was" if len(selected) == 1 else "were"}'
 
 
-class _Facts:
+class _Analysis:
     """A result, and values derived from it that several warnings need."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
         # Of the timed steps of the chief, [num_steps] float64.
-        self.seconds = result.step_seconds()
-        self.num_slow = _slow_start(self.seconds)
+        self.step_seconds = result.step_seconds()
+        self.num_slow_first_steps = _count_slow_first_steps(self.step_seconds)
         # The steps after the slow ones; empty if they are too few to estimate their noise.
-        later = self.seconds[self.num_slow :]
-        self.later = later if later.size >= MIN_STEPS else later[:0]
+        later = self.step_seconds[self.num_slow_first_steps :]
+        self.steady_seconds = later if later.size >= MIN_STEPS else later[:0]
         # Which of the latter may be slow because of this program, which wrote a checkpoint or the
         # like.
-        self.beside_own_work = result.beside_own_work()[self.num_slow :][: self.later.size]
+        self.is_next_to_pause = result.is_next_to_pause()[self.num_slow_first_steps :][
+            : self.steady_seconds.size
+        ]
 
 
-def _slow_start(seconds: NDArray[np.float64]) -> int:
+def _count_slow_first_steps(seconds: NDArray[np.float64]) -> int:
     """How many of the first steps are slow beyond noise."""
     if seconds.size < 4:
         return 0
@@ -201,12 +205,12 @@ def _slow_start(seconds: NDArray[np.float64]) -> int:
     return int(np.argmin(seconds > limit))
 
 
-def _first_step(facts: _Facts) -> str | None:
-    if not (num_slow := facts.num_slow):
+def _first_step(analysis: _Analysis) -> str | None:
+    if not (num_slow := analysis.num_slow_first_steps):
         return None
     ratio, warmup = (
-        facts.seconds[:num_slow].max() / np.median(facts.seconds),
-        facts.result.run.num_warmup,
+        analysis.step_seconds[:num_slow].max() / np.median(analysis.step_seconds),
+        analysis.result.run.num_warmup,
     )
     return (
         f'the first timed steps took up to {ratio:.1f} times the median: the warm-up of '
@@ -215,40 +219,40 @@ def _first_step(facts: _Facts) -> str | None:
     )
 
 
-def _outliers(facts: _Facts) -> str | None:
-    seconds = facts.later
-    found = seconds[outliers(seconds) & ~facts.beside_own_work]
+def _outliers(analysis: _Analysis) -> str | None:
+    seconds = analysis.steady_seconds
+    outlier_seconds = seconds[outliers(seconds) & ~analysis.is_next_to_pause]
     middle = float(np.median(seconds)) if seconds.size else 0.0
-    lost = float((found - middle).sum())
+    lost = float((outlier_seconds - middle).sum())
     if lost <= OUTLIER_SHARE * seconds.sum():
         return None
-    (usual, slowest), unit = times(middle, float(found.max()))
+    (usual, slowest), unit = format_times(middle, float(outlier_seconds.max()))
     return (
-        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} took up to '
+        f'{plural(outlier_seconds.size, "outlier")} among {plural(seconds.size, "timed step")} took up to '
         f'{slowest} {unit}, where the median is {usual}, and lost '
-        f'{_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) before you '
+        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) before you '
         'compare it'
     )
 
 
-def _spread(facts: _Facts) -> str | None:
-    seconds = facts.later
-    if not seconds.size or not (found := spread(seconds)) > SPREAD_SHARE:
+def _spread(analysis: _Analysis) -> str | None:
+    seconds = analysis.steady_seconds
+    if not seconds.size or not (share := spread(seconds)) > SPREAD_SHARE:
         return None
-    (low, high), unit = times(*np.percentile(seconds, (5, 95)).tolist())
+    (low, high), unit = format_times(*np.percentile(seconds, (5, 95)).tolist())
     return (
-        f'the steps spread by {_percent(found)} of their median (nine in ten took {low} to {high} '
+        f'the steps spread by {_format_percent(share)} of their median (nine in ten took {low} to {high} '
         f'{unit}): repeat the run (--repeat=5) before you compare it'
     )
 
 
-def _drift(facts: _Facts) -> str | None:
-    seconds = facts.later
+def _drift(analysis: _Analysis) -> str | None:
+    seconds = analysis.steady_seconds
     if not seconds.size:
         return None
     half = seconds.size // 2
     change = float(seconds[:half].mean() / seconds[half:].mean() - 1)
-    deviations = abs(drift_deviations(facts.result.means_of_runs(seconds)))
+    deviations = abs(drift_deviations(analysis.result.mean_seconds_per_call(seconds)))
     if math.isnan(deviations) or deviations <= DRIFT_DEVIATIONS or abs(change) <= DRIFT_SHARE:
         return None
     word, cause = (
@@ -257,20 +261,20 @@ def _drift(facts: _Facts) -> str | None:
         else ('slower', 'heats up or fills its memory')
     )
     return (
-        f'the second half of the timed steps was {_percent(abs(change))} {word} than the first, '
+        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than the first, '
         f'beyond noise: the machine {cause}; write a larger --num_warmup_batches and --num_batches'
     )
 
 
-def _too_short(facts: _Facts) -> str | None:
-    if not is_short(facts.result):
+def _too_short(analysis: _Analysis) -> str | None:
+    if not is_short(analysis.result):
         return None
-    seconds = _seconds(float(facts.seconds.sum()))
-    remedy = _to_measure_longer(facts.result)
+    seconds = _format_seconds(float(analysis.step_seconds.sum()))
+    remedy = _how_to_measure_longer(analysis.result)
     return f'the timed steps took {seconds}, too short a time to compare their rate; {remedy}'
 
 
-def _to_measure_longer(result: Result, flags: str = LONGER) -> str:
+def _how_to_measure_longer(result: Result, flags: str = LONGER_RUN_FLAG) -> str:
     # The flags of a run that was stopped may be long enough.
     return (
         f'write {flags}'
@@ -279,23 +283,23 @@ def _to_measure_longer(result: Result, flags: str = LONGER) -> str:
     )
 
 
-def _few_steps(facts: _Facts) -> str | None:
-    if not 0 < facts.seconds.size < MIN_STEPS or is_short(facts.result):
+def _few_steps(analysis: _Analysis) -> str | None:
+    if not 0 < analysis.step_seconds.size < MIN_STEPS or is_short(analysis.result):
         return None
     return (
-        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to '
+        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of the rate to '
         'be known; '
-        + _to_measure_longer(
-            facts.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
+        + _how_to_measure_longer(
+            analysis.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
         )
     )
 
 
-def _loss(facts: _Facts) -> str | None:
-    if facts.result.run.role in ('input-only', 'exchange-only'):
+def _loss(analysis: _Analysis) -> str | None:
+    if analysis.result.run.role in ('input-only', 'exchange-only'):
         # The run computes no loss.
         return None
-    for worker in facts.result.workers:
+    for worker in analysis.result.workers:
         losses = worker.steps.loss
         bad = [
             index for index, loss in enumerate(losses) if loss is None or not math.isfinite(loss)
@@ -310,31 +314,31 @@ def _loss(facts: _Facts) -> str | None:
     return None
 
 
-def _input(facts: _Facts) -> str | None:
-    share, waited = facts.result.input.wait_share, facts.result.input.wait_seconds
+def _input(analysis: _Analysis) -> str | None:
+    share, waited = analysis.result.input.wait_share, analysis.result.input.wait_seconds
     if share is None or waited is None or share <= INPUT_SHARE:
         return None
     return (
-        f'the steps waited {_percent(share)} of their time ({_seconds(waited)}) for images: the '
+        f'the steps waited {_format_percent(share)} of their time ({_format_seconds(waited)}) for images: the '
         'input is the bottleneck, not the model; use faster storage, more cores or smaller '
         'images, or --data_dir left out to measure the model alone'
     )
 
 
-def _between(facts: _Facts) -> str | None:
-    wall, by_cause = facts.result.throughput.wall_seconds, spent_between(facts.result)
+def _pauses(analysis: _Analysis) -> str | None:
+    wall, by_cause = analysis.result.throughput.wall_seconds, pause_seconds(analysis.result)
     total = math.fsum(by_cause.values())
     if not wall or total <= BETWEEN_SHARE * wall:
         return None
     cause, most = next(iter(by_cause.items()))
-    remedy = f'; write a larger {_BETWEEN[cause]}' if cause in _BETWEEN else ''
+    remedy = f'; write a larger {_PAUSE_FLAGS[cause]}' if cause in _PAUSE_FLAGS else ''
     return (
-        f'{_percent(total / wall)} of the time ({_seconds(total)}) passed between the steps, '
-        f'{_seconds(most)} of it with {cause} work{remedy}'
+        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed between the steps, '
+        f'{_format_seconds(most)} of it with {cause} work{remedy}'
     )
 
 
-def spent_between(result: Result) -> dict[str, float]:
+def pause_seconds(result: Result) -> dict[str, float]:
     """Returns the seconds between timed steps by cause, the largest first, without evaluations (not
     in the total).
     """
@@ -343,65 +347,65 @@ def spent_between(result: Result) -> dict[str, float]:
     return dict(sorted(in_total, key=lambda entry: -entry[1]))
 
 
-def _loaded(facts: _Facts) -> str | None:
-    share = facts.result.disturbance.get('other_cpu_share')
+def _other_processes(analysis: _Analysis) -> str | None:
+    share = analysis.result.noise.get('other_cpu_share')
     if share is None or share <= LOADED_SHARE:
         return None
     return (
-        f'other processes used {_percent(share)} of the cores that this one may use; close them, '
+        f'other processes used {_format_percent(share)} of the cores that this one may use; close them, '
         'or give the run cores of its own (taskset), and measure again'
     )
 
 
-def _steal(facts: _Facts) -> str | None:
-    share = facts.result.disturbance.get('steal_share')
+def _steal(analysis: _Analysis) -> str | None:
+    share = analysis.result.noise.get('steal_share')
     if share is None or share <= STEAL_SHARE:
         return None
     return (
-        f'the host took {_percent(share)} of the time of the cores of this virtual machine for '
+        f'the host took {_format_percent(share)} of the time of the cores of this virtual machine for '
         'others (steal); measure on a machine with dedicated cores, or repeat the run at several '
         'times of the day'
     )
 
 
-def _throttled(facts: _Facts) -> str | None:
-    found = facts.result.disturbance
-    stopped, seconds = found.get('cgroup_throttled_seconds'), found.get('seconds')
+def _cpu_quota(analysis: _Analysis) -> str | None:
+    noise = analysis.result.noise
+    stopped, seconds = noise.get('cgroup_throttled_seconds'), noise.get('seconds')
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
     return (
-        f'the CPU quota of the container (cgroup) stopped threads for {_seconds(stopped)} in '
-        f'{_seconds(seconds)}; raise the quota, or write a smaller --num_intra_threads'
+        f'the CPU quota of the container (cgroup) stopped threads for {_format_seconds(stopped)} in '
+        f'{_format_seconds(seconds)}; raise the quota, or write a smaller --num_intra_threads'
     )
 
 
-def _thermal(facts: _Facts) -> str | None:
-    times = facts.result.disturbance.get('thermal_throttles')
-    if not times:
+def _thermal(analysis: _Analysis) -> str | None:
+    num_throttles = analysis.result.noise.get('thermal_throttles')
+    if not num_throttles:
         return None
     return (
-        f'the CPU slowed down {plural(times, "time")} because it was too hot; improve the '
+        f'the CPU slowed down {plural(num_throttles, "time")} because it was too hot; improve the '
         'cooling, and measure again'
     )
 
 
-def _cores(facts: _Facts) -> str | None:
-    machine = facts.result.machine
+def _cores(analysis: _Analysis) -> str | None:
+    machine = analysis.result.machine
     num_cores, affinity, quota = machine['num_cores'], machine['affinity'], machine['cgroup_cpus']
-    usable = known_cores(machine)
+    usable = num_usable_cores(machine)
     if usable is None:
         return None
-    asked = machine['threads']['intra_op'] or 0
+    num_threads = machine['threads']['intra_op'] or 0
     is_by_affinity = quota is None or (affinity and len(affinity) <= quota)
     reason = 'its affinity' if is_by_affinity else 'the CPU quota of its cgroup'
-    if asked > usable:
+    if num_threads > usable:
         return (
-            f'{plural(asked, "thread")} of an operation share {usable:.3g} of '
-            f'{plural(num_cores or asked, "core")}: {reason} allows this process no more; write '
+            f'{plural(num_threads, "thread")} of an operation share {usable:.3g} of '
+            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no more; write '
             f'--num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
-    if num_cores and usable < num_cores and not (is_by_affinity and facts.result.cluster.tasks):
+    if num_cores and usable < num_cores and not (is_by_affinity and analysis.result.cluster.tasks):
         return (
             f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of this '
             f'machine, because of {reason}; compare it only with runs of as many'
@@ -409,7 +413,7 @@ def _cores(facts: _Facts) -> str | None:
     return None
 
 
-def known_cores(machine: Mapping[str, Any]) -> float | None:
+def num_usable_cores(machine: Mapping[str, Any]) -> float | None:
     """Returns the cores that the process may use, by its affinity or its cgroup's quota; None if
     neither is known.
     """
@@ -418,8 +422,8 @@ def known_cores(machine: Mapping[str, Any]) -> float | None:
     return min(limits, default=None)
 
 
-def _governor(facts: _Facts) -> str | None:
-    governor = facts.result.machine['governor']
+def _governor(analysis: _Analysis) -> str | None:
+    governor = analysis.result.machine['governor']
     if not governor or 'powersave' not in governor:
         return None
     return (
@@ -428,8 +432,8 @@ def _governor(facts: _Facts) -> str | None:
     )
 
 
-def _onednn(facts: _Facts) -> str | None:
-    result = facts.result
+def _onednn(analysis: _Analysis) -> str | None:
+    result = analysis.result
     run = result.run
     is_chosen = result.command.flags.get('onednn') is not None or ONEDNN_VARIABLE in (
         result.environment or {}
@@ -450,40 +454,40 @@ def _onednn(facts: _Facts) -> str | None:
     else:
         words = [
             text
-            for name, text in result.given.items()
+            for name, text in result.given_flags.items()
             if name in SPECS
             and name != 'repeat'
             and not SPECS[name].output
             and not SPECS[name].names_process
         ]
-    both = ' '.join(
+    run_flags = ' '.join(
         f'--run={shlex.quote(shlex.join([*words, format_flag("onednn", value)]))}'
         for value in ('false', 'true')
     )
     return (
         'TensorFlow leaves oneDNN off on this processor, and steps may be much faster with it; '
-        f'measure both: tf_cnn_benchmarks.py compare {both}'
+        f'measure both: tf_cnn_benchmarks.py compare {run_flags}'
     )
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f'{100 * share:.2g} %' if share < 0.995 else f'{100 * share:.0f} %'
 
 
-def times(*seconds: float) -> tuple[list[str], str]:
+def format_times(*seconds: float) -> tuple[list[str], str]:
     """Formats times with four digits in one unit, which the first one decides: ms below 10 s, else
     s.
     """
     factor, unit = (1e3, 'ms') if seconds[0] < 10 else (1.0, 's')
-    return [f'{float(f"{factor * one:.4g}"):g}' for one in seconds], unit
+    return [f'{float(f"{factor * value:.4g}"):g}' for value in seconds], unit
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f'{seconds:.3g} s' if seconds < 100 else f'{seconds:.0f} s'
 
 
 # By code: the function that returns the warning's text, or None.
-ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
+ADVICE: Mapping[str, Callable[[_Analysis], str | None]] = {
     'loss_not_finite': _loss,
     'slow_first_step': _first_step,
     'too_short': _too_short,
@@ -492,10 +496,10 @@ ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
     'spread': _spread,
     'drift': _drift,
     'input_bound': _input,
-    'between_steps': _between,
-    'machine_loaded': _loaded,
+    'between_steps': _pauses,
+    'machine_loaded': _other_processes,
     'steal': _steal,
-    'cpu_quota': _throttled,
+    'cpu_quota': _cpu_quota,
     'thermal_throttling': _thermal,
     'fewer_cores': _cores,
     'powersave': _governor,

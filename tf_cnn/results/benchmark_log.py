@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.system.atomic import write_whole
+from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import RunError, format_flag
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
@@ -31,14 +31,14 @@ class BenchmarkLog:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
-    def begin(self, run: Mapping[str, Any]) -> None:
+    def write_run(self, run: Mapping[str, Any]) -> None:
         """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be
         written.
         """
-        with self._failing(RUN_LOG):
-            write_whole(_line(run), self._folder / RUN_LOG)
+        with self._explaining_errors(RUN_LOG):
+            write_atomically(_json_line(run), self._folder / RUN_LOG)
 
-    def add(self, name: str, value: float, global_step: int) -> None:
+    def append_metric(self, name: str, value: float, global_step: int) -> None:
         """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot
         be written.
         """
@@ -50,11 +50,11 @@ class BenchmarkLog:
             'timestamp': _now(),
             'extras': [],
         }
-        with self._failing(METRIC_LOG):
-            _append(self._folder / METRIC_LOG, _line(metric))
+        with self._explaining_errors(METRIC_LOG):
+            _append(self._folder / METRIC_LOG, _json_line(metric))
 
     @contextlib.contextmanager
-    def _failing(self, name: str) -> Iterator[None]:
+    def _explaining_errors(self, name: str) -> Iterator[None]:
         """Raises RunError, with the flag and the file, if the block cannot write."""
         try:
             yield
@@ -68,7 +68,7 @@ class BenchmarkLog:
             ) from None
 
 
-def _line(document: Mapping[str, Any]) -> bytes:
+def _json_line(document: Mapping[str, Any]) -> bytes:
     return f'{json.dumps(document, allow_nan=False)}\n'.encode()
 
 
@@ -124,14 +124,14 @@ def run_info(
             if name.startswith('TF_')
         ],
         'run_parameters': [
-            {'name': name, **_typed(value)}
+            {'name': name, **_typed_value(value)}
             for name, value in sorted(flags.items())
             if value is not None
         ],
     }
 
 
-def _typed(value: Any) -> dict[str, Any]:
+def _typed_value(value: Any) -> dict[str, Any]:
     """Returns a value under a key that names its type. Booleans are written as text, as
     TensorFlow's logger does.
     """

@@ -21,7 +21,7 @@ TRIES = 'tries'
 
 
 @dataclass(frozen=True)
-class SourceFile:
+class ResultSource:
     """Where a result was found.
 
     Attributes:
@@ -41,14 +41,14 @@ class SourceFile:
     published_in: str = ''
 
 
-class _Quotation(Struct):
+class _PlannedConfiguration(Struct):
     id: str
     published: Number | None = None
     published_speed_up: Number | None = None
 
 
 class _SweepFile(Struct):
-    configurations: Sequence[_Quotation]
+    configurations: Sequence[_PlannedConfiguration]
     published_in: str = ''
 
 
@@ -66,11 +66,11 @@ class Collection:
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     problems: tuple[str, ...]
-    places: Mapping[str, SourceFile] = field(default_factory=dict)
+    sources: Mapping[str, ResultSource] = field(default_factory=dict)
 
-    def place_of(self, found: Result | Failure) -> SourceFile:
+    def source_of(self, document: Result | Failure) -> ResultSource:
         """Returns where a result or a failure was found."""
-        return self.places.get(found.source, SourceFile())
+        return self.sources.get(document.source, ResultSource())
 
 
 def collect(paths: Sequence[str]) -> Collection:
@@ -87,16 +87,16 @@ def collect(paths: Sequence[str]) -> Collection:
     documents: dict[str, Result | Failure] = {}
     problems: list[str] = []
     # Sweep folder -> id of a configuration -> its place.
-    sweeps: dict[Path, Mapping[str, SourceFile]] = {}
-    places: dict[str, SourceFile] = {}
+    sweeps: dict[Path, Mapping[str, ResultSource]] = {}
+    sources: dict[str, ResultSource] = {}
 
-    def keep(found: Result | Failure, file: Path, folder: Path) -> None:
-        if documents.setdefault(found.id or found.source, found) is not found:
+    def add(document: Result | Failure, file: Path, folder: Path) -> None:
+        if documents.setdefault(document.id or document.source, document) is not document:
             return
         sweep = file.parent.parent
         if sweep not in sweeps:
-            sweeps[sweep] = _read_sweep(sweep, problems)
-        places[found.source] = sweeps[sweep].get(file.stem.rpartition('.')[0]) or SourceFile(
+            sweeps[sweep] = _read_sweep_sources(sweep, problems)
+        sources[document.source] = sweeps[sweep].get(file.stem.rpartition('.')[0]) or ResultSource(
             str(folder)
         )
 
@@ -104,7 +104,7 @@ def collect(paths: Sequence[str]) -> Collection:
         path = Path(name)
         if not is_folder(path):
             found = read_result(path)
-            keep(found, path, path.parent)
+            add(found, path, path.parent)
             continue
         num_found = 0
         for file in _json_files(path, problems):
@@ -120,7 +120,7 @@ def collect(paths: Sequence[str]) -> Collection:
             except UsageError as error:
                 problems.append(str(error))
                 continue
-            keep(found, file, path)
+            add(found, file, path)
             num_found += 1
         if not num_found:
             hint = f' ({problems[0]})' if problems else ''
@@ -132,7 +132,7 @@ def collect(paths: Sequence[str]) -> Collection:
         tuple(found for found in ordered if isinstance(found, Result)),
         tuple(found for found in ordered if isinstance(found, Failure)),
         tuple(problems),
-        places,
+        sources,
     )
 
 
@@ -171,7 +171,7 @@ def _json_files(folder: Path, problems: list[str]) -> list[Path]:
     return sorted(paths)
 
 
-def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
+def _read_sweep_sources(folder: Path, problems: list[str]) -> Mapping[str, ResultSource]:
     """Returns the place of each configuration of the sweep in a folder, by its id; empty if there
     is no sweep.
     """
@@ -186,8 +186,12 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
         )
         return {}
     return {
-        one.id: SourceFile(
-            str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in
+        configuration.id: ResultSource(
+            str(folder),
+            i,
+            configuration.published or None,
+            configuration.published_speed_up or None,
+            plan.published_in,
         )
-        for i, one in enumerate(plan.configurations)
+        for i, configuration in enumerate(plan.configurations)
     }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from tf_cnn.results.live import LiveLine
-from tf_cnn.results.sections import Transfer
+from tf_cnn.results.sections import TransferSection
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import Accuracy, StepValues
 from tf_cnn.system.errors import RunError, format_warning, plural
@@ -31,7 +31,7 @@ def format_banner(lines: Sequence[tuple[str, object]]) -> str:
     return '\n'.join([*(f'{label:<{_LABEL_WIDTH}}{value}' for label, value in rows), BANNER_END])
 
 
-def transfer_lines(transfer: Transfer, num_workers: int) -> list[tuple[str, object]]:
+def transfer_lines(transfer: TransferSection, num_workers: int) -> list[tuple[str, object]]:
     """Returns the lines about what the processes of a cluster store and send; none for a run of one
     process.
     """
@@ -93,7 +93,7 @@ def format_exchange(index: int, rate: Rate, images_of_step: int) -> str:
     )
 
 
-def format_total_of_exchanges(seconds: float) -> str:
+def format_exchange_total(seconds: float) -> str:
     """Formats the last three lines of a run of --exchange_only: the wall seconds for each step."""
     return f'{_RULE}\ntotal ms/step: {1e3 * seconds:.3f}\n{_RULE}'
 
@@ -105,25 +105,27 @@ def format_total(images_per_second: float) -> str:
 
 def format_accuracy(accuracy: Accuracy) -> str:
     """Formats the result of --eval in one line, then its throughput like format_total."""
-    return f'{_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
+    return f'{_format_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
 
 
 def format_interim_accuracy(accuracy: Accuracy) -> str:
     """Formats the result of an evaluation during training, in two lines; its rate is not the run's
     total.
     """
-    return f'{_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
-
-
-def _accuracies(found: Accuracy) -> str:
     return (
-        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} '
+        f'{_format_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
+    )
+
+
+def _format_accuracies(accuracy: Accuracy) -> str:
+    return (
+        f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} [{accuracy.num_images} '
         f'examples]'
     )
 
 
 def format_incomplete(
-    num_timed: int, asked: str, images_per_second: float, global_step: int | None
+    num_timed: int, planned: str, images_per_second: float, global_step: int | None
 ) -> str:
     """Formats the warning about a run that ended early.
 
@@ -138,7 +140,7 @@ def format_incomplete(
         else f'; training reached global step {global_step}, warm-up included'
     )
     rate = f' at {images_per_second:.2f} images/sec' if num_timed else ''
-    return f'the run is incomplete: it timed {plural(num_timed, "step")} {asked}{rate}{reached}'
+    return f'the run is incomplete: it timed {plural(num_timed, "step")} {planned}{rate}{reached}'
 
 
 def format_skipped(num_skipped: int) -> str:

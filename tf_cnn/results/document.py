@@ -28,17 +28,17 @@ from tf_cnn.results.sections import (
     check_time,
 )
 from tf_cnn.system.documents import DocumentError, decode_json
-from tf_cnn.system.errors import UsageError, read_regular
+from tf_cnn.system.errors import UsageError, read_regular_file
 
 # The value of "schema" in the document of a run, and of a run that left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result, in bytes, that is read: that of some million steps.
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 # The facts of a machine that limit no process: its names, the load, and what has rules of its own.
 # The bytes of its memory change a little with each start.
-_NO_LIMITS = frozenset(
+_NOT_LIMITS = frozenset(
     ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
 )
 
@@ -59,7 +59,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
     is_complete: Annotated[bool, about('Whether the run took all of its steps.')] = msgspec.field(
         name='complete'
     )
-    ended: sections.Ending
+    exit_status: sections.ExitSection
     started_at: Annotated[Time, about('UTC, ISO 8601.')]
     ended_at: Time
     program: sections.ProgramSection
@@ -82,16 +82,16 @@ class Result(_Document, tag=RESULT, kw_only=True):
     ]
     compute: sections.ComputeSection
     memory: sections.MemorySection
-    transfer: sections.Transfer
+    transfer: sections.TransferSection
     input: sections.InputSection
     energy: sections.EnergySection
     evaluations: Sequence[sections.EvaluationRow]
-    machine: Annotated[sections.MachineFacts, about('Of the chief.')]
+    machine: Annotated[sections.MachineSection, about('Of the chief.')]
     environment: Annotated[
         Mapping[str, str], about('Variables that change how TensorFlow and its libraries compute.')
     ]
-    disturbance: Annotated[
-        sections.DisturbanceFacts, about('What else the machine did during the timed steps.')
+    noise: Annotated[
+        sections.NoiseSection, about('What else the machine did during the timed steps.')
     ]
     warnings: Sequence[sections.WarningRow]
 
@@ -110,8 +110,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """The document in values of JSON."""
-        found: dict[str, Any] = as_json(self)
-        return found
+        document: dict[str, Any] = as_json(self)
+        return document
 
     def __repr__(self) -> str:
         """Five lines: what ran, and how fast."""
@@ -132,18 +132,18 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def reason(self) -> str | None:
-        return self.ended.reason
+        return self.exit_status.reason
 
     @property
     def shape(self) -> str:
         return self.cluster.shape
 
     @property
-    def given(self) -> Mapping[str, str]:
-        return self.command.given
+    def given_flags(self) -> Mapping[str, str]:
+        return self.command.given_flags
 
     @property
-    def work(self) -> Mapping[str, Any]:
+    def workload(self) -> Mapping[str, Any]:
         """The facts that runs must share to be compared: model, data set, image size, role."""
         names = ('data_set', 'is_synthetic', 'image_size', 'role')
         return {'model': self.model.name, **{name: getattr(self.run, name) for name in names}}
@@ -153,43 +153,45 @@ class Result(_Document, tag=RESULT, kw_only=True):
         """What the process could use on its machine: cores, quotas, memory, governor, kernel, the
         limits of GPUs.
 
-        These are all facts of the machine but those in _NO_LIMITS; of GPUs a list each, without
+        These are all facts of the machine but those in _NOT_LIMITS; of GPUs a list each, without
         their UUIDs.
         """
-        limits = {name: value for name, value in self.machine.items() if name not in _NO_LIMITS}
+        limits = {name: value for name, value in self.machine.items() if name not in _NOT_LIMITS}
         gpus = self.machine.get('gpus') or ()
         names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
         return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
 
     @functools.cached_property
-    def facts(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The shape, and the used values of the flags that change a step or the time between steps.
 
         The value of a flag that names an output is whether the run wrote there.
         """
-        facts: dict[str, Any] = {'shape': self.shape}
+        settings: dict[str, Any] = {'shape': self.shape}
         for name, value in self.command.flags.items():
-            if is_of_setting(name):
-                facts[name] = value is not None if name in SPECS and SPECS[name].output else value
-        return facts | self._resolved()
+            if is_setting(name):
+                settings[name] = (
+                    value is not None if name in SPECS and SPECS[name].output else value
+                )
+        return settings | self._resolved_settings()
 
     @functools.cached_property
-    def setting(self) -> tuple[tuple[str, Any], ...]:
+    def non_default_settings(self) -> tuple[tuple[str, Any], ...]:
         """The facts that are not defaults, sorted by name; two runs with equal facts here have one
         setting.
 
         Defaults are left out so that results of versions before and after a new flag have one
         setting.
         """
-        resolved = {'shape', *self._resolved()}
+        resolved = {'shape', *self._resolved_settings()}
         return tuple(
             (name, value)
-            for name, value in sorted(self.facts.items())
+            for name, value in sorted(self.settings.items())
             if name in resolved
-            or (value != default_fact(name) if name in SPECS else name in self.given)
+            or (value != default_setting(name) if name in SPECS else name in self.given_flags)
         )
 
-    def _resolved(self) -> dict[str, Any]:
+    def _resolved_settings(self) -> dict[str, Any]:
         # Whether TF32 was used, not whether the flag allowed it; the content of a file, not its
         # path.
         names = (
@@ -198,8 +200,10 @@ class Result(_Document, tag=RESULT, kw_only=True):
             'variable_mgr_file_sha256',
             *(name for name, spec in SPECS.items() if spec.resolved),
         )
-        known = {name: getattr(self.run, name, None) for name in names} | {'model': self.model.name}
-        return {name: value for name, value in known.items() if value is not None}
+        values = {name: getattr(self.run, name, None) for name in names} | {
+            'model': self.model.name
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def images_per_second(self) -> float:
@@ -230,23 +234,23 @@ class Result(_Document, tag=RESULT, kw_only=True):
         known.
         """
         return (
-            _of_timed(self.workers[0].steps, self.workers[0].steps.seconds)
+            _timed_values(self.workers[0].steps, self.workers[0].steps.seconds)
             if self.workers
             else np.empty(0)
         )
 
-    def beside_own_work(self) -> NDArray[np.bool_]:
+    def is_next_to_pause(self) -> NDArray[np.bool_]:
         """Returns which timed steps of the chief lie beside a checkpoint, a summary, ...:
         [num_steps] bool.
         """
         beside = np.zeros(self.step_seconds().size, dtype=bool)
         for cause, seconds in self.workers[0].steps.between.items() if self.workers else ():
             if cause not in ('printing', 'other'):
-                beside |= _of_timed(self.workers[0].steps, seconds) > 0
+                beside |= _timed_values(self.workers[0].steps, seconds) > 0
         beside[1:] |= beside[:-1]
         return beside
 
-    def means_of_runs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def mean_seconds_per_call(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """The mean seconds of the timed steps in each call of session.run: [num_runs] float64.
 
         With --steps_per_run, a call takes several steps, which are not measured one by one.
@@ -262,7 +266,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
 
 class FailedCommand(Struct):
-    given: Mapping[str, str]
+    given_flags: Mapping[str, str]
     argv: Sequence[str] = ()
 
 
@@ -286,20 +290,20 @@ class Failure(_Document, tag=FAILURE, kw_only=True, omit_defaults=True):
         check_time(self.started_at)
 
     @property
-    def given(self) -> Mapping[str, str]:
-        return self.command.given
+    def given_flags(self) -> Mapping[str, str]:
+        return self.command.given_flags
 
     @property
     def shape(self) -> str:
         return self.cluster.shape
 
 
-def is_of_setting(name: str) -> bool:
+def is_setting(name: str) -> bool:
     """Whether a flag's value is part of the setting of a run."""
     return name not in SPECS or SPECS[name].setting
 
 
-def default_fact(name: str) -> Any:
+def default_setting(name: str) -> Any:
     """The value of a flag in Result.facts if it is not given."""
     return False if SPECS[name].output else SPECS[name].default
 
@@ -309,7 +313,7 @@ def as_float(value: float | None, otherwise: float = math.nan) -> float:
     return float(value) if value is not None and math.isfinite(value) else otherwise
 
 
-def _of_timed(steps: sections.StepsSection, column: Sequence[float]) -> NDArray[np.float64]:
+def _timed_values(steps: sections.StepsSection, column: Sequence[float]) -> NDArray[np.float64]:
     """Returns the values of the steps that count in the total."""
     return np.asarray(column, dtype=np.float64)[
         [phase is sections.Phase.TIMED for phase in steps.phase]
@@ -335,14 +339,14 @@ def read_document(text: str, source: str) -> Result | Failure:
         source.
     """
     try:
-        found = decode_json(text, Result | Failure)
+        document = decode_json(text, Result | Failure)
     except DocumentError as error:
-        raise UsageError(f'{source}: {_why_not(text, error)}') from None
-    found.source = source
-    return found
+        raise UsageError(f'{source}: {_explain_invalid(text, error)}') from None
+    document.source = source
+    return document
 
 
-def _why_not(text: str, error: Exception) -> str:
+def _explain_invalid(text: str, error: Exception) -> str:
     """Says why a text is no document; error is what the decoder of documents says."""
     try:
         document = decode_json(text, object)
@@ -361,8 +365,8 @@ def _why_not(text: str, error: Exception) -> str:
             'this program'
         )
     reason = str(error)
-    shown = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'
-    return f'the document is damaged ({shown}); measure again'
+    excerpt = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'
+    return f'the document is damaged ({excerpt}); measure again'
 
 
 def is_document(path: Path) -> bool:
@@ -370,7 +374,7 @@ def is_document(path: Path) -> bool:
     not.
     """
     try:
-        document = decode_json(read_regular(path, MOST_BYTES), object)
+        document = decode_json(read_regular_file(path, MAX_BYTES), object)
     except (OSError, DocumentError):
         return False
     return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
@@ -381,7 +385,7 @@ def read_result(path: Path) -> Result | Failure:
     read.
     """
     try:
-        text = read_regular(path, MOST_BYTES).decode()
+        text = read_regular_file(path, MAX_BYTES).decode()
     except UnicodeDecodeError:
         raise UsageError(
             f'{path}: it is not UTF-8 text; give a file that --result_file wrote'

@@ -42,7 +42,7 @@ class LiveLine:
         # estimated.
         self._first = ('', 0, 0.0)
         # The text on the terminal. The lock guards it, and writing to the terminal.
-        self._drawn = ''
+        self._visible_text = ''
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
@@ -62,16 +62,18 @@ class LiveLine:
                 # In case an exception prevents the caller from closing the line.
                 atexit.register(self.close)
 
-    def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
+    def steps(self, phase: str, num_done: int, total: int, rate_text: str = '') -> None:
         """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'."""
         now = self._clock()
-        if phase != self._first[0] or done < self._first[1]:
-            self._first = phase, done, now
+        if phase != self._first[0] or num_done < self._first[1]:
+            self._first = phase, num_done, now
         _, first, began = self._first
-        parts = [f'{phase} {done} of {total}', rate_text]
-        if done > first:
-            parts.append(f'{format_duration((now - began) / (done - first) * (total - done))} left')
-        self.phase(', '.join(filter(None, parts)))
+        texts = [f'{phase} {num_done} of {total}', rate_text]
+        if num_done > first:
+            texts.append(
+                f'{format_duration((now - began) / (num_done - first) * (total - num_done))} left'
+            )
+        self.phase(', '.join(filter(None, texts)))
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -99,18 +101,18 @@ class LiveLine:
             with self._lock, contextlib.suppress(OSError, ValueError):
                 if not self._is_in_background():
                     # Writing the last column may move the cursor to the next line.
-                    shown = self.text[
+                    line = self.text[
                         : (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
                     ]
-                    if shown != self._drawn:
-                        self._drawn = shown
-                        self._write(f'\r{shown}\x1b[K\r')
+                    if line != self._visible_text:
+                        self._visible_text = line
+                        self._write(f'\r{line}\x1b[K\r')
             if is_closed.wait(_REDRAW_SECS):
                 return
 
     def _erase(self) -> None:
-        if self._drawn:
-            self._drawn = ''
+        if self._visible_text:
+            self._visible_text = ''
             with contextlib.suppress(OSError, ValueError):
                 self._write(_ERASE)
 

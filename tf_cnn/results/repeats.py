@@ -15,22 +15,22 @@ _OUTLIER_SCORE = 3.5
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
-def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
+def workload_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
     """Returns the facts of the work that differ, by name, with both values.
 
     Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a
     difference.
     """
-    pairs = {name: (value, other.work[name]) for name, value in first.work.items()}
+    pairs = {name: (value, other.workload[name]) for name, value in first.workload.items()}
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
-def work_key(result: Result) -> str:
+def workload_key(result: Result) -> str:
     """Returns a text that is equal for runs of the same work, all of whose facts are known."""
-    return as_key(result.work)
+    return equality_key(result.workload)
 
 
-def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[int]:
+def baseline_indices(results: Sequence[Result], *, across_workloads: bool = False) -> list[int]:
     """Returns the index of the result with which each of these, of one setting each, is compared.
 
     That is the first one of the same work, and of the same batch size where at least two have it.
@@ -43,7 +43,7 @@ def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[i
         same_work = (
             indices
             for indices in by_work
-            if across_work or not work_differences(results[indices[0]], result)
+            if across_workloads or not workload_differences(results[indices[0]], result)
         )
         if indices := next(same_work, None):
             indices.append(index)
@@ -71,17 +71,19 @@ def repeat_key(result: Result, *, across_versions: bool = False) -> str:
         months.
     """
     versions = None if across_versions else result.machine.get('versions')
-    return as_key([setting_key(result), result.limits, versions, result.environment or {}])
+    return equality_key([setting_key(result), result.limits, versions, result.environment or {}])
 
 
 def setting_key(result: Result) -> str:
     """Returns a text that is equal for runs of one setting on one machine, whatever limited them
     there.
     """
-    return as_key([result.machine.get('fingerprint'), work_key(result), result.setting])
+    return equality_key(
+        [result.machine.get('fingerprint'), workload_key(result), result.non_default_settings]
+    )
 
 
-def grouped(results: Iterable[Result]) -> list[list[Result]]:
+def group_repeats(results: Iterable[Result]) -> list[list[Result]]:
     """Groups results that are repeats; groups and their results stay in the order of the
     results.
     """
@@ -91,21 +93,21 @@ def grouped(results: Iterable[Result]) -> list[list[Result]]:
     return list(groups.values())
 
 
-def limits_that_differ(results: Iterable[Result]) -> set[str]:
+def differing_limits(results: Iterable[Result]) -> set[str]:
     """Returns the names of the limits that are not the same in all of these runs on one machine."""
     by_machine: dict[str | None, list[Result]] = {}
     for result in results:
         by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)
     return {
         name
-        for first, *others in by_machine.values()
-        for other in others
+        for first, *later_results in by_machine.values()
+        for other in later_results
         for name in first.limits.keys() | other.limits.keys()
         if first.limits.get(name) != other.limits.get(name)
     }
 
 
-def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
+def outlier_rates(rates: Mapping[str, float]) -> dict[str, float]:
     """Returns the outliers among the images/sec of repeats, by name; empty if there are too few
     repeats.
     """
@@ -122,6 +124,6 @@ def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def as_key(value: object) -> str:
+def equality_key(value: object) -> str:
     """Returns a text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, default=str)

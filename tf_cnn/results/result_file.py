@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tf_cnn.params.result_flags import RUN_FIELD, STDOUT
 from tf_cnn.results.document import Result, read_result
-from tf_cnn.system.atomic import follow, write_whole
+from tf_cnn.system.atomic import resolve_safely, write_atomically
 from tf_cnn.system.errors import UsageError, format_flag
 
 
@@ -31,7 +31,7 @@ class ResultFile:
                 earlier = read_result(Path(self.path))
                 if isinstance(earlier, Result) and _has_measured(earlier):
                     return False
-        write_whole(f'{text}\n', self.path)
+        write_atomically(f'{text}\n', self.path)
         return True
 
 
@@ -42,7 +42,7 @@ def _has_measured(result: Result) -> bool:
 
 
 @contextmanager
-def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterator[ResultFile]:
+def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Iterator[ResultFile]:
     """Reserves a file for the result of this process until the end of the block, where the file
     system has locks.
 
@@ -54,24 +54,26 @@ def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterato
     Raises:
       UsageError: another process has reserved it, or it cannot be written.
     """
-    if path == STDOUT or (numbered is None and os.path.exists(path) and not os.path.isfile(path)):
+    if path == STDOUT or (
+        numbered_path is None and os.path.exists(path) and not os.path.isfile(path)
+    ):
         # A pipe or a device has room for more than one result.
         yield ResultFile(path)
         return
     descriptor = None
     try:
-        if numbered is None:
-            is_new, descriptor = _reserve(path)
+        if numbered_path is None:
+            is_new, descriptor = _open_locked(path)
         else:
-            following = (
-                numbered.replace(RUN_FIELD, str(later)) for later in itertools.count(number)
+            numbered_paths = (
+                numbered_path.replace(RUN_FIELD, str(later)) for later in itertools.count(number)
             )
-            for candidate in itertools.chain([path], following):
+            for candidate in itertools.chain([path], numbered_paths):
                 path = candidate
                 # It may contain the number.
                 os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
                 with suppress(FileExistsError):
-                    is_new, descriptor = _reserve(path, must_be_new=True)
+                    is_new, descriptor = _open_locked(path, must_be_new=True)
                     break
     except OSError as error:
         flag = format_flag('result_file', path)
@@ -93,12 +95,12 @@ def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterato
         os.close(descriptor)
 
 
-def _reserve(path: str, *, must_be_new: bool = False) -> tuple[bool, int | None]:
+def _open_locked(path: str, *, must_be_new: bool = False) -> tuple[bool, int | None]:
     """Opens and locks a file, which it makes if it is missing.
 
     Returns whether it made the file, and its descriptor, None if another process has the lock.
     """
-    file = follow(Path(path))
+    file = resolve_safely(Path(path))
     while True:
         is_new = True
         try:
@@ -133,5 +135,5 @@ def check_not_reserved(path: str) -> None:
     as it is.
     """
     if os.path.isfile(path):
-        with reserved(path):
+        with reserve(path):
             pass

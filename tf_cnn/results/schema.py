@@ -40,31 +40,31 @@ def make_schema() -> str:
 
 def make_page() -> str:
     """A page in Markdown with a table for each object of a result. `make docs` writes it."""
-    parts = [_PAGE_HEAD]
-    for name, found in sorted(
+    sections = [_PAGE_HEAD]
+    for name, definition in sorted(
         _schema()['$defs'].items(), key=lambda pair: pair[0] not in ('Result', 'Failure')
     ):
-        parts.append(f'## {name}\n\n{found.get("description", "")}\n')
+        sections.append(f'## {name}\n\n{definition.get("description", "")}\n')
         rows = [
-            f'| `{key}` | {_type_of(value)} | {value.get("description", "")} |'
-            for key, value in found.get('properties', {}).items()
+            f'| `{key}` | {_describe_type(value)} | {value.get("description", "")} |'
+            for key, value in definition.get('properties', {}).items()
         ]
         table = ['| key | value | meaning |', '|---|---|---|', *rows, '']
-        parts.append('\n'.join(table) if rows else f'{_type_of(found)}\n')
-    return '\n'.join(parts)
+        sections.append('\n'.join(table) if rows else f'{_describe_type(definition)}\n')
+    return '\n'.join(sections)
 
 
-def _type_of(value: Mapping[str, Any]) -> str:
+def _describe_type(value: Mapping[str, Any]) -> str:
     """Returns the type of a value in words, with links to objects."""
     if '$ref' in value:
         name = value['$ref'].rpartition('/')[2]
         return f'[{name}](#{name.lower()})'
     if 'anyOf' in value:
-        return ' or '.join(map(_type_of, value['anyOf']))
+        return ' or '.join(map(_describe_type, value['anyOf']))
     if value.get('type') == 'array':
-        return f'list of {_type_of(value["items"])}'
+        return f'list of {_describe_type(value["items"])}'
     if value.get('type') == 'object':
-        return f'object of {_type_of(value["additionalProperties"])}'
+        return f'object of {_describe_type(value["additionalProperties"])}'
     return str(value.get('type') or ' or '.join(f'`{choice}`' for choice in value['enum']))
 
 

@@ -64,14 +64,14 @@ class Section(Struct):
                 setattr(self, name, None)
 
 
-def with_unknowns(kind: type[AnySection], **known: Any) -> AnySection:
+def partial_section(kind: type[AnySection], **values: Any) -> AnySection:
     """Returns a section of which only these values are known. All others are None, whatever their
     types say.
     """
-    return kind(**(dict.fromkeys(kind.__struct_fields__) | known))
+    return kind(**(dict.fromkeys(kind.__struct_fields__) | values))
 
 
-class Ending(Section):
+class ExitSection(Section):
     """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
 
     exit_code: Integer
@@ -93,7 +93,9 @@ class CommandSection(Section):
     flags: Annotated[
         Mapping[str, Scalar | Sequence[Scalar]], about('Of every flag, what the run used.')
     ]
-    given: Annotated[Mapping[str, str], about('The flags that were written, as they were written.')]
+    given_flags: Annotated[
+        Mapping[str, str], about('The flags that were written, as they were written.')
+    ]
 
 
 class RunSection(Section, kw_only=True):
@@ -102,7 +104,9 @@ class RunSection(Section, kw_only=True):
     role: Annotated[
         str, one_of('training', 'forward-only', 'evaluation', 'input-only', 'exchange-only')
     ]
-    together: Annotated[bool, about('Whether the workers wait for each other in each step.')]
+    has_synchronous_workers: Annotated[
+        bool, about('Whether the workers wait for each other in each step.')
+    ]
     image_size: Annotated[Count, about('Height and width in pixels.')]
     data_set: str
     is_synthetic: bool
@@ -165,7 +169,7 @@ class ClusterSection(Section):
 class ModelSection(Section):
     name: str
     parameters: Annotated[Count | None, about('Trainable ones.')]
-    gflops_per_image: Annotated[NotNegative | None, about('Multiply-adds of a forward pass / 1e9.')]
+    gmacs_per_image: Annotated[NotNegative | None, about('Multiply-adds of a forward pass / 1e9.')]
 
 
 class MemorySection(Section):
@@ -273,7 +277,7 @@ class StatisticsSection(Section):
         interpolated linearly.
         """
         values = np.asarray(seconds, dtype=np.float64)
-        summary = with_unknowns(StepSeconds)
+        summary = partial_section(StepSeconds)
         if values.size:
             middle, percentiles = (
                 float(np.median(values)),
@@ -305,7 +309,7 @@ class ComputeSection(Section):
     ]
 
 
-class Transfer(Section):
+class TransferSection(Section):
     """The data that a step moves between the processes of a cluster."""
 
     bytes_per_ps: Annotated[Sequence[Integer], about('Of variables on each parameter server.')]
@@ -314,7 +318,7 @@ class Transfer(Section):
     ]
 
 
-NO_TRANSFER = Transfer((), None)
+NO_TRANSFER = TransferSection((), None)
 
 
 class StageRow(Section):
@@ -334,7 +338,7 @@ class StageRow(Section):
 
 
 class BuffersSection(Section):
-    most_bytes: Integer
+    max_bytes: Integer
     buffers: Sequence[Buffer]
 
 
@@ -381,7 +385,7 @@ class EvaluationRow(Section, kw_only=True):
     images_per_second: Number | None
 
 
-class ThreadFacts(TypedDict):
+class ThreadsSection(TypedDict):
     """The threads of a session within an operation and between operations, and the reason for their
     numbers.
     """
@@ -391,8 +395,8 @@ class ThreadFacts(TypedDict):
     reason: NotRequired[str | None]
 
 
-class MachineFacts(TypedDict):
-    """What machine.surroundings.machine_facts returns; unknown values are null."""
+class MachineSection(TypedDict):
+    """What machine.surroundings.describe_machine returns; unknown values are null."""
 
     hostname: str | None
     os: str | None
@@ -411,7 +415,7 @@ class MachineFacts(TypedDict):
     load_average: Sequence[Number] | None
     gpus: Sequence[Mapping[str, Scalar]]
     versions: Mapping[str, str | None]
-    threads: ThreadFacts
+    threads: ThreadsSection
     fingerprint: Annotated[
         str,
         about(
@@ -423,7 +427,7 @@ class MachineFacts(TypedDict):
     ]
 
 
-class DisturbanceFacts(TypedDict, total=False):
+class NoiseSection(TypedDict, total=False):
     """What machine.meters.Disturbances returns, which describes it, and the wait of
     --wait_for_idle.
     """

@@ -87,7 +87,7 @@ class RunningRate:
         self._seconds.append(seconds)
         self._num_steps.append(num_steps)
 
-    def over(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
+    def rate(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
         """Returns the rate of the steps so far, at least one, as summarize does."""
         # A copy, since an array cannot grow while a view of it exists.
         return summarize(

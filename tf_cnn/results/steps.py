@@ -71,7 +71,7 @@ class StepValues:
     steps_after: int = 0
 
 
-class Cause(enum.Enum):
+class PauseCause(enum.Enum):
     """The activities of a process between two steps. The time of EVALUATION does not count in the
     total.
     """
@@ -85,7 +85,7 @@ class Cause(enum.Enum):
 
 # The seconds between the end of one step and the start of the next, by cause. Causes that took no
 # time may be missing.
-Between = Mapping[Cause, float]
+PauseSeconds = Mapping[PauseCause, float]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepLog:
     """The steps of a process, and what the document of the result has from them.
 
     Attributes:
@@ -155,7 +155,7 @@ class Measured:
 
     run: RunSection
     steps: tuple[Step[StepValues], ...]
-    between: tuple[Between, ...] = ()
+    between: tuple[PauseSeconds, ...] = ()
     num_workers: int = 1
     cluster_total: tuple[int, float] | None = None
 
@@ -165,11 +165,11 @@ class Measured:
         return tuple(step for step in self.steps if step.phase is Phase.TIMED)
 
     @property
-    def between_seconds(self) -> dict[Cause, float]:
+    def between_seconds(self) -> dict[PauseCause, float]:
         """The seconds between the first and the last timed step in which this process took no step,
         by cause.
         """
-        totals: dict[Cause, float] = {}
+        totals: dict[PauseCause, float] = {}
         timed = self.timed_steps
         for gap in (
             self.between[len(self.steps) - len(timed) : len(self.steps) - 1] if timed else ()
@@ -179,7 +179,7 @@ class Measured:
         return totals
 
     @property
-    def own_wall_seconds(self) -> float:
+    def process_wall_seconds(self) -> float:
         """Seconds from the start of this process's first timed step to the end of its last, by its
         own clock.
 
@@ -188,11 +188,15 @@ class Measured:
         """
         if not (timed := self.timed_steps):
             return 0.0
-        waited = self.between_seconds.get(Cause.EVALUATION, 0.0) if self.run.together else 0.0
+        waited = (
+            self.between_seconds.get(PauseCause.EVALUATION, 0.0)
+            if self.run.has_synchronous_workers
+            else 0.0
+        )
         return timed[-1].end - timed[0].start - waited
 
     @property
-    def own_images(self) -> int:
+    def process_images(self) -> int:
         """Images of the global steps between the start of this process's first timed step and the
         end of its last.
         """
@@ -208,7 +212,10 @@ class Measured:
         """The rates and their spread: of all timed steps of all workers over the wall seconds of
         the chief.
         """
-        images, wall_seconds = self.cluster_total or (self.own_images, self.own_wall_seconds)
+        images, wall_seconds = self.cluster_total or (
+            self.process_images,
+            self.process_wall_seconds,
+        )
         rate = throughput(images, wall_seconds)
         seconds = [step.seconds for step in self.timed_steps]
         of_steps = summarize(self.run.images_per_step, seconds) if seconds else None
@@ -218,13 +225,13 @@ class Measured:
             images=images,
             wall_seconds=wall_seconds,
             step_seconds=math.fsum(seconds),
-            between_seconds={cause.value: found for cause, found in self.between_seconds.items()},
+            between_seconds={cause.value: pause for cause, pause in self.between_seconds.items()},
             standard_error=of_steps.standard_error if of_steps else None,
             jitter=of_steps.jitter if of_steps else None,
             images_per_second_per_device=rate / (len(self.run.devices) * self.num_workers),
         )
 
-    def columns(self, unix_at_zero: float = 0.0) -> StepsSection:
+    def steps_section(self, unix_at_zero: float = 0.0) -> StepsSection:
         """The steps in the document of the result; unix_at_zero is the Unix time at which their
         clock was at 0.
         """
@@ -232,8 +239,8 @@ class Measured:
         steps, between = self.steps, self.between[: len(self.steps)]
 
         def values(name: str) -> list[float | None] | None:
-            found = [getattr(step.values, name) for step in steps]
-            return None if all(value is None for value in found) else found
+            column = [getattr(step.values, name) for step in steps]
+            return None if all(value is None for value in column) else column
 
         return StepsSection(
             phase=[step.phase for step in steps],
@@ -248,7 +255,7 @@ class Measured:
             input_wait=values('input_wait'),
             between={
                 cause.value: [gap.get(cause, 0.0) for gap in between]
-                for cause in Cause
+                for cause in PauseCause
                 if any(gap.get(cause) for gap in between)
             },
         )

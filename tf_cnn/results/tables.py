@@ -65,17 +65,17 @@ class Table:
         width = None if stream.isatty() else _COLUMNS
         # A table needs no height, but with TERM=dumb rich ignores a width without one.
         console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
-        least = self._least_widths()
+        min_widths = self._min_widths()
         # rich puts a space before and after each cell, and one between two. A narrow terminal
         # breaks lines itself; rich would leave out columns and digits.
-        edges = 3 * len(least) + 1
-        console.width = max(console.width, sum(least) + edges)
+        edges = 3 * len(min_widths) + 1
+        console.width = max(console.width, sum(min_widths) + edges)
         # rich would take the room for a long cell from the words of another column.
-        room = (console.width - sum(least) - edges) // max(
+        room = (console.width - sum(min_widths) - edges) // max(
             1, sum(column.wraps for column in self.columns)
         )
         drawing = Drawing(box=SIMPLE_HEAD)
-        for column, width in zip(self.columns, least, strict=True):
+        for column, width in zip(self.columns, min_widths, strict=True):
             drawing.add_column(
                 column.title,
                 justify='right' if column.is_number else 'left',
@@ -89,7 +89,7 @@ class Table:
             console.print(drawing)
         return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
 
-    def _least_widths(self) -> list[int]:
+    def _min_widths(self) -> list[int]:
         """The width of each column with every cell whole; of one that wraps, _WRAPPED or its
         longest word.
         """
@@ -104,7 +104,7 @@ class Table:
 
     def as_markdown(self) -> str:
         titles = [column.title for column in self.columns]
-        cells = [[as_markdown_text(cell) for cell in row] for row in (titles, *self.rows)]
+        cells = [[escape_markdown(cell) for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
         rules = [
             f'{"-" * (width - 1)}:' if column.is_number else '-' * width
@@ -120,19 +120,21 @@ class Table:
         return '\n'.join(f'| {" | ".join(line)} |' for line in (lines[0], rules, *lines[1:]))
 
 
-def table_of(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]]) -> 'Table':
+def make_table(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]]) -> 'Table':
     """Makes a table of objects; a cell is empty where one of its values is unknown, None."""
 
-    def cell(column: ValueColumn, found: Mapping[str, Any]) -> str:
-        values = [found[key] for key in column.keys]
-        return '' if None in values else printable(column.form.format(*values))
+    def cell(column: ValueColumn, row: Mapping[str, Any]) -> str:
+        values = [row[key] for key in column.keys]
+        return '' if None in values else escape_unprintable(column.form.format(*values))
 
-    shown = [
+    visible_columns = [
         column
         for column in columns
         if not column.is_optional or any(cell(column, found) for found in objects)
     ]
-    return Table(shown, [[cell(column, found) for column in shown] for found in objects])
+    return Table(
+        visible_columns, [[cell(column, found) for column in visible_columns] for found in objects]
+    )
 
 
 def print_table(
@@ -145,22 +147,22 @@ def print_table(
       form: text or markdown: the table with the notes below it; csv: the objects in
         document['rows'], nothing if there are none; json: the document.
     """
-    parts = []
+    texts = []
     if form == 'json':
-        parts.append(json.dumps(document, indent=2))
+        texts.append(json.dumps(document, indent=2))
     elif form == 'csv':
-        parts += [as_csv(document['rows'])] if document['rows'] else []
+        texts += [as_csv(document['rows'])] if document['rows'] else []
     elif form == 'markdown':
-        parts += [
+        texts += [
             table.as_markdown(),
             *([''] if notes else []),
-            *(f'- {as_markdown_text(note)}' for note in notes),
+            *(f'- {escape_markdown(note)}' for note in notes),
         ]
     else:
         if table.rows:
-            parts += [table.as_text(sys.stdout), *([''] if notes else [])]
-        parts += notes
-    print(''.join(f'{part}\n' for part in parts), end='', flush=True)
+            texts += [table.as_text(sys.stdout), *([''] if notes else [])]
+        texts += notes
+    print(''.join(f'{text}\n' for text in texts), end='', flush=True)
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
@@ -170,21 +172,21 @@ def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
     writer.writeheader()
-    for found in objects:
+    for row in objects:
         cells = {
             name: json.dumps(value) if isinstance(value, dict | list | bool) else value
-            for name, value in found.items()
+            for name, value in row.items()
         }
         writer.writerow(cells)
     return out.getvalue().rstrip('\n')
 
 
-def as_markdown_text(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escapes what Markdown would read as HTML, a link, an image, code, or the end of a cell."""
     return re.sub(r'[\\`\[\]<&|]', r'\\\g<0>', text)
 
 
-def printable(text: object) -> str:
+def escape_unprintable(text: object) -> str:
     """Escapes unprintable characters, so that the text cannot control the terminal or break its
     line.
     """
@@ -201,5 +203,5 @@ def format_setting(name: str, value: object) -> str:
 
 
 def abbreviate(names: Sequence[str]) -> str:
-    shown = ', '.join(names[:3])
-    return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
+    text = ', '.join(names[:3])
+    return text if len(names) <= 3 else f'{text} and {len(names) - 3} more'

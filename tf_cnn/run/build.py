@@ -10,11 +10,11 @@ from dataclasses import replace
 import tensorflow.compat.v1 as tf
 
 from preprocessing import ImageOptions, Scale
-from tf_cnn.cluster.topology import place_of
+from tf_cnn.cluster.topology import topology_of
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.inputs.catalog import InputRow, Source, input_for
+from tf_cnn.inputs.catalog import InputRow, Source, pipeline_row_for
 from tf_cnn.inputs.data_sets import Arrays, Shards
-from tf_cnn.inputs.pipeline import InputParts, InputPipeline, WorkersInput
+from tf_cnn.inputs.pipeline import InputConfig, InputPipeline, WorkersInput
 from tf_cnn.inputs.pipelines import PIPELINE_CLASSES
 from tf_cnn.inputs.stages import TRANSFER
 from tf_cnn.inputs.synthetic import SyntheticInput
@@ -26,27 +26,32 @@ from tf_cnn.inputs.validation import (
     read_images,
     record_examples,
 )
-from tf_cnn.managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
+from tf_cnn.managers.all_reduce import (
+    Algorithm,
+    compact_algorithm,
+    halves_algorithm,
+    make_algorithm,
+)
 from tf_cnn.managers.buckets import Packing
 from tf_cnn.managers.classes import make_variable_mgr
-from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.params.user_modes import errors_of_manager
+from tf_cnn.managers.parts import ManagerConfig
+from tf_cnn.params.user_modes import convert_manager_errors
 from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
 from tf_cnn.results.sections import NO_TRANSFER
 from tf_cnn.results.summary import format_machine
 from tf_cnn.run.constant_weights import freeze
-from tf_cnn.run.evaluation import Evaluation, SavedVariables
-from tf_cnn.run.exchange import GradientsInMemory, shapes_of
+from tf_cnn.run.evaluation import Evaluation, SlicedVariables
+from tf_cnn.run.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.run.export import Array, export_saved_model
 from tf_cnn.run.recording import run_section
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.optimizers import UPDATE_RULES
-from tf_cnn.training.schedules import steps_of
+from tf_cnn.training.schedules import epochs_to_steps
 from variable_mgr import VariableMgr
 
 # What each restart adds to the seeds of dropout and of the order of records.
-_SEEDS_OF_RESTART = 1_000_003
+_SEEDS_PER_RESTART = 1_000_003
 
 
 def build_step(plan: Plan, restart: int = 0) -> StepGraph:
@@ -54,18 +59,18 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     it continues.
     """
     mode = plan.variables.mode
-    with errors_of_manager(mode):
+    with convert_manager_errors(mode):
         manager = _make_manager(plan)
-    chosen = plan.variables.optimizer
-    optimizer = UPDATE_RULES[chosen.name](*chosen.arguments)
+    optimizer_settings = plan.variables.optimizer
+    optimizer = UPDATE_RULES[optimizer_settings.name](*optimizer_settings.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first
     # steps did.
-    settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
-    frozen = None
+    settings = replace(plan.step, seed=plan.step.seed + _SEEDS_PER_RESTART * restart)
+    frozen_network = None
     if plan.step.freezes:
         batch_shape = plan.counts.batch_size, *plan.data.image_shape
         num_classes = plan.data.data_set.num_classes
-        frozen = freeze(
+        frozen_network = freeze(
             plan.step.network,
             batch_shape,
             num_classes,
@@ -76,16 +81,16 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     pipeline: InputPipeline
     if settings.exchange_only:
         pipeline = GradientsInMemory(
-            shapes_of(settings, plan.data.image_shape), settings.first_tower
+            gradient_shapes(settings, plan.data.image_shape), settings.first_tower
         )
     else:
         pipeline = _make_pipeline(plan, manager.get_devices(), restart)
-    with errors_of_manager(mode):
-        return build_step_graph(settings, optimizer, manager, pipeline, frozen)
+    with convert_manager_errors(mode):
+        return build_step_graph(settings, optimizer, manager, pipeline, frozen_network)
 
 
 def build_evaluation(
-    plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int
+    plan: Plan, sources: Sequence[SlicedVariables], process_index: int, num_processes: int
 ) -> Evaluation:
     """Adds the evaluation of this process's share of the images; sources are the variables that
     each tower reads.
@@ -94,20 +99,20 @@ def build_evaluation(
     assert evaluations
     pipeline: InputPipeline
     if data.validation is None:
-        pipeline = _make_synthetic(plan, devices, evaluations.batch_size, data.seed + process)
+        pipeline = _make_synthetic(plan, devices, evaluations.batch_size, data.seed + process_index)
     else:
         num_examples = evaluations.num_examples
         if evaluations.num_passes is not None:
             # Counted here because it reads the lengths of all records, which only evaluating
             # processes need.
             num_examples = math.ceil(
-                steps_of(evaluations.num_passes, data.validation.num_images, 1)
+                epochs_to_steps(evaluations.num_passes, data.validation.num_images, 1)
             )
-        share = Share(process, num_processes, num_examples)
+        share = Share(process_index, num_processes, num_examples)
         options = replace(
             _image_options(plan, training=False), augmentation=data.validation_augmentation
         )
-        examples = _examples_of(plan, data.validation, options, share)
+        examples = _make_example_reader(plan, data.validation, options, share)
         pipeline = ValidationInput(devices, evaluations.batch_size, examples, _scale(plan))
     return Evaluation(
         plan.step.network,
@@ -118,7 +123,7 @@ def build_evaluation(
         pipeline,
         evaluations.batch_size,
         evaluations.num_batches,
-        plan.step.precision.compute,
+        plan.step.precision.compute_dtype,
     )
 
 
@@ -128,37 +133,39 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
     export_saved_model(folder, values, plan.step.network, num_classes, image_shape, _scale(plan))
 
 
-def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> str:
+def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | None = None) -> str:
     """Returns a run's banner. device_prefix names this task of a cluster; built is None if nothing
     is trained.
     """
     run, counts, machine, row = run_section(plan), plan.counts, plan.machine, plan.data.input_row
-    num_workers = plan.processes.num_trainers * len(machine.hosts)
+    num_workers = plan.cluster_role.num_training_tasks * len(machine.hosts)
     num_batches: object = (
         f'as many as take {counts.target_secs:g} seconds'
         if counts.target_secs
         else counts.num_timed
     )
     num_epochs = 'unknown' if counts.target_secs else f'{counts.num_epochs:.2f}'
-    if plan.subject.role is Role.EVALUATION and (found := plan.evaluations):
-        num_batches = 'all' if found.shown_batches is None else found.shown_batches
-        num_epochs = f'{found.num_epochs:.2f}'
-    together = f'{run.steps_per_run}; the time of a step is an equal part of that of its run'
+    if plan.workload.role is Role.EVALUATION and (evaluations := plan.evaluations):
+        num_batches = 'all' if evaluations.banner_batches is None else evaluations.banner_batches
+        num_epochs = f'{evaluations.num_epochs:.2f}'
+    steps_per_run_text = (
+        f'{run.steps_per_run}; the time of a step is an equal part of that of its run'
+    )
     tf32 = PERHAPS_IN_TF32 if run.tf32 is None else IN_TF32 if run.tf32 else ''
     return format_banner(
         [
             ('TensorFlow', '.'.join(tf.__version__.split('.')[:2])),
-            ('Model', plan.subject.model_name),
+            ('Model', plan.workload.model_name),
             ('Dataset', f'{run.data_set} ({"synthetic" if run.is_synthetic else "real"})'),
             # If it is not the usual one for these images.
-            ('Input', '' if row == input_for(plan.data.images) else row.name),
+            ('Input', '' if row == pipeline_row_for(plan.data.images) else row.name),
             ('Mode', run.role),
-            ('SingleSess', not machine.is_here),
+            ('SingleSess', not machine.is_local),
             ('Batch size', f'{run.global_batch_size} global'),
             ('', f'{run.batch_size} per device'),
             ('Num batches', num_batches),
             ('Num epochs', num_epochs),
-            ('Steps/run', together if run.steps_per_run > 1 else ''),
+            ('Steps/run', steps_per_run_text if run.steps_per_run > 1 else ''),
             ('Devices', [f'{device_prefix}{tower}' for tower in machine.towers]),
             ('NUMA bind', plan.session.process.numa or False),
             (
@@ -172,22 +179,22 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
             ('Weights', 'constant, batch norm is folded' if plan.step.freezes else ''),
             ('AllReduce', run.all_reduce_spec or ''),
             ('Sync', run.sync),
-            *transfer_lines(built.transfer if built else NO_TRANSFER, num_workers),
-            *zip(('Machine', 'GPUs'), format_machine(plan.surroundings.machine), strict=False),
+            *transfer_lines(step_graph.transfer if step_graph else NO_TRANSFER, num_workers),
+            *zip(('Machine', 'GPUs'), format_machine(plan.run_environment.machine), strict=False),
         ]
     )
 
 
 def _make_manager(plan: Plan) -> VariableMgr:
     processes, machine, variables, precision = (
-        plan.processes,
+        plan.cluster_role,
         plan.machine,
         plan.variables,
         plan.step.precision,
     )
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
-    parts = ManagerParts(
+    settings = ManagerConfig(
         devices=machine.towers,
         seed=plan.step.seed,
         parameter_devices=machine.parameter_devices,
@@ -196,36 +203,40 @@ def _make_manager(plan: Plan) -> VariableMgr:
         server_devices=[f'{task.device}/cpu:0' for task in processes.cluster.servers]
         if processes.cluster
         else (),
-        slices=variables.slices_variables,
-        sync=processes.together,
+        slices_variables=variables.slices_variables,
+        is_synchronous=processes.is_synchronous,
         worker=processes.index,
-        num_workers=processes.num_trainers,
+        num_workers=processes.num_training_tasks,
         transfer=transfer,
-        on_towers=variables.by_nccl,
+        nccl_over_towers=variables.uses_nccl,
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
         # The host needs the scalars of each step, unless it only starts a loop in the graph.
         scalar_device=machine.parameter_devices[0]
         if plan.counts.steps_per_run > 1
         else HOST_DEVICE,
-        variable_dtype=precision.variables,
+        variable_dtype=precision.variable_dtype,
     )
     if variables.mode.manager:
-        return variables.mode.manager(parts)
-    place = place_of(processes.cluster)
+        return variables.mode.manager(settings)
+    topology = topology_of(processes.cluster)
     return make_variable_mgr(
-        variables.variable_update, place, parts, staged=variables.staged, relaxed=variables.relaxed
+        variables.variable_update,
+        topology,
+        settings,
+        staged=variables.is_staged,
+        relaxed=variables.is_relaxed,
     )
 
 
 def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
-    towers, sums = plan.machine.towers, plan.variables.sums
+    towers, sums = plan.machine.towers, plan.variables.size_ranges
     algorithm = (
-        by_halves(towers, plan.variables.leaders)
+        halves_algorithm(towers, plan.variables.leaders)
         if sums is None
         else make_algorithm(sums, towers, HOST_DEVICE, plan.machine.hosts)
     )
-    return compacted(algorithm, towers, transfer) if transfer else algorithm
+    return compact_algorithm(algorithm, towers, transfer) if transfer else algorithm
 
 
 def make_input(plan: Plan, until: str) -> InputPipeline:
@@ -239,50 +250,60 @@ def _make_pipeline(
     if row.in_memory and source is not None:
         options = _image_options(plan, training=False)
         source = read_images(
-            source, _examples_of(plan, source, options, Share()), options, plan.session.config
+            source,
+            _make_example_reader(plan, source, options, Share()),
+            options,
+            plan.session.config,
         )
-    first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
-    size = len(devices) // len(hosts)
-    shares = [
-        _make_share(
+    first_worker, num_workers = (
+        plan.cluster_role.index,
+        plan.cluster_role.num_training_tasks * len(hosts),
+    )
+    devices_per_worker = len(devices) // len(hosts)
+    worker_inputs = [
+        _make_worker_input(
             plan,
             row,
             source,
-            devices[size * number :][:size],
+            devices[devices_per_worker * number :][:devices_per_worker],
             host,
-            first + number,
-            count,
+            first_worker + number,
+            num_workers,
             restart,
             until,
         )
         for number, host in enumerate(hosts)
     ]
-    return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
+    return (
+        worker_inputs[0]
+        if len(worker_inputs) == 1
+        else WorkersInput(worker_inputs, devices_per_worker)
+    )
 
 
 # Nine arguments: what tells the share of one worker from those of the others.
-def _make_share(
+def _make_worker_input(
     plan: Plan,
     row: InputRow,
     source: Source,
     devices: Sequence[str],
     host_device: str,
-    number: int,
-    count: int,
+    worker: int,
+    num_workers: int,
     restart: int,
     until: str,
 ) -> InputPipeline:
     """The input of the towers of worker `number` of `count`, up to a stage."""
     data, seed = plan.data, plan.data.seed
     if not data.distinct_workers:
-        number, count = 0, 1
+        worker, num_workers = 0, 1
     if not isinstance(source, Arrays):
-        seed += number * len(devices)
+        seed += worker * len(devices)
     if isinstance(source, Shards):
         # Reading cannot resume in the middle of an epoch. A continued training reads the records in
         # another order, so that it does not see the first ones more often.
-        seed += _SEEDS_OF_RESTART * restart
-    parts = InputParts(
+        seed += _SEEDS_PER_RESTART * restart
+    settings = InputConfig(
         source=source,
         devices=devices,
         batch_size=plan.counts.batch_size,
@@ -291,15 +312,15 @@ def _make_share(
         seed=seed,
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
-        worker=number,
-        num_workers=count,
+        worker=worker,
+        num_workers=num_workers,
         tf_data=data.tf_data,
-        until=until,
+        last_stage=until,
     )
-    return PIPELINE_CLASSES[row.name](parts)
+    return PIPELINE_CLASSES[row.name](settings)
 
 
-def _examples_of(
+def _make_example_reader(
     plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share
 ) -> Callable[[], Dataset]:
     num_classes = plan.data.data_set.num_classes
@@ -312,7 +333,7 @@ def _make_synthetic(
     plan: Plan, devices: Sequence[str], batch_size: int, seed: int
 ) -> InputPipeline:
     num_classes, options = plan.data.data_set.num_classes, _image_options(plan, training=False)
-    return SyntheticInput(InputParts(None, devices, batch_size, num_classes, options, seed))
+    return SyntheticInput(InputConfig(None, devices, batch_size, num_classes, options, seed))
 
 
 def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions:

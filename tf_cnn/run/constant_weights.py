@@ -6,39 +6,39 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from models.folding import Array, ConstantNorm, Folded, fold
+from models.folding import Array, ConstantNorm, FoldedNetwork, fold_batch_norms
 from models.layers import Tensor, VariableSource
 from models.model_facts import Network
 from models.networks import build_network
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.run.evaluation import FixedVariables
+from tf_cnn.run.evaluation import InferenceVariables
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.precision import Precision
 from variable_mgr import seed_of
 
 # Protocol buffers, of which a graph is one, have at most 2 GB: part of it is for the ops.
-_MOST_BYTES = 2**31 - 2**26
+_MAX_GRAPH_BYTES = 2**31 - 2**26
 
 
-class _InitialValues(FixedVariables):
+class _InitialValues(InferenceVariables):
     """Computes the values with which a run with this seed begins, in the types of its variables."""
 
     def __init__(self, seed: int, variable_dtype: tf.DType) -> None:
-        self.reads: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}
         self._seed = seed
         self._dtype = variable_dtype
 
     def read(
         self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
     ) -> Tensor:
-        if name not in self.reads:
+        if name not in self.tensors:
             value = initializer(shape, seed_of(name, self._seed))
-            stored = tf.cast(value, self._dtype) if trainable else value
-            self.reads[name] = tf.identity(tf.cast(stored, tf.float32))
-        return self.reads[name]
+            variable_value = tf.cast(value, self._dtype) if trainable else value
+            self.tensors[name] = tf.identity(tf.cast(variable_value, tf.float32))
+        return self.tensors[name]
 
 
-class _Constants(FixedVariables):
+class _Constants(InferenceVariables):
     """Gives a network constants, in the type that it computes in."""
 
     def __init__(self, values: Mapping[str, Array], dtype: tf.DType, device: str) -> None:
@@ -63,9 +63,9 @@ class FrozenNetwork:
     build_network.
     """
 
-    def __init__(self, folded: Folded, dtype: tf.DType) -> None:
-        self.norms: Mapping[str, ConstantNorm] = folded.norms
-        self._values = folded.values
+    def __init__(self, folded_network: FoldedNetwork, dtype: tf.DType) -> None:
+        self.norms: Mapping[str, ConstantNorm] = folded_network.norms
+        self._values = folded_network.values
         self._dtype = dtype
         self._by_device: dict[str, _Constants] = {}
 
@@ -74,18 +74,24 @@ class FrozenNetwork:
         share memory.
         """
         spec = tf.DeviceSpec.from_string(device)
-        place = spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
-        if place not in self._by_device:
-            self._by_device[place] = _Constants(self._values, self._dtype, place)
-            own = sum(value.size for value in self._values.values()) * self._dtype.size
-            if own * len(self._by_device) > _MOST_BYTES:
-                fits = _MOST_BYTES // own
-                way = f'write --num_gpus={fits} or less' if fits else 'leave it out'
-                raise UsageError(
-                    f'--freeze_when_forward_only: each device gets constants of {own / 1e9:.2f} '
-                    f'GB, and a graph of TensorFlow has at most 2 GB; {way}'
+        constants_device = (
+            spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
+        )
+        if constants_device not in self._by_device:
+            self._by_device[constants_device] = _Constants(
+                self._values, self._dtype, constants_device
+            )
+            bytes_per_device = sum(value.size for value in self._values.values()) * self._dtype.size
+            if bytes_per_device * len(self._by_device) > _MAX_GRAPH_BYTES:
+                max_devices = _MAX_GRAPH_BYTES // bytes_per_device
+                advice = (
+                    f'write --num_gpus={max_devices} or less' if max_devices else 'leave it out'
                 )
-        return self._by_device[place]
+                raise UsageError(
+                    f'--freeze_when_forward_only: each device gets constants of {bytes_per_device / 1e9:.2f} '
+                    f'GB, and a graph of TensorFlow has at most 2 GB; {advice}'
+                )
+        return self._by_device[constants_device]
 
 
 def freeze(
@@ -99,19 +105,21 @@ def freeze(
     """Computes a network's initial values on this process's CPU, and folds them; batch_shape is N,
     H, W, C.
     """
-    own = tf.ConfigProto()
-    own.CopyFrom(config)
-    own.device_count['GPU'] = 0
-    initial = _InitialValues(seed, precision.variables)
+    cpu_config = tf.ConfigProto()
+    cpu_config.CopyFrom(config)
+    cpu_config.device_count['GPU'] = 0
+    initial_values = _InitialValues(seed, precision.variable_dtype)
     with tf.Graph().as_default() as graph:
         build_network(
             network,
             tf.placeholder(tf.float32, batch_shape),
             num_classes,
-            initial,
+            initial_values,
             'NHWC',
             is_training=False,
         )
-    with tf.Session(graph=graph, config=own) as session:
-        values = session.run(initial.reads)
-    return FrozenNetwork(fold(graph, initial.reads, values), precision.compute)
+    with tf.Session(graph=graph, config=cpu_config) as session:
+        values = session.run(initial_values.tensors)
+    return FrozenNetwork(
+        fold_batch_norms(graph, initial_values.tensors, values), precision.compute_dtype
+    )

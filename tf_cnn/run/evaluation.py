@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from models.model_facts import Network
-from models.networks import build_network, rank_of_labels
+from models.networks import build_network, label_ranks
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Initializer, create_variable
@@ -16,12 +16,12 @@ from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.results.steps import Accuracy
 from tf_cnn.run.instruments import write_scalars
 from tf_cnn.system.signals import SIGNALS
-from tf_cnn.training.checkpoints import Slice, joined, whole
+from tf_cnn.training.checkpoints import Slice, full_slice, join_slices
 
 Tensor = Any
 
 
-class FixedVariables:
+class InferenceVariables:
     """Gives a network its variables for inference only."""
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
@@ -33,7 +33,7 @@ class FixedVariables:
         raise NotImplementedError(name)
 
 
-class SavedVariables(FixedVariables):
+class SlicedVariables(InferenceVariables):
     """Gives a tower the values that a checkpoint would hold now: they are read again in each
     session.run.
 
@@ -53,7 +53,7 @@ class SavedVariables(FixedVariables):
         return self._values[name]
 
 
-class OwnVariables(SavedVariables):
+class TowerVariables(SlicedVariables):
     """Variables that belong to one tower; they must be restored from a checkpoint before they are
     read.
     """
@@ -71,22 +71,22 @@ class OwnVariables(SavedVariables):
             variable = create_variable(
                 name, shape, scope=self._scope, device=self._device, trainable=trainable
             )
-            self.slices[name] = [whole(variable)]
+            self.slices[name] = [full_slice(variable)]
         return super().read(name, shape, initializer, trainable=trainable)
 
 
-def read_whole(parts: Sequence[Slice]) -> Tensor:
+def read_whole(slices: Sequence[Slice]) -> Tensor:
     """The value of a variable, read again in each session.run. Variable.value may be an older,
     staged value.
     """
     values = []
-    for part in parts:
-        variable = part.variable
+    for variable_slice in slices:
+        variable = variable_slice.variable
         with tf.device(variable.device):
             value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.value.dtype)
         value.set_shape(variable.shape)
         values.append(value)
-    return joined(parts, values)
+    return join_slices(slices, values)
 
 
 class Evaluation:
@@ -100,7 +100,7 @@ class Evaluation:
         network: Network,
         num_classes: int,
         data_format: str,
-        sources: Sequence[SavedVariables],
+        sources: Sequence[SlicedVariables],
         devices: Sequence[str],
         pipeline: InputPipeline,
         batch_size: int,
@@ -108,9 +108,9 @@ class Evaluation:
         dtype: tf.DType = tf.float32,
     ) -> None:
         self._pipeline = pipeline
-        self._images_per_run = batch_size * len(devices)
+        self._images_per_call = batch_size * len(devices)
         self._num_batches = num_batches
-        counted = []
+        tower_counts = []
         for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
@@ -123,10 +123,11 @@ class Evaluation:
                     is_training=False,
                     dtype=dtype,
                 ).logits
-                counted.append(_count(logits, batch.labels))
+                tower_counts.append(_count_correct(logits, batch.labels))
         with tf.device(HOST_DEVICE):
             self._fetches = {
-                name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]
+                name: tf.add_n([counts[name] for counts in tower_counts])
+                for name in tower_counts[0]
             }
 
     def run(
@@ -140,48 +141,48 @@ class Evaluation:
         totals = dict.fromkeys(self._fetches, 0)
         start, seconds = clock(), 0.0
         for number in range(1, (self._num_batches or 2**62) + 1):
-            SIGNALS.ask()
-            fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
-            for name, count in fetched.items():
+            SIGNALS.check()
+            batch_counts, _ = session.run([self._fetches, self._pipeline.per_step_ops])
+            for name, count in batch_counts.items():
                 totals[name] += int(count)
             # A batch without images means that the previous one was the last; its time does not
             # count.
-            if fetched['num_images'] or number == 1:
+            if batch_counts['num_images'] or number == 1:
                 seconds = clock() - start
-            if fetched['num_images'] < self._images_per_run or number == self._num_batches:
+            if batch_counts['num_images'] < self._images_per_call or number == self._num_batches:
                 break
         return Accuracy(step, **totals, seconds=seconds)
 
 
-def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
+def combine_accuracy(accuracy: Accuracy, worker: Worker, name: str) -> Accuracy:
     """Adds up the workers' counts of the evaluation `name`; in asynchronous modes the chief's are
     of all images.
     """
-    if not worker.together:
-        return own
-    return _sum([Accuracy(**share) for share in worker.gather(name, asdict(own))])
+    if not worker.is_synchronous:
+        return accuracy
+    return _sum_accuracies([Accuracy(**share) for share in worker.gather(name, asdict(accuracy))])
 
 
-def write_summary(found: Accuracy, folder: str) -> None:
+def write_accuracy_summary(accuracy: Accuracy, folder: str) -> None:
     scalars = {
-        'eval_top_1_accuracy': found.top_1,
-        'eval_top_5_accuracy': found.top_5,
-        'eval_images_per_second': found.images_per_second,
+        'eval_top_1_accuracy': accuracy.top_1,
+        'eval_top_5_accuracy': accuracy.top_5,
+        'eval_images_per_second': accuracy.images_per_second,
     }
-    write_scalars(folder, 'eval_dir', found.step, scalars)
+    write_scalars(folder, 'eval_dir', accuracy.step, scalars)
 
 
-def _sum(shares: Sequence[Accuracy]) -> Accuracy:
+def _sum_accuracies(accuracies: Sequence[Accuracy]) -> Accuracy:
     return Accuracy(
-        shares[0].step,
-        sum(share.num_images for share in shares),
-        sum(share.num_top_1 for share in shares),
-        sum(share.num_top_5 for share in shares),
-        max(share.seconds for share in shares),
+        accuracies[0].step,
+        sum(share.num_images for share in accuracies),
+        sum(share.num_top_1 for share in accuracies),
+        sum(share.num_top_5 for share in accuracies),
+        max(share.seconds for share in accuracies),
     )
 
 
-def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def _count_correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Scalar int64 counts for logits [N, K] float32 and labels [N] int32; a negative label marks
     padding.
     """
@@ -189,6 +190,6 @@ def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     def total(flags: Tensor) -> Tensor:
         return tf.reduce_sum(tf.cast(flags, tf.int64))
 
-    ranks = rank_of_labels(logits, labels)
+    ranks = label_ranks(logits, labels)
     top_1, top_5 = (total(ranks < k) for k in (1, 5))
     return {'num_images': total(labels >= 0), 'num_top_1': top_1, 'num_top_5': top_5}

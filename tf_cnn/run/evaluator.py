@@ -6,30 +6,30 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from models.network_check import errors_of_network
+from models.network_check import explain_network_errors
 from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
-from tf_cnn.results.steps import Cause
+from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.build import build_evaluation, export, make_banner
-from tf_cnn.run.evaluation import OwnVariables, share_accuracy, write_summary
+from tf_cnn.run.evaluation import TowerVariables, combine_accuracy, write_accuracy_summary
 from tf_cnn.run.export import ModelValues
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.measurement import Measurement
-from tf_cnn.run.process import Process
+from tf_cnn.run.measurement import StepRecorder
+from tf_cnn.run.process import RunLifecycle
 from tf_cnn.run.session import open_session
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (
-    describe_incomplete,
-    has_ended,
+    checkpoint_step,
+    has_training_ended,
+    incomplete_checkpoint_warning,
     latest_checkpoint,
-    named_checkpoint,
-    named_checkpoints,
-    step_of,
+    listed_checkpoints,
+    parse_checkpoint_prefix,
 )
 from tf_cnn.training.checkpoints import Checkpointer, Slice
 from tf_cnn.training.contents import check_classes
@@ -40,32 +40,32 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
 
     Workers share the images.
     """
-    measurement = Measurement(plan, console, invocation)
-    process = Process(plan, console, measurement)
-    with process.guarded():
-        worker = process.join()
+    recorder = StepRecorder(plan, console, invocation)
+    lifecycle = RunLifecycle(plan, console, recorder)
+    with lifecycle.guard():
+        worker = lifecycle.join()
         console.progress('Building the graph')
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             towers = [
-                OwnVariables(device, f'tower_{number}')
+                TowerVariables(device, f'tower_{number}')
                 for number, device in enumerate(plan.machine.towers)
             ]
-            evaluation = build_evaluation(plan, towers, worker.index, worker.num_trainers)
+            evaluation = build_evaluation(plan, towers, worker.index, worker.num_training_tasks)
             folder = plan.checkpoints.folder or ''
             saver = Checkpointer(
-                folder, _slices_of(towers), HOST_DEVICE, plan.checkpoints.max_to_keep
+                folder, _slices_by_name(towers), HOST_DEVICE, plan.checkpoints.max_to_keep
             )
             export_folder = plan.checkpoints.export_folder
             model_values = ModelValues(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
         last = values = None
-        measurement.recording.begin('initialise')
-        with open_session(worker.target, graph, worker.config) as session, process.evaluating():
+        recorder.result_builder.begin_phase('initialise')
+        with open_session(worker.target, graph, worker.config) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
-            measurement.recording.begin(None)
+            recorder.result_builder.begin_phase(None)
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
-            for number, prefix in enumerate(_checkpoints(plan, worker, console)):
-                with measurement.doing(Cause.EVALUATION):
+            for number, prefix in enumerate(_checkpoints_from_chief(plan, worker, console)):
+                with recorder.record_gap(PauseCause.EVALUATION):
                     console.progress(f'Evaluating {prefix}')
                     line = check_classes(
                         prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir
@@ -75,11 +75,11 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                     saver.restore(
                         session, prefix, for_training=False, names_in_training=names_in_training
                     )
-                    own = evaluation.run(session, step_of(prefix))
-                    found = share_accuracy(own, worker, f'accuracy/{number}')
-                    measurement.add_evaluation(found)
+                    worker_accuracy = evaluation.run(session, checkpoint_step(prefix))
+                    accuracy = combine_accuracy(worker_accuracy, worker, f'accuracy/{number}')
+                    recorder.add_evaluation(accuracy)
                     if plan.evaluations and plan.evaluations.summary_folder:
-                        write_summary(found, plan.evaluations.summary_folder)
+                        write_accuracy_summary(accuracy, plan.evaluations.summary_folder)
                 last = prefix
             if model_values and last:
                 values = model_values.read(session)
@@ -91,15 +91,15 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                 f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; '
                 'nothing is written'
             )
-    return measurement.result
+    return recorder.result
 
 
-def _checkpoints(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
+def _checkpoints_from_chief(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
     """The checkpoints to evaluate; the chief chooses them for all workers of a cluster."""
-    chosen = iter(_find_checkpoints(plan, console) if worker.is_chief else ())
+    checkpoints = iter(_find_checkpoints(plan, console) if worker.is_chief else ())
     number = 0
     while True:
-        prefix = worker.gather(f'checkpoint/{number}', next(chosen, None))[0]
+        prefix = worker.gather(f'checkpoint/{number}', next(checkpoints, None))[0]
         if prefix is None:
             return
         yield prefix
@@ -112,12 +112,12 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
     With --eval_interval_secs each new one follows, until the training has ended.
     """
     folder = plan.checkpoints.folder or ''
-    if prefix := named_checkpoint(folder):
+    if prefix := parse_checkpoint_prefix(folder):
         yield prefix
         return
     interval = plan.evaluations.interval_secs if plan.evaluations else 0.0
     last = latest_checkpoint(folder)
-    if line := describe_incomplete(folder, last):
+    if line := incomplete_checkpoint_warning(folder, last):
         console.warning(line)
     if last is None and not interval:
         raise RunError(
@@ -127,14 +127,16 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
     if last:
         yield last
     # Older checkpoints are not evaluated.
-    seen = {last, *named_checkpoints(folder)} if last else set()
+    known_checkpoints = {last, *listed_checkpoints(folder)} if last else set()
     while interval:
         # First the mark of the end, then the list: a checkpoint saved before the mark is always
         # listed.
-        ended = has_ended(folder)
-        new = [prefix for prefix in named_checkpoints(folder) if prefix not in seen]
-        for prefix in new:
-            seen.add(prefix)
+        training_has_ended = has_training_ended(folder)
+        new_checkpoints = [
+            prefix for prefix in listed_checkpoints(folder) if prefix not in known_checkpoints
+        ]
+        for prefix in new_checkpoints:
+            known_checkpoints.add(prefix)
             if Path(f'{prefix}.index').exists():
                 yield prefix
             else:
@@ -142,15 +144,16 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
                     f'{prefix} was deleted before it was evaluated; keep more with '
                     '--max_ckpts_to_keep'
                 )
-        if ended and not new:
+        if training_has_ended and not new_checkpoints:
             return
-        if not new:
+        if not new_checkpoints:
             SIGNALS.wait(interval)
 
 
-def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
+def _slices_by_name(towers: Sequence[TowerVariables]) -> dict[str, list[Slice]]:
     return {
-        name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices
+        name: [tower_slice for tower in towers for tower_slice in tower.slices[name]]
+        for name in towers[0].slices
     }
 
 
@@ -158,7 +161,7 @@ def _names_in_training(plan: Plan) -> frozenset[str]:
     """The names of all variables of the model in training, some of which an evaluation may not
     have.
     """
-    with errors_of_network(plan.step.network, plan.subject.model.name):
+    with explain_network_errors(plan.step.network, plan.workload.model.name):
         return frozenset(
             variables_in_training(
                 plan.step.network, plan.data.image_shape, plan.step.num_classes

@@ -11,12 +11,12 @@ from models.layers import zeros
 from models.networks import variables_in_training
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
-from tf_cnn.planning.step import StepSettings
+from tf_cnn.planning.step import StepConfig
 from variable_mgr import VariableMgr
 
 Tensor = Any
 # The name of the only variable of --exchange_bytes.
-ONE_TENSOR = 'tensor'
+EXCHANGE_VARIABLE_NAME = 'tensor'
 
 
 class GradientsInMemory(InputPipeline):
@@ -35,38 +35,44 @@ class GradientsInMemory(InputPipeline):
     def tower_batch(self, tower: int) -> Batch:
         raise NotImplementedError('an exchange has no images')
 
-    def gradients_of(self, manager: VariableMgr, tower: int) -> list[Tensor]:
+    def add_tower_gradients(self, manager: VariableMgr, tower: int) -> list[Tensor]:
         """Adds the variables of a tower and its gradients, in the same order.
 
         A tower has gradients only after the values of all variables, as in training, where the
         backward pass begins with the loss. So values and gradients never cross a link at the same
         time.
         """
-        device, arrived, stored = manager.get_devices()[tower], [], []
-        number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0
+        device, values_on_tower, gradients = manager.get_devices()[tower], [], []
+        tower_number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0
         with manager.create_outer_variable_scope(tower) as variables:
             for name, shape in self._shapes:
                 value = variables.read(name, shape, zeros)
-                kept = create_variable(name, shape, scope=f'gradients_of_{tower}', device=device)
-                self.initializers.append(
-                    kept.assign(tf.fill(list(shape), (number + 1) / manager.num_averaged_towers))
+                gradient = create_variable(
+                    name, shape, scope=f'gradients_of_{tower}', device=device
                 )
-                stored.append(kept)
+                self.initializers.append(
+                    gradient.assign(
+                        tf.fill(list(shape), (tower_number + 1) / manager.num_averaged_towers)
+                    )
+                )
+                gradients.append(gradient)
                 # Takes the value to the tower and computes nothing. Passes over the graph leave it
                 # alone, unlike Identity, and IdentityN, of which they remove outputs that nobody
                 # reads.
-                arrived.append(tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape))
-            with tf.control_dependencies(arrived):
-                return [kept.read_again() for kept in stored]
+                values_on_tower.append(
+                    tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
+                )
+            with tf.control_dependencies(values_on_tower):
+                return [kept.read_again() for kept in gradients]
 
 
-def shapes_of(
-    settings: StepSettings, image_shape: Sequence[int]
+def gradient_shapes(
+    settings: StepConfig, image_shape: Sequence[int]
 ) -> list[tuple[str, Sequence[int]]]:
     """Returns (name, shape) of each trainable variable, in the order of their first use.
     image_shape is [H, W, C].
     """
     if settings.exchange_bytes is not None:
-        return [(ONE_TENSOR, (settings.exchange_bytes // tf.float32.size,))]
+        return [(EXCHANGE_VARIABLE_NAME, (settings.exchange_bytes // tf.float32.size,))]
     variables = variables_in_training(settings.network, image_shape, settings.num_classes)
     return [(name, value.shape.as_list()) for name, value in variables.trainable.items()]

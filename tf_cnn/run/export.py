@@ -14,9 +14,9 @@ from models.model_facts import Network
 from models.networks import build_network
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.run.evaluation import FixedVariables, read_whole
-from tf_cnn.run.instruments import writing
-from tf_cnn.system.atomic import move_whole
+from tf_cnn.run.evaluation import InferenceVariables, read_whole
+from tf_cnn.run.instruments import report_write_errors
+from tf_cnn.system.atomic import move_atomically
 from tf_cnn.training.checkpoints import Slice
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +27,9 @@ class ModelValues:
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
         with tf.name_scope('model_values'):
-            self._tensors = {name: read_whole(parts) for name, parts in slices.items()}
+            self._tensors = {
+                name: read_whole(variable_slices) for name, variable_slices in slices.items()
+            }
 
     def read(self, session: tf.Session) -> dict[str, Array]:
         """Returns the values of the variables, float32 by name."""
@@ -38,7 +40,7 @@ class ModelValues:
         }
 
 
-class _Constants(FixedVariables):
+class _ExportedVariables(InferenceVariables):
     """Creates each variable with its given value when the network first reads it."""
 
     def __init__(self, values: Mapping[str, Array]) -> None:
@@ -77,7 +79,7 @@ def export_saved_model(
     The folder must be missing or empty, and is renamed into place when it is complete: a killed
     process leaves only a hidden .tf_cnn_benchmarks-* beside it.
     """
-    variables = _Constants(values)
+    variables = _ExportedVariables(values)
 
     def serve(images: Tensor) -> dict[str, Tensor]:
         pixels = preprocessing.normalize(images, scale)
@@ -101,15 +103,15 @@ def export_saved_model(
     module.variables_by_name = variables.variables
     path = Path(folder).absolute()
     with (
-        writing('export_saved_model', folder),
+        report_write_errors('export_saved_model', folder),
         tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
     ):
         unfinished = Path(temporary, 'model')
         # TensorFlow removes its temporary source files when Python exits, which processes of a
         # cluster do not reach.
-        before, tempfile.tempdir = tempfile.tempdir, temporary
+        original_tempdir, tempfile.tempdir = tempfile.tempdir, temporary
         try:
             v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
         finally:
-            tempfile.tempdir = before
-        move_whole(unfinished, path)
+            tempfile.tempdir = original_tempdir
+        move_atomically(unfinished, path)

@@ -15,9 +15,9 @@ from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.build import make_banner, make_input
 from tf_cnn.run.input_stages import StageTime, stage_rows
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.measurement import Measurement
-from tf_cnn.run.process import Process
-from tf_cnn.run.recording import Recording
+from tf_cnn.run.measurement import StepRecorder
+from tf_cnn.run.process import RunLifecycle
+from tf_cnn.run.recording import ResultBuilder
 from tf_cnn.run.session import open_session
 from tf_cnn.run.step_loop import run_steps
 from tf_cnn.system.signals import SIGNALS
@@ -44,46 +44,50 @@ class _Stage:
                     tensor.op for batch in batches for tensor in (batch.images, batch.labels)
                 ]
 
-    def turn(
+    def measure_steps(
         self,
         worker: Worker,
         num_timed: int,
         is_over: Callable[[], bool],
-        recording: Recording | None = None,
+        result_builder: ResultBuilder | None = None,
     ) -> Iterator[Step[StepValues]]:
         """Takes warm-up and timed steps in its own session, whose buffers end with it."""
-        begin = recording.begin if recording else lambda phase: None
+        begin = result_builder.begin_phase if result_builder else lambda phase: None
         num_warmup = self._counts.num_warmup
         with open_session(worker.target, self._graph, worker.config) as session:
             begin('initialise')
             session.run(self.pipeline.initializers)
             self.pipeline.warm_up(session)
-            run_ops = session.make_callable(self._ops, feed_list=self.pipeline.fed or None)
+            run_ops = session.make_callable(
+                self._ops, feed_list=self.pipeline.feed_placeholders or None
+            )
             processor_start = time.process_time()
 
             def take_steps(phase: Phase, indices: range) -> list[StepValues]:
                 nonlocal processor_start
                 if phase is Phase.TIMED and indices[0] == 1:
                     processor_start = time.process_time()
-                SIGNALS.ask()
-                run_ops(*self.pipeline.feeds())
-                done = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
-                return [StepValues(float('nan'), steps_before=done - 1, steps_after=done)]
+                SIGNALS.check()
+                run_ops(*self.pipeline.next_feed_values())
+                steps_after = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
+                return [
+                    StepValues(float('nan'), steps_before=steps_after - 1, steps_after=steps_after)
+                ]
 
             begin('warm_up')
-            begin_timed = recording.begin_timed_steps if recording else lambda: None
-            timed: list[Step[StepValues]] = []
+            begin_timed = result_builder.begin_timed_steps if result_builder else lambda: None
+            timed_steps: list[Step[StepValues]] = []
             processor_end = processor_start
             for steps in run_steps(
                 take_steps, num_warmup, num_timed, is_over=is_over, begin_timed=begin_timed
             ):
                 processor_end = time.process_time()
-                timed += [step for step in steps if step.phase is Phase.TIMED]
+                timed_steps += [step for step in steps if step.phase is Phase.TIMED]
                 yield from steps
-            if timed:
+            if timed_steps:
                 images, wall_seconds = (
-                    len(timed) * self._counts.images_of_step,
-                    timed[-1].end - timed[0].start,
+                    len(timed_steps) * self._counts.images_per_global_step,
+                    timed_steps[-1].end - timed_steps[0].start,
                 )
                 self.time += StageTime(
                     self.name, images, wall_seconds, processor_end - processor_start
@@ -98,50 +102,54 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
     order, so that a machine that becomes steadily slower or faster favours none of them. Only one
     pipeline is open at a time.
     """
-    measurement = Measurement(plan, console, invocation)
-    process = Process(plan, console, measurement)
-    recording, counts = measurement.recording, plan.counts
-    with process.guarded():
-        worker = process.join()
+    recorder = StepRecorder(plan, console, invocation)
+    lifecycle = RunLifecycle(plan, console, recorder)
+    result_builder, counts = recorder.result_builder, plan.counts
+    with lifecycle.guard():
+        worker = lifecycle.join()
         console.progress('Building the graphs')
-        *before, last = (_Stage(plan, name) for name in plan.data.input_stages)
-        recording.input_buffers = last.pipeline.buffers
+        *earlier_stages, last_stage = (_Stage(plan, name) for name in plan.data.input_stages)
+        result_builder.input_buffers = last_stage.pipeline.buffers
         console.result(make_banner(plan))
 
         def take_half(stage: _Stage, num_timed: int) -> None:
             if num_timed:
                 console.progress(f'Running the input up to {stage.name}')
-                for _ in stage.turn(
-                    worker, num_timed, _after(counts.target_secs and counts.target_secs / 2)
+                for _ in stage.measure_steps(
+                    worker,
+                    num_timed,
+                    _make_time_limit(counts.target_secs and counts.target_secs / 2),
                 ):
                     pass
 
         # Not part of the time to the first step.
-        recording.begin('earlier_stages')
-        for stage in before:
+        result_builder.begin_phase('earlier_stages')
+        for stage in earlier_stages:
             take_half(stage, (counts.num_timed + 1) // 2)
-        console.progress(f'Running the input up to {last.name}')
-        for step in last.turn(
-            worker, counts.num_timed, lambda: measurement.has_reached_target, recording
+        console.progress(f'Running the input up to {last_stage.name}')
+        for step in last_stage.measure_steps(
+            worker, counts.num_timed, lambda: recorder.has_reached_target, result_builder
         ):
-            measurement.add_steps([step])
-            measurement.show_steps([step])
-        recording.end_timed_steps()
-        for stage in reversed(before):
+            recorder.add_steps([step])
+            recorder.print_due_steps([step])
+        result_builder.end_timed_steps()
+        for stage in reversed(earlier_stages):
             take_half(stage, counts.num_timed // 2)
-        recording.input_stages = stage_rows([stage.time for stage in (*before, last)])
-    return measurement.result
+        result_builder.input_stages = stage_rows(
+            [stage.time for stage in (*earlier_stages, last_stage)]
+        )
+    return recorder.result
 
 
-def _after(seconds: float | None) -> Callable[[], bool]:
+def _make_time_limit(seconds: float | None) -> Callable[[], bool]:
     """Returns a function that returns True once these seconds have passed since its first call;
     None: never.
     """
-    begun: float | None = None
+    start: float | None = None
 
     def is_over() -> bool:
-        nonlocal begun
-        begun = begun or time.perf_counter()
-        return seconds is not None and time.perf_counter() - begun >= seconds
+        nonlocal start
+        start = start or time.perf_counter()
+        return seconds is not None and time.perf_counter() - start >= seconds
 
     return is_over

@@ -15,7 +15,7 @@ from tf_cnn.system.errors import format_flag
 _MICROSECOND = 1e-6
 # A time below zero is noise. With enough steps that is below this share of the whole, and takes
 # several times as many.
-_UNKNOWN, _SMALL_SHARE, _FEWEST_TIMES = 'not measurable', 0.05, 4
+_NOT_MEASURABLE, _MAX_NOISE_SHARE, _MIN_LENGTH_FACTOR = 'not measurable', 0.05, 4
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,26 @@ def stage_rows(times: Sequence[StageTime]) -> list[StageRow]:
     time.
     """
     rows = []
-    each = [
+    per_image = [
         (time.wall_seconds / time.images, time.processor_seconds / time.images) for time in times
     ]
     for time, (wall, processor), (wall_before, processor_before) in zip(
-        times, each, [(0.0, 0.0), *each], strict=False
+        times, per_image, [(0.0, 0.0), *per_image], strict=False
     ):
-        added = wall - wall_before
+        added_seconds = wall - wall_before
         rows.append(
             StageRow(
                 stage=time.stage,
                 images_per_second=throughput(time.images, time.wall_seconds),
-                added_wall_seconds_per_image=added,
+                added_wall_seconds_per_image=added_seconds,
                 added_processor_seconds_per_image=processor - processor_before,
-                share=added / each[-1][0],
+                share=added_seconds / per_image[-1][0],
             )
         )
     return rows
 
 
-def format_stages(
+def format_stage_table(
     rows: Sequence[StageRow], num_steps: int, target_secs: float | None = None
 ) -> str:
     """Formats rows as a table, times in microseconds. target_secs is --target_seconds if that ended
@@ -78,27 +78,29 @@ def format_stages(
             f'{row.images_per_second:.1f}',
             _microseconds(row.added_wall_seconds_per_image),
             _microseconds(row.added_processor_seconds_per_image),
-            f'{100 * row.share:.1f} %' if row.share >= 0 else _UNKNOWN,
+            f'{100 * row.share:.1f} %' if row.share >= 0 else _NOT_MEASURABLE,
         )
         for row in rows
     ]
     table = Table(columns, cells).as_markdown()
-    worst = min(row.share for row in rows)
-    if worst < 0:
+    smallest_share = min(row.share for row in rows)
+    if smallest_share < 0:
         # The noise of a mean falls with the root of the number of steps.
-        times = max(_FEWEST_TIMES, (worst / _SMALL_SHARE) ** 2)
+        length_factor = max(_MIN_LENGTH_FACTOR, (smallest_share / _MAX_NOISE_SHARE) ** 2)
         name, length = (
             ('target_seconds', target_secs) if target_secs else ('num_batches', num_steps)
         )
-        enough = format_flag(name, math.ceil(length * times))
-        table += f'\nSome stages cost less than the noise of these steps; about {enough} would do.'
-    measured = [row.stage for row in rows]
-    if missing := [
-        name for name in stages_up_to(measured[-1], tuple(STAGES)) if name not in measured
+        sufficient_flag = format_flag(name, math.ceil(length * length_factor))
+        table += f'\nSome stages cost less than the noise of these steps; about {sufficient_flag} would do.'
+    measured_stages = [row.stage for row in rows]
+    if missing_stages := [
+        name
+        for name in stages_up_to(measured_stages[-1], tuple(STAGES))
+        if name not in measured_stages
     ]:
-        return f'{table}\nThis pipeline has no stage {" or ".join(missing)}.'
+        return f'{table}\nThis pipeline has no stage {" or ".join(missing_stages)}.'
     return table
 
 
 def _microseconds(seconds: float) -> str:
-    return f'{seconds / _MICROSECOND:.1f}' if seconds >= 0 else _UNKNOWN
+    return f'{seconds / _MICROSECOND:.1f}' if seconds >= 0 else _NOT_MEASURABLE

@@ -20,7 +20,7 @@ from tf_cnn.graph.variables import Variable
 from tf_cnn.planning.plan import Instruments, Summaries
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.system.atomic import move_whole, write_whole
+from tf_cnn.system.atomic import move_atomically, write_atomically
 from tf_cnn.system.errors import RunError, plural
 
 Tensor = Any
@@ -33,7 +33,7 @@ _file_numbers = itertools.count()
 
 
 @contextlib.contextmanager
-def writing(flag: str, path: str) -> Iterator[None]:
+def report_write_errors(flag: str, path: str) -> Iterator[None]:
     """Turns errors of writing a file, such as a full disk, into RunError."""
     try:
         yield
@@ -51,8 +51,10 @@ def writing(flag: str, path: str) -> Iterator[None]:
 def write_graph(graph: tf.Graph, path: str) -> None:
     """Writes the graph as built, before optimisation; as text if the file's name ends with txt."""
     graph_def = graph.as_graph_def(add_shapes=True)
-    with writing('graph_file', path):
-        write_whole(str(graph_def) if path.endswith('txt') else graph_def.SerializeToString(), path)
+    with report_write_errors('graph_file', path):
+        write_atomically(
+            str(graph_def) if path.endswith('txt') else graph_def.SerializeToString(), path
+        )
 
 
 class StepTracer:
@@ -67,32 +69,36 @@ class StepTracer:
         self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
 
     @property
-    def is_wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
     def run(
         self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None
     ) -> Any:
-        traced = bool(self._trace_file or self._tfprof_file)
+        needs_trace = bool(self._trace_file or self._tfprof_file)
         options = tf.RunOptions(
-            trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
+            trace_level=tf.RunOptions.FULL_TRACE if needs_trace else tf.RunOptions.NO_TRACE,
             output_partition_graphs=self._partitioned_graph_prefix is not None,
         )
         metadata = tf.RunMetadata()
         values = session.run(fetches, feeds, options=options, run_metadata=metadata)
         if self._trace_file:
             trace = self._format_trace(metadata)
-            with writing('trace_file', self._trace_file):
-                write_whole(trace, self._trace_file)
+            with report_write_errors('trace_file', self._trace_file):
+                write_atomically(trace, self._trace_file)
         if self._tfprof_file:
             profiler = tf.profiler.Profiler(session.graph)
             profiler.add_step(0, metadata)
-            with writing('tfprof_file', self._tfprof_file):
-                write_whole(profiler.serialize_to_string(), self._tfprof_file)
+            with report_write_errors('tfprof_file', self._tfprof_file):
+                write_atomically(profiler.serialize_to_string(), self._tfprof_file)
         if self._partitioned_graph_prefix:
             for number, graph_def in enumerate(metadata.partition_graphs):
-                with writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
-                    write_whole(str(graph_def), f'{self._partitioned_graph_prefix}{number}.pbtxt')
+                with report_write_errors(
+                    'partitioned_graph_file_prefix', self._partitioned_graph_prefix
+                ):
+                    write_atomically(
+                        str(graph_def), f'{self._partitioned_graph_prefix}{number}.pbtxt'
+                    )
         return values
 
     def _format_trace(self, metadata: tf.RunMetadata) -> str:
@@ -114,8 +120,8 @@ class StepProfiler:
         self._is_running = False
         self.warning: str | None = None
 
-    def profiled(
-        self, runs: Iterator[list[Step[StepValues]]], num_warmup: int
+    def profile_steps(
+        self, session_calls: Iterator[list[Step[StepValues]]], num_warmup: int
     ) -> Iterator[list[Step[StepValues]]]:
         """Yields the steps of each run of the session; begins and ends the profile between two of
         them.
@@ -124,7 +130,7 @@ class StepProfiler:
         num_timed = -num_warmup
         if num_timed == first - 1:
             self._begin()
-        for steps in runs:
+        for steps in session_calls:
             num_timed += len(steps)
             if num_timed == last:
                 self.close()
@@ -132,19 +138,19 @@ class StepProfiler:
             if num_timed == first - 1:
                 self._begin()
         if num_timed < last:
-            ended = f'training ended after {plural(num_timed, "timed step")}'
-            self.warning = f'{ended}, before the last one of --profile_steps'
+            reason = f'training ended after {plural(num_timed, "timed step")}'
+            self.warning = f'{reason}, before the last one of --profile_steps'
 
     def _begin(self) -> None:
-        with writing('profile_dir', self._folder):
+        with report_write_errors('profile_dir', self._folder):
             # A folder of its own until the profile is whole.
-            self._unfinished = tempfile.TemporaryDirectory(
+            self._temporary_folder = tempfile.TemporaryDirectory(
                 prefix='.tf_cnn_benchmarks-', dir=self._folder
             )
-            tf.compat.v2.profiler.experimental.start(self._unfinished.name)
+            tf.compat.v2.profiler.experimental.start(self._temporary_folder.name)
         self._is_running = True
 
-    def marked(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
+    def annotate_steps(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that
         of the first.
         """
@@ -162,12 +168,12 @@ class StepProfiler:
     def close(self) -> None:
         if self._is_running:
             self._is_running = False
-            with self._unfinished, writing('profile_dir', self._folder):
+            with self._temporary_folder, report_write_errors('profile_dir', self._folder):
                 tf.compat.v2.profiler.experimental.stop()
                 profiles = Path(self._folder, 'plugins', 'profile')
                 profiles.mkdir(parents=True, exist_ok=True)
-                for profile in Path(self._unfinished.name).glob('plugins/profile/*'):
-                    move_whole(profile, profiles / profile.name)
+                for profile in Path(self._temporary_folder.name).glob('plugins/profile/*'):
+                    move_atomically(profile, profiles / profile.name)
 
 
 class SummaryWriter:
@@ -186,7 +192,7 @@ class SummaryWriter:
         gradients: Sequence[tuple[Variable, Tensor]],
     ) -> None:
         train_dir, verbosity = summaries.folder, summaries.verbosity
-        self._every = summaries.every
+        self._step_interval = summaries.every
         self._variable_summary = self.gradient_summary = None
         if verbosity >= 2:
             self._variable_summary = tf.summary.merge(
@@ -203,11 +209,11 @@ class SummaryWriter:
                 ]
             )
         self._train_dir = train_dir
-        with writing('train_dir', train_dir):
-            self._writer = _open_events(train_dir, tf.get_default_graph())
+        with report_write_errors('train_dir', train_dir):
+            self._writer = _open_event_file(train_dir, tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
-        return index % self._every == 0
+        return index % self._step_interval == 0
 
     def write(
         self,
@@ -225,17 +231,17 @@ class SummaryWriter:
             summaries.append(session.run(self._variable_summary))
         if gradient_summary is not None:
             summaries.append(gradient_summary)
-        with writing('train_dir', self._train_dir):
+        with report_write_errors('train_dir', self._train_dir):
             for summary in summaries:
                 self._writer.add_summary(summary, step)
             self._writer.flush()
 
     def close(self) -> None:
-        with writing('train_dir', self._train_dir):
+        with report_write_errors('train_dir', self._train_dir):
             self._writer.close()
 
 
-def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
+def step_scalars(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
     """The scalars of a step's summary, by tag. num_images are those of the step; images_per_second
     is its own rate.
     """
@@ -249,7 +255,7 @@ def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
+def _open_event_file(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
     """Opens a new event file in a folder.
 
     TensorFlow names event files by the second, and a second file of the same second would replace
@@ -268,13 +274,13 @@ def _silence_event_threads() -> None:
     error again.
     """
     tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
-    report = threading.excepthook
+    default_hook = threading.excepthook
 
-    def report_others(failure: threading.ExceptHookArgs) -> None:
+    def report_other_threads(failure: threading.ExceptHookArgs) -> None:
         if failure.thread is None or failure.thread.name != 'EventLoggerThread':
-            report(failure)
+            default_hook(failure)
 
-    threading.excepthook = report_others
+    threading.excepthook = report_other_threads
 
 
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
@@ -284,8 +290,8 @@ def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     # FileWriter needs graph mode, which tf.Graph().as_default() ensures.
     with (
-        writing(flag, folder),
+        report_write_errors(flag, folder),
         tf.Graph().as_default(),
-        contextlib.closing(_open_events(folder)) as writer,
+        contextlib.closing(_open_event_file(folder)) as writer,
     ):
         writer.add_summary(tf.Summary(value=values), step)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tf_cnn.machine.meters import Wait, wait_for_idle
+from tf_cnn.machine.meters import IdleWait, wait_for_idle
 from tf_cnn.results.advice import LOADED_SHARE
 from tf_cnn.results.console import Console
 
@@ -20,53 +20,53 @@ class Invocation:
     """
 
     argv: tuple[str, ...] = ()
-    begun: float = field(default_factory=time.perf_counter)
-    waited: Wait | None = None
+    start_time: float = field(default_factory=time.perf_counter)
+    idle_wait: IdleWait | None = None
 
     @property
-    def wait_facts(self) -> dict[str, float | None]:
+    def wait_metrics(self) -> dict[str, float | None]:
         """The wait of --wait_for_idle in the object "disturbance" of the result document; empty
         without one.
         """
-        if self.waited is None:
+        if self.idle_wait is None:
             return {}
         return {
-            'waited_seconds': self.waited.seconds,
-            'other_cpu_share_before': self.waited.other_cpu_share,
+            'waited_seconds': self.idle_wait.seconds,
+            'other_cpu_share_before': self.idle_wait.other_cpu_share,
         }
 
 
-def of_this_process(argv: Sequence[str]) -> Invocation:
+def invocation_of_command(argv: Sequence[str]) -> Invocation:
     """A run that is all this process does: its time to the first step began with the process."""
     return Invocation(tuple(argv), time.perf_counter() - _seconds_since_start())
 
 
-def after_waiting(invocation: Invocation, most_secs: float | None, console: Console) -> Invocation:
+def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Console) -> Invocation:
     """Waits for idle cores, if most_secs is given (--wait_for_idle); the time to the first step
     begins afterwards.
     """
-    if most_secs is None:
+    if max_secs is None:
         return invocation
     console.progress('Waiting for idle cores')
-    waited = wait_for_idle(
-        most_secs,
+    wait = wait_for_idle(
+        max_secs,
         LOADED_SHARE,
         lambda share: console.progress(
             f'Waiting for idle cores: other processes use {share:.0%} of them'
         ),
     )
-    written = f'--wait_for_idle={most_secs:g}'
-    if waited.other_cpu_share is None:
+    flag_text = f'--wait_for_idle={max_secs:g}'
+    if wait.other_cpu_share is None:
         console.warning(
-            f'{written}: this system does not tell what other processes use, so the run starts at '
+            f'{flag_text}: this system does not tell what other processes use, so the run starts at '
             'once'
         )
-    elif waited.other_cpu_share > LOADED_SHARE:
+    elif wait.other_cpu_share > LOADED_SHARE:
         console.warning(
-            f'{written}: after {waited.seconds:.0f} s other processes still use '
-            f'{waited.other_cpu_share:.0%} of the cores; the run starts all the same'
+            f'{flag_text}: after {wait.seconds:.0f} s other processes still use '
+            f'{wait.other_cpu_share:.0%} of the cores; the run starts all the same'
         )
-    return replace(invocation, begun=invocation.begun + waited.seconds, waited=waited)
+    return replace(invocation, start_time=invocation.start_time + wait.seconds, idle_wait=wait)
 
 
 def _seconds_since_start() -> float:

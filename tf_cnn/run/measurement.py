@@ -19,21 +19,21 @@ from tf_cnn.results import console as lines
 from tf_cnn.results.benchmark_log import BenchmarkLog
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
-from tf_cnn.results.result_file import ResultFile, reserved
-from tf_cnn.results.sections import Ending, Phase
+from tf_cnn.results.result_file import ResultFile, reserve
+from tf_cnn.results.sections import ExitSection, Phase
 from tf_cnn.results.statistics import RunningRate
-from tf_cnn.results.steps import Accuracy, Between, Cause, Measured, Step, StepValues
+from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
 from tf_cnn.results.summary import format_summary
-from tf_cnn.run.input_stages import format_stages
+from tf_cnn.run.input_stages import format_stage_table
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.recording import Recording, run_section
+from tf_cnn.run.recording import ResultBuilder, run_section
 from tf_cnn.system.errors import RunError, format_flag
 
 # How often the live line gets new numbers.
 _LIVE_SECS = 0.2
 
 
-class Measurement:
+class StepRecorder:
     """Collects steps, the time between them, and evaluations; prints them as they come."""
 
     def __init__(
@@ -44,34 +44,34 @@ class Measurement:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.num_skipped = 0
-        self.recording = Recording(plan, invocation)
+        self.result_builder = ResultBuilder(plan, invocation)
         self._plan = plan
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
-        self._has_images = plan.subject.role is not Role.EXCHANGE_ONLY
-        self._has_losses = plan.subject.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
+        self._has_images = plan.workload.role is not Role.EXCHANGE_ONLY
+        self._has_losses = plan.workload.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
         self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
         self._steps: list[Step[StepValues]] = []
         # The seconds after each step whose cause is known, by the number of the step.
-        self._known: dict[int, dict[Cause, float]] = {}
+        self._gap_seconds: dict[int, dict[PauseCause, float]] = {}
         self._rate = RunningRate()
-        self._num_shown = 0
+        self._last_printed_step = 0
         self._timed_start: float | None = None
-        self._live_until = -math.inf
-        self._num_agreed: int | None = None
+        self._next_live_update = -math.inf
+        self._agreed_num_timed: int | None = None
         self._cluster_total: tuple[int, float] | None = None
         self._evaluations: list[Accuracy] = []
         # What --target_seconds does not count, since the first timed step.
-        self._evaluated_secs = 0.0
-        self._doing_since = clock()
+        self._evaluation_secs = 0.0
+        self._gap_start = clock()
         self._file = ResultFile(path) if (path := plan.reports.result_file) else None
-        self._end = threading.Lock()
-        self.is_concluded = False
+        self._finish_lock = threading.Lock()
+        self.is_finished = False
         self._result: Result | None = None
 
     @contextlib.contextmanager
-    def file_reserved(self) -> Iterator[None]:
+    def reserve_result_file(self) -> Iterator[None]:
         """Reserves the file of the result for the block; raises UsageError if another process has
         it.
         """
@@ -79,7 +79,7 @@ class Measurement:
         if reports.result_file is None:
             yield
             return
-        with reserved(reports.result_file, reports.numbered_result_file) as self._file:
+        with reserve(reports.result_file, reports.numbered_result_file) as self._file:
             if self._file.path != reports.result_file:
                 self._console.note(
                     f'{reports.result_file} is there, so the result goes to {self._file.path}'
@@ -89,7 +89,7 @@ class Measurement:
     def join(self, worker: Worker) -> None:
         self._worker = worker
         if self._log:
-            self._log.begin(self.recording.log_header())
+            self._log.write_run(self.result_builder.log_header())
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Measurement:
         """Stores the steps of one run of the session, as soon as it is done."""
         for step in steps:
             self._steps.append(step)
-            self.recording.note_step(step)
+            self.result_builder.record_step(step)
         step = steps[-1]
         if step.phase is Phase.TIMED:
             # One value for a run: its steps were not measured separately, and would look like more
@@ -106,8 +106,8 @@ class Measurement:
             if self._timed_start is None:
                 self._timed_start = steps[0].start
         # Statistics of thousands of steps at each step would take longer than some steps do.
-        if self._console.is_live and step.end >= self._live_until:
-            self._live_until = step.end + _LIVE_SECS
+        if self._console.is_live and step.end >= self._next_live_update:
+            self._next_live_update = step.end + _LIVE_SECS
             self._show_live(step)
 
     def _show_live(self, step: Step[StepValues]) -> None:
@@ -115,10 +115,10 @@ class Measurement:
         if step.phase is Phase.WARMUP:
             self._console.steps('warm-up step', step.index, counts.num_warmup)
             return
-        rate = self._rate.over(counts.images_of_step, counts.newest_weight)
+        rate = self._rate.rate(counts.images_per_global_step, counts.ewma_weight)
         text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
-        total = self._num_agreed or counts.num_timed
-        if counts.target_secs and self._num_agreed is None and self._timed_start is not None:
+        total = self._agreed_num_timed or counts.num_timed
+        if counts.target_secs and self._agreed_num_timed is None and self._timed_start is not None:
             # As many as fit into the time if they go on like this.
             total = math.ceil(
                 counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9)
@@ -130,15 +130,21 @@ class Measurement:
         --target_seconds.
         """
         target, worker = self._plan.counts.target_secs, self._worker
-        if target and self._steps and worker and worker.together and worker.num_trainers > 1:
-            self._num_agreed = self._agree_on_end(target, worker)
-        self.recording.begin_timed_steps()
+        if (
+            target
+            and self._steps
+            and worker
+            and worker.is_synchronous
+            and worker.num_training_tasks > 1
+        ):
+            self._agreed_num_timed = self._agree_on_num_timed(target, worker)
+        self.result_builder.begin_timed_steps()
 
-    def _agree_on_end(self, target: float, worker: Worker) -> int:
+    def _agree_on_num_timed(self, target: float, worker: Worker) -> int:
         warmup = [step.seconds for step in self._steps]
         # The first steps allocate memory.
-        pace = statistics.median(warmup[len(warmup) // 2 :])
-        return math.ceil(target / max(worker.gather('pace', pace)))
+        seconds_per_step = statistics.median(warmup[len(warmup) // 2 :])
+        return math.ceil(target / max(worker.gather('pace', seconds_per_step)))
 
     @property
     def has_reached_target(self) -> bool:
@@ -146,39 +152,41 @@ class Measurement:
         target = self._plan.counts.target_secs
         if target is None or self._timed_start is None:
             return False
-        if self._num_agreed is not None:
-            return self._steps[-1].index >= self._num_agreed
-        return self._clock() - self._timed_start - self._evaluated_secs >= target
+        if self._agreed_num_timed is not None:
+            return self._steps[-1].index >= self._agreed_num_timed
+        return self._clock() - self._timed_start - self._evaluation_secs >= target
 
     @contextlib.contextmanager
-    def doing(self, cause: Cause) -> Iterator[None]:
+    def record_gap(self, cause: PauseCause) -> Iterator[None]:
         """Counts the seconds of the block as time between two steps, with this cause."""
-        self._doing_since = start = self._clock()
+        self._gap_start = start = self._clock()
         try:
             yield
         finally:
             seconds = self._clock() - start
             if self._steps:
-                known = self._known.setdefault(len(self._steps) - 1, {})
-                known[cause] = known.get(cause, 0.0) + seconds
-            if cause is Cause.EVALUATION and self._timed_start is not None:
-                self._evaluated_secs += seconds
+                gap_seconds = self._gap_seconds.setdefault(len(self._steps) - 1, {})
+                gap_seconds[cause] = gap_seconds.get(cause, 0.0) + seconds
+            if cause is PauseCause.EVALUATION and self._timed_start is not None:
+                self._evaluation_secs += seconds
 
-    def _gaps(self) -> Iterator[Between]:
+    def _gaps(self) -> Iterator[PauseSeconds]:
         """Yields the seconds after each step, by cause; Cause.OTHER is the program's own work."""
         for number, (step, following) in enumerate(
             itertools.zip_longest(self._steps, self._steps[1:])
         ):
-            known = self._known.get(number, {})
+            gap_seconds = self._gap_seconds.get(number, {})
             if following is None:
-                yield known
+                yield gap_seconds
             else:
                 yield {
-                    **known,
-                    Cause.OTHER: max(0.0, following.start - step.end - sum(known.values())),
+                    **gap_seconds,
+                    PauseCause.OTHER: max(
+                        0.0, following.start - step.end - sum(gap_seconds.values())
+                    ),
                 }
 
-    def name_step(self, global_step: int) -> str:
+    def describe_last_step(self, global_step: int) -> str:
         """The last step in words, as the step lines count it and as checkpoints do."""
         if not self._steps:
             return f'global step {global_step}'
@@ -186,7 +194,7 @@ class Measurement:
         phase = 'warm-up step' if last.phase is Phase.WARMUP else 'step'
         return f'{phase} {last.index} (global step {global_step})'
 
-    def show_steps(self, steps: Sequence[Step[StepValues]]) -> None:
+    def print_due_steps(self, steps: Sequence[Step[StepValues]]) -> None:
         """Prints the lines that are due among the steps of a run; the rates are those up to its
         end.
         """
@@ -194,12 +202,12 @@ class Measurement:
             if step.phase is not Phase.TIMED:
                 return
             if step.index == 1 or step.index % self._plan.counts.display_every == 0:
-                with self.doing(Cause.PRINTING):
+                with self.record_gap(PauseCause.PRINTING):
                     self._print_step(step)
                     self._log_step(step)
 
     def _print_step(self, step: Step[StepValues]) -> None:
-        if not self._num_shown:
+        if not self._last_printed_step:
             with_accuracy = step.values.top_1 is not None
             loss_name = self._plan.reports.losses.name if self._has_losses else None
             self._console.result(
@@ -207,17 +215,21 @@ class Measurement:
                     loss_name, with_accuracy=with_accuracy, with_images=self._has_images
                 )
             )
-        self._num_shown = step.index
-        rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
+        self._last_printed_step = step.index
+        rate = self._rate.rate(
+            self._plan.counts.images_per_global_step, self._plan.counts.ewma_weight
+        )
         if self._has_images:
             text = lines.format_step(step.index, rate, step.values, with_loss=self._has_losses)
         else:
-            text = lines.format_exchange(step.index, rate, self._plan.counts.images_of_step)
+            text = lines.format_exchange(step.index, rate, self._plan.counts.images_per_global_step)
         self._console.result(text)
 
     def _log_step(self, step: Step[StepValues]) -> None:
         rate, values = (
-            self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight),
+            self._rate.rate(
+                self._plan.counts.images_per_global_step, self._plan.counts.ewma_weight
+            ),
             step.values,
         )
         accuracies = {'top_1_accuracy': values.top_1, 'top_5_accuracy': values.top_5}
@@ -229,24 +241,27 @@ class Measurement:
     def _add_to_log(self, global_step: int, metrics: Mapping[str, float | None]) -> None:
         for name, value in metrics.items():
             if self._log and value is not None:
-                self._log.add(name, value, global_step)
+                self._log.append_metric(name, value, global_step)
 
     # ---- evaluations -----------------------------------------------------------------------------
 
-    def add_evaluation(self, found: Accuracy) -> None:
+    def add_evaluation(self, accuracy: Accuracy) -> None:
         """Stores and prints an evaluation. Call it within doing(Cause.EVALUATION), which began with
         it.
         """
         now = self._clock()
-        prepare_seconds = max(0.0, now - self._doing_since - found.seconds)
-        self._evaluations.append(replace(found, end=now, prepare_seconds=prepare_seconds))
-        is_asked_for = self._plan.subject.role is Role.EVALUATION
+        prepare_seconds = max(0.0, now - self._gap_start - accuracy.seconds)
+        self._evaluations.append(replace(accuracy, end=now, prepare_seconds=prepare_seconds))
+        is_evaluation_run = self._plan.workload.role is Role.EVALUATION
         self._console.result(
-            (lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found)
+            (lines.format_accuracy if is_evaluation_run else lines.format_interim_accuracy)(
+                accuracy
+            )
         )
-        accuracies = {'eval_top_1_accuracy': found.top_1, 'eval_top_5_accuracy': found.top_5}
+        accuracies = {'eval_top_1_accuracy': accuracy.top_1, 'eval_top_5_accuracy': accuracy.top_5}
         self._add_to_log(
-            found.step, {**accuracies, 'eval_average_examples_per_sec': found.images_per_second}
+            accuracy.step,
+            {**accuracies, 'eval_average_examples_per_sec': accuracy.images_per_second},
         )
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -257,41 +272,43 @@ class Measurement:
         began.
         """
         if self._result is None:
-            self._result = self._make_result(self.measured(), Ending(0, None))
+            self._result = self._make_result(self.measurements(), ExitSection(0, None))
         return self._result
 
-    def conclude(self, ending: Ending, prints: bool = True) -> None:
+    def finish(self, exit_info: ExitSection, prints: bool = True) -> None:
         """Makes, writes and prints the result. Further calls, as by a signal meanwhile, do nothing.
 
         Raises:
           RunError: the file of a complete result cannot be written.
         """
-        with self._end:
-            if not self.is_concluded:
-                self.is_concluded = True
-                self._report(self.measured(), ending, prints)
+        with self._finish_lock:
+            if not self.is_finished:
+                self.is_finished = True
+                self._report(self.measurements(), exit_info, prints)
 
-    def _report(self, measured: Measured, ending: Ending, prints: bool) -> None:
-        faults, is_chief = [], self._plan.processes.is_chief
+    def _report(self, measurements: StepLog, exit_info: ExitSection, prints: bool) -> None:
+        faults, is_chief = [], self._plan.cluster_role.is_chief
         try:
-            result = self._result = self._make_result(measured, ending)
+            result = self._result = self._make_result(measurements, exit_info)
             # First the file: the reader of standard output may have left.
-            faults = self._write(result, measured) if is_chief else []
+            faults = self._write_files(result, measurements) if is_chief else []
         finally:
             # Whatever happens to the document, the total is not lost.
             if prints:
-                self._print(measured, ending)
+                self._print_result(measurements, exit_info)
         if is_chief and prints:
-            self._advise(result, len(measured.timed_steps))
-        if faults and ending.is_complete:
+            self._print_advice(result, len(measurements.timed_steps))
+        if faults and exit_info.is_complete:
             raise faults[0]
         for fault in faults if prints else ():
             self._console.warning(str(fault))
 
-    def _advise(self, result: Result, num_timed: int) -> None:
-        if stages := self.recording.input_stages:
-            self._console.result(format_stages(stages, num_timed, self._plan.counts.target_secs))
-            if buffers := self.recording.input_buffers:
+    def _print_advice(self, result: Result, num_timed: int) -> None:
+        if stages := self.result_builder.input_stages:
+            self._console.result(
+                format_stage_table(stages, num_timed, self._plan.counts.target_secs)
+            )
+            if buffers := self.result_builder.input_buffers:
                 self._console.result(format_memory(buffers))
         for line in format_summary(result):
             self._console.note(line)
@@ -300,25 +317,27 @@ class Measurement:
             if warning.code != 'settings':
                 self._console.advice(warning.text)
 
-    def _make_result(self, measured: Measured, ending: Ending) -> Result:
+    def _make_result(self, measurements: StepLog, exit_info: ExitSection) -> Result:
         """The chief's has the steps of all workers, which pass them to it; that of another worker
         has its own.
         """
-        own = self.recording.steps_of(measured)
+        worker_steps = self.result_builder.worker_section(measurements)
         workers: Sequence[Mapping[str, Any] | None] = []
-        if self._worker and measured.steps:
-            workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
-        return self.recording.result(measured, self._evaluations, ending, workers or [own])
+        if self._worker and measurements.steps:
+            workers = self._worker.collect('steps', worker_steps, is_complete=exit_info.is_complete)
+        return self.result_builder.build(
+            measurements, self._evaluations, exit_info, workers or [worker_steps]
+        )
 
-    def _write(self, result: Result, measured: Measured) -> list[RunError]:
+    def _write_files(self, result: Result, measurements: StepLog) -> list[RunError]:
         faults = []
-        timed = measured.timed_steps
+        timed_steps = measurements.timed_steps
         try:
-            if self._is_line_due(measured):
-                self._log_step(timed[-1])
+            if self._is_line_due(measurements):
+                self._log_step(timed_steps[-1])
             if result.throughput.images:
                 self._add_to_log(
-                    timed[-1].index, {'average_examples_per_sec': result.images_per_second}
+                    timed_steps[-1].index, {'average_examples_per_sec': result.images_per_second}
                 )
         except RunError as error:
             faults.append(error)
@@ -343,52 +362,59 @@ class Measurement:
                 faults.append(error)
         return faults
 
-    def _print(self, measured: Measured, ending: Ending) -> None:
-        timed, throughput = measured.timed_steps, measured.throughput
+    def _print_result(self, measurements: StepLog, exit_info: ExitSection) -> None:
+        timed_steps, throughput = measurements.timed_steps, measurements.throughput
         rate = throughput.images_per_second or 0.0
-        if self._is_line_due(measured):
-            self._print_step(timed[-1])
+        if self._is_line_due(measurements):
+            self._print_step(timed_steps[-1])
         # In asynchronous modes a worker may still be warming up when the others have taken all
         # timed steps. The total belongs to whole runs: what an incomplete one measured is in its
         # warning, and in the document.
-        if throughput.images and ending.is_complete:
+        if throughput.images and exit_info.is_complete:
             if self._has_images:
                 self._console.result(lines.format_total(rate))
             else:
                 self._console.result(
-                    lines.format_total_of_exchanges(throughput.wall_seconds / len(timed))
+                    lines.format_exchange_total(throughput.wall_seconds / len(timed_steps))
                 )
         if self.num_skipped:
             self._console.warning(lines.format_skipped(self.num_skipped))
-        if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:
+        if not exit_info.is_complete and self._plan.workload.role is not Role.EVALUATION:
             counts = self._plan.counts
-            asked = (
+            planned_steps = (
                 f'of as many as take {counts.target_secs:g} seconds'
                 if counts.target_secs
                 else f'of {counts.num_timed}'
             )
-            global_step = measured.steps[-1].values.steps_after if measured.steps else None
-            self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))
+            global_step = measurements.steps[-1].values.steps_after if measurements.steps else None
+            self._console.warning(
+                lines.format_incomplete(len(timed_steps), planned_steps, rate, global_step)
+            )
 
-    def _is_line_due(self, measured: Measured) -> bool:
+    def _is_line_due(self, measurements: StepLog) -> bool:
         """Whether the last timed step has no line yet. A process that joined after all steps has
         none to print.
         """
-        return self._timed_start is not None and measured.timed_steps[-1].index != self._num_shown
+        return (
+            self._timed_start is not None
+            and measurements.timed_steps[-1].index != self._last_printed_step
+        )
 
-    def share_total(self) -> None:
+    def adopt_cluster_total(self) -> None:
         """Takes over the chief's images and seconds, so that all workers of a cluster have the same
         rate.
         """
         if self._worker and self._worker.cluster:
-            own = self.measured()
-            self._cluster_total = self._worker.share_total(own.own_images, own.own_wall_seconds)
+            measurements = self.measurements()
+            self._cluster_total = self._worker.share_total(
+                measurements.process_images, measurements.process_wall_seconds
+            )
 
-    def measured(self) -> Measured:
-        return Measured(
+    def measurements(self) -> StepLog:
+        return StepLog(
             run_section(self._plan, self.num_skipped),
             tuple(self._steps),
             tuple(self._gaps()),
-            self._plan.processes.num_trainers,
+            self._plan.cluster_role.num_training_tasks,
             self._cluster_total,
         )

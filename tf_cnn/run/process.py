@@ -16,35 +16,35 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.cluster_worker import ClusterWorker
 from tf_cnn.cluster.horovod_worker import HorovodWorker
-from tf_cnn.cluster.rendezvous import NOTHING, Offer, StrangerError
+from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ForeignTaskError, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.framing import FRAME_BYTES, walk_shards
-from tf_cnn.inputs.layout import FACTS_FILE
-from tf_cnn.inputs.shard_check import cause_of, first_fault
+from tf_cnn.inputs.framing import FRAME_BYTES, scan_shards
+from tf_cnn.inputs.layout import DATASET_INFO_FILE
+from tf_cnn.inputs.shard_check import error_cause, first_fault
 from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
-from tf_cnn.results.sections import Ending
+from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Step
-from tf_cnn.run.measurement import Measurement
+from tf_cnn.run.measurement import StepRecorder
 from tf_cnn.system.errors import RunError, UsageError, format_error, plural
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
-from tf_cnn.training.checkpoint_files import latest_checkpoint, locked
+from tf_cnn.training.checkpoint_files import latest_checkpoint, lock_folder
 
 Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 
 # The errors that TensorFlow raises for bad records.
-_DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
-_SEARCH_SECS = 120.0
+_FAULT_SEARCH_SECS = 120.0
 # How long to check the lengths of records before a run and after it; a million take some seconds if
 # they are in memory.
-_WALK_SECS = 30.0
+_LENGTH_CHECK_SECS = 30.0
 # How often to look whether records are left.
-_WATCH_SECS = 5.0
+_SHARD_WATCH_SECS = 5.0
 
 
-class Process:
+class RunLifecycle:
     """This process, from joining its cluster to leaving it.
 
     Args:
@@ -56,32 +56,32 @@ class Process:
         self,
         plan: Plan,
         console: Console,
-        measurement: Measurement,
-        keep: Callable[[], None] = lambda: None,
+        recorder: StepRecorder,
+        save_variables: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._console = console
-        self._measurement = measurement
-        self._keep = keep
-        self._step_secs = 0.0
+        self._recorder = recorder
+        self._save_variables = save_variables
+        self._last_step_secs = 0.0
         self.worker = Worker(plan.session.config)
         # Until the process has saved what it could after a fault.
-        self._held = contextlib.ExitStack()
+        self._locks = contextlib.ExitStack()
         self.is_in_step = False
         self._shard_sizes: dict[str, int] = {}
         self._is_evaluating = False
         self._has_ended = threading.Event()
 
-    def join(self, offer: Offer = NOTHING) -> Worker:
+    def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
         """Waits for the other processes of the cluster, then checks its shards and locks its folder
         of checkpoints.
         """
-        self._measurement.recording.begin('join')
+        self._recorder.result_builder.begin_phase('join')
         self.worker = worker = self._make_worker()
-        worker.join(offer)
+        worker.join(resume_point)
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length
         # that is wrong.
-        self._check_lengths()
+        self._check_record_lengths()
         # Shards that are read before the first step alone are not missed later.
         if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
             threading.Thread(
@@ -89,7 +89,7 @@ class Process:
             ).start()
         checkpoints = self._plan.checkpoints
         if checkpoints.saves and checkpoints.folder:
-            self._held.enter_context(locked(Path(checkpoints.folder)))
+            self._locks.enter_context(lock_folder(Path(checkpoints.folder)))
             newest = latest_checkpoint(checkpoints.folder)
             if newest != checkpoints.resume_from:
                 # The other tasks of a cluster already know from which step this one continues.
@@ -97,21 +97,21 @@ class Process:
                     f'--train_dir={checkpoints.folder}: another run saved {newest} there while '
                     'this one was starting; start it again'
                 )
-        self._measurement.join(worker)
-        self._measurement.recording.begin('build')
+        self._recorder.join(worker)
+        self._recorder.result_builder.begin_phase('build')
         return worker
 
-    def _check_lengths(self, *, after_steps: bool = False) -> None:
+    def _check_record_lengths(self, *, after_steps: bool = False) -> None:
         data = self._plan.data
-        of_steps = None if after_steps and data.input_row.in_memory else data.shards
-        for shards in (of_steps, data.validation_shards):
-            check_lengths(shards, self._shard_sizes, self._console.warning)
+        step_shards = None if after_steps and data.input_row.in_memory else data.shards
+        for shards in (step_shards, data.validation_shards):
+            check_record_lengths(shards, self._shard_sizes, self._console.warning)
 
     def _watch_shards(self, shards: Shards) -> None:
         """Ends this process if no record is left, since nothing can cancel the step that waits for
         one.
         """
-        line = await_loss(shards, self._has_ended)
+        line = wait_for_empty_shards(shards, self._has_ended)
         if line is None:
             return
         try:
@@ -122,82 +122,84 @@ class Process:
             os._exit(RunError.exit_code)
 
     def _make_worker(self) -> Worker:
-        processes = self._plan.processes
+        processes = self._plan.cluster_role
         if processes.cluster is None:
             return self.worker
         if processes.horovod:
-            config, settings = self._plan.session.config, processes.settings
+            config, settings = self._plan.session.config, processes.shared_settings
             return HorovodWorker(processes.horovod, processes.cluster, config, settings=settings)
         return ClusterWorker(
             processes.cluster,
             self._plan.session.config,
-            settings={**processes.settings, **self._plan.agreed_data},
-            together=processes.together,
+            settings={**processes.shared_settings, **self._plan.shared_data},
+            is_synchronous=processes.is_synchronous,
             connect=processes.connect,
             step_limit=processes.step_limit,
             console=self._console,
-            conclude=lambda reason: self._measurement.conclude(Ending(1, reason)),
+            finish=lambda reason: self._recorder.finish(ExitSection(1, reason)),
         )
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and reports the outcome to the
         other tasks.
         """
-        with self._measurement.file_reserved(), self._held, self._storing_signals():
+        with self._recorder.reserve_result_file(), self._locks, self._handle_signals():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
-                self._check_lengths(after_steps=True)
-                self._measurement.conclude(Ending(0, None))
+                self._check_record_lengths(after_steps=True)
+                self._recorder.finish(ExitSection(0, None))
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
-            except StrangerError as error:
+            except ForeignTaskError as error:
                 # The files of its flags may be those of the cluster.
-                self.worker.end(error.exit_code, str(error))
+                self.worker.leave(error.exit_code, str(error))
                 raise
             except UnicodeDecodeError as error:
-                raise self._fail(self._explain(quoting_bytes(error))) from error
-            except (KeyboardInterrupt, GeneratorExit) as end:
+                raise self._fail(self._explain(to_tensorflow_error(error))) from error
+            except (KeyboardInterrupt, GeneratorExit) as interruption:
                 # A signal, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
-                    ending = self._ending_of(end)
-                    self._end(ending)
-                    if isinstance(end, Stopped) and self._plan.processes.cluster:
+                    exit_info = self._exit_info_of(interruption)
+                    self._finish(exit_info)
+                    if isinstance(interruption, Stopped) and self._plan.cluster_role.cluster:
                         # Without an error line: `cluster` takes the first one for the cause.
-                        self._console.warning(str(ending.reason))
+                        self._console.warning(str(exit_info.reason))
                         self._console.close()
-                        SIGNALS.exit(end.exit_code)
+                        SIGNALS.exit(interruption.exit_code)
                 raise
             except Exception as error:
                 # The session was closed between two steps because another task was lost.
-                if isinstance(error, RuntimeError) and (failure := self.worker.peer_failure()):
+                if isinstance(error, RuntimeError) and (
+                    failure := self.worker.await_peer_failure()
+                ):
                     raise self._fail(failure) from error
-                self._keep_measurements(error)
+                self._save_measurements(error)
                 raise
             finally:
                 self._has_ended.set()
                 self._console.close()
-            self.worker.end(0)
+            self.worker.leave(0)
 
-    def stoppable(self, runs: Iterator[Steps]) -> Iterator[Steps]:
+    def stop_between_calls(self, session_calls: Iterator[Steps]) -> Iterator[Steps]:
         """Yields the steps of each run of the session. Between runs it ends this process after a
         signal or a loss.
         """
         while True:
             self.is_in_step = True
             with self.worker.taking_steps():
-                steps = next(runs, None)
+                steps = next(session_calls, None)
             self.is_in_step = False
             if steps is None:
                 return
             yield steps
-            self._step_secs = step_secs = steps[-1].end - steps[0].start
+            self._last_step_secs = step_secs = steps[-1].end - steps[0].start
             if not self.worker.ends_after_chief:
-                SIGNALS.ask()
-            self.worker.end_if_lost(step_secs)
+                SIGNALS.check()
+            self.worker.raise_if_lost(step_secs)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -206,11 +208,11 @@ class Process:
         """
         self._is_evaluating = True
         yield
-        # Not after a fault, which `guarded` explains when it has left the block.
+        # Not after a fault, which `guard` explains when it has left the block.
         self._is_evaluating = False
 
     @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
+    def save_if_interrupted(self) -> Iterator[None]:
         """Runs the block, which takes steps in an open session. Saves the variables if the user
         ends it early.
         """
@@ -219,29 +221,29 @@ class Process:
                 yield
             except tf.errors.OpError:
                 # A step may fail because other workers received the signal too.
-                SIGNALS.ask()
+                SIGNALS.check()
                 # The session stays open until another thread has saved the variables after a loss.
-                self.worker.peer_failure()
+                self.worker.await_peer_failure()
                 raise
             except RunError as fault:
                 if isinstance(fault.__cause__, OSError):
                     # A terminal that is gone sends SIGHUP, and can no longer be written to.
-                    SIGNALS.ask()
+                    SIGNALS.check()
                 raise
         except (KeyboardInterrupt, GeneratorExit):
             # While Python exits, TensorFlow no longer works.
             if not sys.is_finalizing():
-                self._keep()
+                self._save_variables()
             raise
 
-    def _storing_signals(self) -> contextlib.AbstractContextManager[None]:
-        def tell(stop: Stopped, count: int) -> None:
+    def _handle_signals(self) -> contextlib.AbstractContextManager[None]:
+        def announce_signal(stop: Stopped, count: int) -> None:
             # Other tasks may end because of the same signal; that must not stop this process from
             # saving.
             self.worker.begin_stop()
-            if self._measurement.is_concluded or not self.is_in_step:
+            if self._recorder.is_finished or not self.is_in_step:
                 return
-            if count == 1 and self._step_secs > GRACE_SECS:
+            if count == 1 and self._last_step_secs > GRACE_SECS:
                 self._console.note(
                     f'{stop.reason}: ending after this step; a second signal does not wait for it'
                 )
@@ -250,28 +252,31 @@ class Process:
                     f'{stop.reason}: saving after this step; a third signal ends at once, unsaved'
                 )
 
-        may_exit = self._plan.processes.cluster is not None
+        may_exit = self._plan.cluster_role.cluster is not None
         return SIGNALS.storing(
-            self._finish_for_signal, tell=tell, grace=self._grace, may_exit=may_exit
+            self._finish_for_signal,
+            on_signal=announce_signal,
+            grace=self._grace_secs,
+            may_exit=may_exit,
         )
 
-    def _grace(self, num_signals: int) -> float:
+    def _grace_secs(self, num_signals: int) -> float:
         """How many seconds a signal may remain without an answer of the main thread."""
-        if self._measurement.is_concluded:
+        if self._recorder.is_finished:
             # The main thread is about to end.
             return math.inf
         if self.is_in_step and (num_signals < 2 or self._plan.checkpoints.saves):
-            return max(GRACE_SECS, 2 * self._step_secs)
+            return max(GRACE_SECS, 2 * self._last_step_secs)
         return GRACE_SECS if num_signals < 2 else 0.0
 
-    def _end(self, ending: Ending, *, prints: bool = True) -> None:
+    def _finish(self, exit_info: ExitSection, *, prints: bool = True) -> None:
         try:
-            self._measurement.conclude(ending, prints)
+            self._recorder.finish(exit_info, prints)
         finally:
             # Leave the cluster even if printing the result fails.
-            self.worker.end(ending.exit_code, ending.reason or '')
+            self.worker.leave(exit_info.exit_code, exit_info.reason or '')
 
-    def _keep_measurements(self, error: Exception) -> None:
+    def _save_measurements(self, error: Exception) -> None:
         """Keeps what was measured if nothing can be printed, the processes differ, or this program
         has a defect.
         """
@@ -280,44 +285,48 @@ class Process:
             exit_code, reason = error.exit_code, str(error)
         elif isinstance(error, BrokenPipeError):
             reason = 'the reader of its standard output has left'
-        self._end(Ending(exit_code, reason), prints=False)
+        self._finish(ExitSection(exit_code, reason), prints=False)
 
     def _fail(self, fault: RunError) -> RunError:
         # A launcher stops all tasks when one fails: this one is ending already.
         with contextlib.suppress(Stopped):
-            self._end(Ending(fault.exit_code, str(fault)))
-        fault.result = self._measurement.result
+            self._finish(ExitSection(fault.exit_code, str(fault)))
+        fault.result = self._recorder.result
         return fault
 
     def _finish_for_signal(self, stop: Stopped) -> None:
         """Keeps what was trained and measured while the main thread does something that nothing can
         interrupt.
         """
-        self._keep()
-        ending = self._ending_of(stop)
-        self._end(ending)
-        if self._plan.processes.cluster:
-            self._console.warning(str(ending.reason))
+        self._save_variables()
+        exit_info = self._exit_info_of(stop)
+        self._finish(exit_info)
+        if self._plan.cluster_role.cluster:
+            self._console.warning(str(exit_info.reason))
         self._console.close()
-        if not self._plan.processes.cluster:
+        if not self._plan.cluster_role.cluster:
             print(format_error(stop.reason), file=sys.stderr)
 
-    def _ending_of(self, end: BaseException) -> Ending:
-        if isinstance(end, KeyboardInterrupt) or SIGNALS.received:
-            stop = end if isinstance(end, Stopped) else SIGNALS.received or Stopped(signal.SIGINT)
-            return Ending(stop.exit_code, self.worker.name_loss(stop.reason))
-        return Ending(1, 'the caller closed the generator of steps')
+    def _exit_info_of(self, interruption: BaseException) -> ExitSection:
+        if isinstance(interruption, KeyboardInterrupt) or SIGNALS.received:
+            stop = (
+                interruption
+                if isinstance(interruption, Stopped)
+                else SIGNALS.received or Stopped(signal.SIGINT)
+            )
+            return ExitSection(stop.exit_code, self.worker.explain_stop(stop.reason))
+        return ExitSection(1, 'the caller closed the generator of steps')
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's
         own message.
         """
-        if failure := self.worker.peer_failure():
+        if failure := self.worker.await_peer_failure():
             return failure
         line = explain_fault(
             error, self._plan, self._console.progress, is_evaluating=self._is_evaluating
         )
-        return RunError(self.worker.explain(error, line))
+        return RunError(self.worker.explain_step_error(error, line))
 
 
 def explain_fault(
@@ -332,14 +341,14 @@ def explain_fault(
             plan.data.validation_shards,
             f'--eval_batch_size={plan.evaluations.batch_size}',
         )
-    cause = cause_of(error)
+    cause = error_cause(error)
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return f'{batch_size}: out of memory; write a smaller one ({cause})'
-    if shards is None or not isinstance(error, _DATA_FAULTS):
+    if shards is None or not isinstance(error, _RECORD_ERRORS):
         return line
     progress('A step failed; looking for the record that made it fail')
-    fault = first_fault(shards.paths, plan.data.data_set.num_classes, _SEARCH_SECS)
+    fault = first_fault(shards.paths, plan.data.data_set.num_classes, _FAULT_SEARCH_SECS)
     return (
         fault
         or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may '
@@ -347,7 +356,7 @@ def explain_fault(
     )
 
 
-def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
+def to_tensorflow_error(error: UnicodeDecodeError) -> tf.errors.OpError:
     """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a
     damaged record.
     """
@@ -356,7 +365,7 @@ def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
     )
 
 
-def check_lengths(
+def check_record_lengths(
     shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]
 ) -> None:
     """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not
@@ -368,26 +377,28 @@ def check_lengths(
     """
     if shards is None:
         return
-    walked = walk_shards(shards.paths, _WALK_SECS)
-    if walked.fault:
-        raise RunError(walked.fault)
-    if walked.num_unknown:
+    scan = scan_shards(shards.paths, _LENGTH_CHECK_SECS)
+    if scan.fault:
+        raise RunError(scan.fault)
+    if scan.num_unfinished:
         warn(
-            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could not '
-            f'be checked within {_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+            f'the record lengths of {scan.num_unfinished} of the {shards.subset} shards could not '
+            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
         )
-    elif shards.num_recorded not in (None, walked.num_records):
+    elif shards.num_expected_images not in (None, scan.num_records):
         raise RunError(
-            f'{shards.folder / FACTS_FILE}: it says that there are {shards.num_recorded:,} '
-            f'{shards.subset} images, and the shards hold {walked.num_records:,}; remove it, then '
+            f'{shards.folder / DATASET_INFO_FILE}: it says that there are {shards.num_expected_images:,} '
+            f'{shards.subset} images, and the shards hold {scan.num_records:,}; remove it, then '
             f'the shards are counted'
         )
-    if walked.empty and not sizes:
-        others = (
-            f', as do {plural(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
+    if scan.empty_paths and not sizes:
+        other_shards = (
+            f', as do {plural(len(scan.empty_paths) - 1, "other")}'
+            if len(scan.empty_paths) > 1
+            else ''
         )
         warn(
-            f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it should '
+            f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again if it should '
             'have some'
         )
     for path in shards.paths:
@@ -399,14 +410,14 @@ def check_lengths(
             )
 
 
-def await_loss(shards: Shards, has_ended: threading.Event) -> str | None:
+def wait_for_empty_shards(shards: Shards, has_ended: threading.Event) -> str | None:
     """Waits until no shard has room for a record, and returns one line about it; None if has_ended
     is set before.
 
     TensorFlow would look for records for ever, in a step that nothing can cancel. A shard that ends
     within the header of its first record is empty to it.
     """
-    while not has_ended.wait(_WATCH_SECS):
+    while not has_ended.wait(_SHARD_WATCH_SECS):
         try:
             if all(Path(path).stat().st_size < FRAME_BYTES for path in shards.paths):
                 return (

@@ -13,7 +13,7 @@ from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import StepValues
 from tf_cnn.run.instruments import StepTracer, SummaryWriter
 from tf_cnn.run.step_graph import Fetches
-from tf_cnn.run.steps_in_graph import StepsInGraph
+from tf_cnn.run.steps_in_graph import GraphLoop
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
 
 
 @dataclass
-class _Fetched:
+class _FetchedValues:
     loss: float
     global_step: int
     ops: Any = None
@@ -61,7 +61,7 @@ class Stepper:
         tracer: StepTracer,
         num_warmup: int,
         summaries: SummaryWriter | None,
-        in_graph: StepsInGraph | None = None,
+        graph_loop: GraphLoop | None = None,
         pipeline: InputPipeline | None = None,
     ) -> None:
         self.gradient_summary: bytes | None = None
@@ -69,91 +69,97 @@ class Stepper:
         self.num_skipped = 0
         self._skipped_at_start: int | None = None
         self._session = session
-        self._fetches = fetches.present()
-        self._in_graph = in_graph
+        self._fetches = fetches.as_dict()
+        self._graph_loop = graph_loop
         self._pipeline = pipeline
-        self._fed = pipeline.fed if pipeline else []
-        if in_graph:
-            self._loop = session.make_callable(
-                dict(in_graph.values), feed_list=[in_graph.num_steps]
+        self._fed_tensors = pipeline.feed_placeholders if pipeline else []
+        if graph_loop:
+            self._run_loop = session.make_callable(
+                dict(graph_loop.values), feed_list=[graph_loop.num_steps]
             )
         else:
             # An empty list would make TensorFlow prepare the fetches again in each step.
-            self._plain_step = session.make_callable(self._fetches, feed_list=self._fed or None)
-        self._traced_index = num_warmup if tracer.is_wanted else None
+            self._plain_step = session.make_callable(
+                self._fetches, feed_list=self._fed_tensors or None
+            )
+        self._traced_index = num_warmup if tracer.is_enabled else None
         self._tracer = tracer
         self._summaries = summaries
-        self._summarized_step = None
+        self._step_with_summary = None
         if summaries and summaries.gradient_summary is not None:
-            self._summarized_step = session.make_callable(
-                [self._fetches, summaries.gradient_summary], feed_list=self._fed or None
+            self._step_with_summary = session.make_callable(
+                [self._fetches, summaries.gradient_summary], feed_list=self._fed_tensors or None
             )
 
     def run(self, phase: Phase, indices: range) -> list[StepValues]:
         """Takes the steps with these indices in one run of the session, and returns the values of
         each.
         """
-        if self._in_graph is None:
-            return [self._run_one(phase, index) for index in indices]
+        if self._graph_loop is None:
+            return [self._run_step(phase, index) for index in indices]
         if phase is Phase.WARMUP and self._traced_index in indices:
             values = self._tracer.run(
-                self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)}
+                self._session, self._graph_loop.values, {self._graph_loop.num_steps: len(indices)}
             )
         else:
-            values = self._loop(len(indices))
+            values = self._run_loop(len(indices))
         return [
-            self._note({name: of_steps[number] for name, of_steps in values.items()}, None)
+            self._to_step_values(
+                {name: of_steps[number] for name, of_steps in values.items()}, None
+            )
             for number in range(len(indices))
         ]
 
-    def _run_one(self, phase: Phase, index: int) -> StepValues:
-        feeds, seconds_of_feeds = self._draw()
+    def _run_step(self, phase: Phase, index: int) -> StepValues:
+        feeds, seconds_of_feeds = self._next_feeds()
         if phase is Phase.WARMUP and index == self._traced_index:
             values = self._tracer.run(
-                self._session, self._fetches, dict(zip(self._fed, feeds, strict=True))
+                self._session, self._fetches, dict(zip(self._fed_tensors, feeds, strict=True))
             )
-        elif self._summarized_step and self._is_summarized(phase, index):
-            values, self.gradient_summary = self._summarized_step(*feeds)
+        elif self._step_with_summary and self._needs_summary(phase, index):
+            values, self.gradient_summary = self._step_with_summary(*feeds)
         else:
             values = self._plain_step(*feeds)
         # By the clock of the graph's Timestamp op.
         ended_at = time.time()
-        noted = self._note(values, ended_at)
-        return replace(noted, input_wait=seconds_of_feeds) if self._fed else noted
+        step_values = self._to_step_values(values, ended_at)
+        return (
+            replace(step_values, input_wait=seconds_of_feeds) if self._fed_tensors else step_values
+        )
 
-    def _draw(self) -> tuple[list[Any], float]:
+    def _next_feeds(self) -> tuple[list[Any], float]:
         """Returns what the next step is fed, and the seconds that drawing it took."""
-        if self._pipeline is None or not self._fed:
+        if self._pipeline is None or not self._fed_tensors:
             return [], 0.0
         start = time.perf_counter()
-        return self._pipeline.feeds(), time.perf_counter() - start
+        return self._pipeline.next_feed_values(), time.perf_counter() - start
 
-    def _note(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
+    def _to_step_values(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
         """The values of a step from those fetched; ended_at is the Unix time in seconds when it
         ended, if known.
         """
-        fetched = _Fetched(**values)
+        fetched = _FetchedValues(**values)
         before = int(fetched.global_step)
         self.steps_after = before + 1 if fetched.steps_after is None else int(fetched.steps_after)
         if fetched.num_skipped is not None:
-            self.note_skipped(int(fetched.num_skipped))
+            self.update_num_skipped(int(fetched.num_skipped))
         return StepValues(
             float(fetched.loss),
             top_1=_as_float(fetched.top_1),
             top_5=_as_float(fetched.top_5),
             learning_rate=_as_float(fetched.learning_rate),
-            input_wait=_wait(fetched.updated_at, ended_at),
+            input_wait=_input_wait(fetched.updated_at, ended_at),
             steps_before=before,
             steps_after=self.steps_after,
         )
 
-    def note_skipped(self, total: int) -> None:
+    def update_num_skipped(self, total: int) -> None:
         """Updates num_skipped from the number of steps skipped since training began."""
         if self._skipped_at_start is None:
             self._skipped_at_start = total
         self.num_skipped = total - self._skipped_at_start
 
-    def _is_summarized(self, phase: Phase, index: int) -> bool:
+    def _needs_summary(self, phase: Phase, index: int) -> bool:
         # The first warm-up step too, so that TensorFlow prepares this graph outside the timed
         # steps.
         return (
@@ -163,7 +169,7 @@ class Stepper:
         )
 
 
-def _wait(updated_at: float | None, ended_at: float | None) -> float | None:
+def _input_wait(updated_at: float | None, ended_at: float | None) -> float | None:
     return (
         None if updated_at is None or ended_at is None else max(0.0, ended_at - float(updated_at))
     )

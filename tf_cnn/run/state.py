@@ -5,14 +5,20 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cluster.rendezvous import NOTHING, Offer
+from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.planning.plan import Checkpoints, Counts, Processes
+from tf_cnn.planning.plan import Checkpoints, ClusterRole, Counts
 from tf_cnn.run.schedule import Schedule, make_schedule
 from tf_cnn.run.step_graph import StepGraph
 from tf_cnn.system.errors import RunError
-from tf_cnn.training.checkpoint_files import forget_begun, mark_begun, mark_ended, read_end, step_of
+from tf_cnn.training.checkpoint_files import (
+    checkpoint_step,
+    clear_training_begun,
+    mark_training_begun,
+    mark_training_ended,
+    read_end_step,
+)
 from tf_cnn.training.checkpoints import Checkpointer, WarmStart
 from tf_cnn.training.contents import check_classes, read_class_names
 
@@ -25,19 +31,19 @@ class RunState:
     def __init__(
         self,
         checkpoints: Checkpoints,
-        built: StepGraph,
+        step_graph: StepGraph,
         worker: Worker,
         warn: Callable[[str], None],
         note: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
         self._checkpoints = checkpoints
-        self._built = built
+        self._step_graph = step_graph
         self._worker = worker
         self._warn, self._note = warn, note
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
-        self._set_step = built.global_step.assign(self._new_step)
+        self._set_step = step_graph.global_step.assign(self._new_step)
         self._saver = (
             self._make_saver(checkpoints.folder)
             if checkpoints.saves and checkpoints.folder
@@ -48,7 +54,7 @@ class RunState:
             self._warm_start = WarmStart(
                 checkpoints.warm_start,
                 checkpoints.warm_start_flag,
-                built.model_slices,
+                step_graph.model_slices,
                 HOST_DEVICE,
                 checkpoints.class_names,
             )
@@ -59,25 +65,30 @@ class RunState:
             # Steps on images without class names do not make the checkpoint lose its names.
             names = read_class_names(resumed)
         return Checkpointer(
-            folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names
+            folder, self._step_graph.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names
         )
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
         """Gives the variables their first values, and returns the steps that follow."""
         worker = self._worker
-        announced = worker.announced()
-        if announced is None:
-            start, end = self._set_variables(session), worker.agreed['end']
+        announced_steps = worker.announced_steps()
+        if announced_steps is None:
+            start_step, end_step = self._set_variables(session), worker.resume_point['end']
         else:
             # An asynchronous chief that came back, or a worker whose chief has set the variables.
-            start, end = self._read_step(session) if worker.is_chief else announced[0], announced[1]
-        num_counting = 1 if worker.together else worker.num_trainers
-        schedule = make_schedule(start, end, counts.num_warmup, counts.num_timed, num_counting)
-        worker.announce(schedule.start, schedule.end)
-        self.steps_taken = schedule.start
+            start_step, end_step = (
+                self._read_step(session) if worker.is_chief else announced_steps[0],
+                announced_steps[1],
+            )
+        num_counters = 1 if worker.is_synchronous else worker.num_training_tasks
+        schedule = make_schedule(
+            start_step, end_step, counts.num_warmup, counts.num_timed, num_counters
+        )
+        worker.announce(schedule.start_step, schedule.end_step)
+        self.steps_taken = schedule.start_step
         if self._checkpoints.saves and self._checkpoints.folder:
-            length = _length(counts, num_counting) if worker.cluster else None
-            mark_begun(self._checkpoints.folder, length, schedule.end)
+            length = _run_length(counts, num_counters) if worker.cluster else None
+            mark_training_begun(self._checkpoints.folder, length, schedule.end_step)
             if schedule.is_fresh:
                 # If the variables are lost later, training can restart from this checkpoint.
                 self.save(session)
@@ -88,15 +99,15 @@ class RunState:
         training begins.
         """
         cluster = self._worker.cluster
-        session.run(self._built.initializers)
+        session.run(self._step_graph.initializers)
         if self._worker.is_chief:
             self._start_from_saved(session)
         if cluster and not cluster.servers:
             # The others copy the variables of the chief, but not its step.
-            session.run(self._set_step, {self._new_step: self._worker.agreed['step'] or 0})
+            session.run(self._set_step, {self._new_step: self._worker.resume_point['step'] or 0})
         step = self._read_step(session)
-        if self._built.synchronous_step:
-            self._built.synchronous_step.restart(session, step)
+        if self._step_graph.synchronous_step:
+            self._step_graph.synchronous_step.restart(session, step)
         return step
 
     def _start_from_saved(self, session: tf.Session) -> None:
@@ -115,31 +126,34 @@ class RunState:
                 self._warn(line)
 
     def _read_step(self, session: tf.Session) -> int:
-        return int(session.run(self._built.global_step.value))
+        return int(session.run(self._step_graph.global_step.value))
 
     def _completed_step(self, session: tf.Session) -> int | None:
         """The global step if the variables contain whole steps only; None while an update is being
         applied.
         """
         step = self._read_step(session)
-        begun = session.run([begun.value for begun in self._built.begun])
-        return step if all(number <= step for number in begun) else None
+        begun_steps = session.run([begun.value for begun in self._step_graph.begun_steps])
+        return step if all(number <= step for number in begun_steps) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:
         """Gives this worker the values that a checkpoint would hold now. All workers that evaluate
         together call it.
         """
-        if self._built.before_evaluation is not None:
-            session.run(self._built.before_evaluation)
+        if self._step_graph.before_evaluation is not None:
+            session.run(self._step_graph.before_evaluation)
 
-    def is_save_due(self, taken_before: int) -> bool:
+    def is_save_due(self, previous_step: int) -> bool:
         """Whether to save now; taken_before is the global step at the last call, which other
         workers increase too.
         """
-        every, every_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
-        by_step = every is not None and self.steps_taken // every > taken_before // every
+        step_interval, interval_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
+        is_due_by_step = (
+            step_interval is not None
+            and self.steps_taken // step_interval > previous_step // step_interval
+        )
         return self._saver is not None and (
-            by_step or 0 < every_secs <= time.monotonic() - self._last_save
+            is_due_by_step or 0 < interval_secs <= time.monotonic() - self._last_save
         )
 
     def save(self, session: tf.Session) -> None:
@@ -147,7 +161,7 @@ class RunState:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
 
-    def keep(self, session: tf.Session, *, within_step: bool) -> None:
+    def save_early(self, session: tf.Session, *, is_in_step: bool) -> None:
         """Saves a checkpoint while a step may be running, which may itself be waiting for other
         workers.
 
@@ -157,50 +171,56 @@ class RunState:
         Raises:
           RunError: in synchronous modes, the update of a step is being applied.
         """
-        if not self._worker.together:
+        if not self._worker.is_synchronous:
             self.save(session)
         elif self._saver:
             step = self._completed_step(session)
             # Only `begun` says whether an update has begun; a process alone and a controller have
             # none.
-            if step is None or (within_step and not self._built.begun):
+            if step is None or (is_in_step and not self._step_graph.begun_steps):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
 
-    def end(self, session: tf.Session) -> None:
+    def finish(self, session: tf.Session) -> None:
         """Saves the last checkpoint, and marks the training in its folder as ended."""
         self.save(session)
         if self._checkpoints.saves and self._checkpoints.folder:
-            mark_ended(self._checkpoints.folder, True)
+            mark_training_ended(self._checkpoints.folder, True)
 
-    def forget(self) -> None:
+    def forget_training(self) -> None:
         """Lets the next run train anew instead of continuing this training."""
         if self._checkpoints.saves and self._checkpoints.folder:
-            forget_begun(self._checkpoints.folder)
+            clear_training_begun(self._checkpoints.folder)
 
 
-def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> Offer:
+def find_resume_point(
+    checkpoints: Checkpoints, counts: Counts, processes: ClusterRole
+) -> ResumePoint:
     """Returns what this process brings from an earlier training: its newest checkpoint, and its end
     if not reached.
     """
     if not checkpoints.resume_from or not checkpoints.folder:
-        return NOTHING
-    step = step_of(checkpoints.resume_from)
-    num_counting = 1 if processes.together else processes.num_trainers
-    end = read_end(checkpoints.folder, _length(counts, num_counting)) if processes.cluster else None
+        return NO_RESUME_POINT
+    step = checkpoint_step(checkpoints.resume_from)
+    num_counters = 1 if processes.is_synchronous else processes.num_training_tasks
+    end_step = (
+        read_end_step(checkpoints.folder, _run_length(counts, num_counters))
+        if processes.cluster
+        else None
+    )
     # Asynchronous workers may have taken a few steps more.
-    return {'step': step, 'end': None if end is None else max(end, step)}
+    return {'step': step, 'end': None if end_step is None else max(end_step, step)}
 
 
-def _length(counts: Counts, num_counting: int) -> list[int] | None:
+def _run_length(counts: Counts, num_counters: int) -> list[int] | None:
     """What makes two runs equally long; None if the clock decides. num_counting: see
     make_schedule.
     """
-    return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counting]
+    return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counters]
 
 
 def restart_number(worker: Worker) -> int:
     """0 when training starts; a different number each time it continues, or a worker joins it
     later.
     """
-    return (worker.agreed['step'] or 0) + worker.restart
+    return (worker.resume_point['step'] or 0) + worker.restart

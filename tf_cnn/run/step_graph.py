@@ -9,16 +9,16 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from models.layers import VariableSource
-from models.networks import build_network, rank_of_labels
+from models.networks import build_network, label_ranks
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable
-from tf_cnn.inputs.pipeline import Batch, InputPipeline, Run
+from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
 from tf_cnn.managers.synchronous_step import SynchronousStep
-from tf_cnn.planning.step import StepSettings
-from tf_cnn.results.sections import Transfer
+from tf_cnn.planning.step import StepConfig
+from tf_cnn.results.sections import TransferSection
 from tf_cnn.run.constant_weights import FrozenNetwork
 from tf_cnn.run.exchange import GradientsInMemory
-from tf_cnn.training.checkpoints import Slice, whole
+from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import LossScale, make_loss_scale
 from variable_mgr import VariableMgr
@@ -29,7 +29,7 @@ Tensor = Any
 # published code uses 0.4.
 _AUXILIARY_WEIGHT = 0.4
 # Networks have fewer dropout layers.
-_SEEDS_OF_TOWER = 1000
+_SEEDS_PER_TOWER = 1000
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Fetches:
     top_5: Tensor | None = None
     num_skipped: Tensor | None = None
 
-    def present(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The tensors by name, without None, which a session cannot fetch."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -87,22 +87,24 @@ class StepGraph:
     gradients: list[tuple[Variable, Tensor]]
     global_step: Variable
     synchronous_step: SynchronousStep | None
-    begun: list[Variable]
-    bytes_of_servers: dict[str, int]
-    transfer: Transfer
+    begun_steps: list[Variable]
+    bytes_per_server: dict[str, int]
+    transfer: TransferSection
     slices: dict[str, list[Slice]]
     model_slices: dict[str, list[Slice]]
     num_skipped: Tensor | None
     before_evaluation: tf.Operation | None
 
     @property
-    def drawing_ops(self) -> list[tf.Operation]:
+    def stateful_ops(self) -> list[tf.Operation]:
         """The ops of start() whose kernels keep what the steps continue: readers, the state of
         random numbers.
         """
-        return [*self.pipeline.drawing_ops, *([self.prologue] if self.prologue is not None else [])]
+        return [*self.pipeline.warm_up_ops, *([self.prologue] if self.prologue is not None else [])]
 
-    def start(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+    def prepare_first_step(
+        self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
+    ) -> None:
         """Prepares the first step, once the variables have their values.
 
         steps_before includes those before a restored checkpoint. If given, `run` runs drawing_ops,
@@ -111,13 +113,20 @@ class StepGraph:
         session.run(self.pipeline.initializers)
         if self.post_init is not None:
             session.run(self.post_init)
-        self.pipeline.warm_up(session, steps_before, run)
+        self.pipeline.warm_up(session, steps_before, run_op)
         if self.prologue is not None:
-            if run:
-                run(self.prologue)
+            if run_op:
+                run_op(self.prologue)
             else:
                 session.run(
-                    self.prologue, dict(zip(self.pipeline.fed, self.pipeline.feeds(), strict=True))
+                    self.prologue,
+                    dict(
+                        zip(
+                            self.pipeline.feed_placeholders,
+                            self.pipeline.next_feed_values(),
+                            strict=True,
+                        )
+                    ),
                 )
 
 
@@ -138,11 +147,11 @@ class _Tower:
 
 # Long, because it is the order of a step, from the batch to the update, in one piece.
 def build_step_graph(
-    settings: StepSettings,
+    settings: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
     pipeline: InputPipeline,
-    frozen: FrozenNetwork | None = None,
+    frozen_network: FrozenNetwork | None = None,
 ) -> StepGraph:
     """Adds a step to the current graph; a forward-only one may compute with frozen constants.
 
@@ -152,21 +161,21 @@ def build_step_graph(
     """
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
-    towers = _build_towers(settings, optimizer, manager, pipeline, loss_scale, frozen)
+    towers = _build_towers(settings, optimizer, manager, pipeline, loss_scale, frozen_network)
     ops = list(pipeline.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
     with tf.device(manager.scalar_device):
         global_step = manager.create_global_step()
         model_slices = manager.slices()
-        slices = {'global_step': [whole(global_step)], **model_slices}
+        slices = {'global_step': [full_slice(global_step)], **model_slices}
         initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
         loss = _reported_loss(settings, towers)
         learning_rate = None
         if not settings.forward_only:
-            learning_rate = settings.learning_rate.at(global_step.value)
+            learning_rate = settings.learning_rate.rate_at(global_step.value)
             step = OptimizerStep(
                 optimizer,
                 learning_rate,
@@ -178,24 +187,24 @@ def build_step_graph(
             train_op, pairs = manager.build_update(
                 step, global_step, [tower.gradients for tower in towers]
             )
-            gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
-            counted = train_op
+            gradients = [(variable, loss_scale.unscale(gradient)) for gradient, variable in pairs]
+            step_op = train_op
             if manager.initializes:
                 initializers += [*step.initializers, *loss_scale.initializers]
             slots = step.slots
-            slices |= _slices_of_slots(slices, slots)
-            slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
+            slices |= _slot_slices(slices, slots)
+            slices |= {name: [full_slice(variable)] for name, variable in loss_scale.state.items()}
         else:
             # In forward-only runs the workers share nothing but this counter.
-            counted = manager.count_step(global_step, [loss.op])
-        ops.append(counted)
+            step_op = manager.count_step(global_step, [loss.op])
+        ops.append(step_op)
         steps_after = updated_at = top_1 = top_5 = None
         if settings.forward_only or manager.synchronous_step is None:
-            with tf.device(global_step.device), tf.control_dependencies([counted]):
+            with tf.device(global_step.device), tf.control_dependencies([step_op]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
         if pipeline.per_step_ops and not settings.deterministic:
             # GPUs have no clock.
-            with tf.device(HOST_DEVICE), tf.control_dependencies([counted]):
+            with tf.device(HOST_DEVICE), tf.control_dependencies([step_op]):
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
@@ -229,9 +238,9 @@ def build_step_graph(
             gradients=gradients,
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
-            begun=manager.begun,
-            bytes_of_servers=manager.bytes_of_servers,
-            transfer=Transfer(
+            begun_steps=manager.begun,
+            bytes_per_server=manager.bytes_of_servers,
+            transfer=TransferSection(
                 tuple(manager.bytes_of_servers.values()),
                 manager.bytes_of_step(forward_only=settings.forward_only),
             ),
@@ -242,41 +251,53 @@ def build_step_graph(
         )
 
 
-def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
+def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
     """The parts of the optimizer's slots, by variable name/slot name."""
-    found: dict[str, list[Slice]] = {}
-    for name, parts in slices.items():
-        for part in parts:
-            for slot_name, slot in slots.get(part.variable.handle.ref(), {}).items():
-                found.setdefault(f'{name}/{slot_name}', []).append(replace(part, variable=slot))
-    return found
+    slot_slices: dict[str, list[Slice]] = {}
+    for name, variable_slices in slices.items():
+        for variable_slice in variable_slices:
+            for slot_name, slot in slots.get(variable_slice.variable.handle.ref(), {}).items():
+                slot_slices.setdefault(f'{name}/{slot_name}', []).append(
+                    replace(variable_slice, variable=slot)
+                )
+    return slot_slices
 
 
 def _build_towers(
-    settings: StepSettings,
+    settings: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
     pipeline: InputPipeline,
     loss_scale: LossScale,
-    frozen: FrozenNetwork | None,
+    frozen_network: FrozenNetwork | None,
 ) -> list[_Tower]:
     towers: list[_Tower] = []
     devices = manager.get_devices()
     if isinstance(pipeline, GradientsInMemory):
-        nothing = tf.constant(float('nan'))
+        not_a_number = tf.constant(float('nan'))
         return [
-            _Tower(nothing, nothing, None, None, pipeline.gradients_of(manager, n))
+            _Tower(not_a_number, not_a_number, None, None, pipeline.add_tower_gradients(manager, n))
             for n in range(len(devices))
         ]
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
         # Each tower has its own dropout seeds.
-        seed = settings.seed + _SEEDS_OF_TOWER * (settings.first_tower + number)
+        seed = settings.seed + _SEEDS_PER_TOWER * (settings.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
-            source: VariableSource = frozen.constants_for(device) if frozen else variables
+            source: VariableSource = (
+                frozen_network.constants_for(device) if frozen_network else variables
+            )
             towers.append(
                 _build_tower(
-                    settings, optimizer, manager, number, batch, loss_scale, source, seed, frozen
+                    settings,
+                    optimizer,
+                    manager,
+                    number,
+                    batch,
+                    loss_scale,
+                    source,
+                    seed,
+                    frozen_network,
                 )
             )
     return towers
@@ -284,7 +305,7 @@ def _build_towers(
 
 # Nine arguments: all that a step has is in a tower.
 def _build_tower(
-    settings: StepSettings,
+    settings: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
     number: int,
@@ -292,7 +313,7 @@ def _build_tower(
     loss_scale: LossScale,
     source: VariableSource,
     seed: int,
-    frozen: FrozenNetwork | None,
+    frozen_network: FrozenNetwork | None,
 ) -> _Tower:
     logits, auxiliary = build_network(
         settings.network,
@@ -303,14 +324,14 @@ def _build_tower(
         is_training=not settings.forward_only,
         keep_statistics=manager.keeps_statistics(number),
         seed=seed,
-        dtype=settings.precision.compute,
-        norms=frozen.norms if frozen else None,
+        dtype=settings.precision.compute_dtype,
+        norms=frozen_network.norms if frozen_network else None,
     )
     smoothing = 0.0 if settings.forward_only else settings.label_smoothing
     base_loss = _cross_entropy(logits, batch.labels, smoothing)
     if auxiliary is not None:
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
-    top_k = _top_k(logits, batch.labels) if settings.with_accuracy else None
+    top_k = _top_k_accuracy(logits, batch.labels) if settings.with_accuracy else None
     objective = base_loss / manager.num_averaged_towers
     if settings.forward_only:
         return _Tower(base_loss, objective, None, top_k, [])
@@ -323,7 +344,11 @@ def _build_tower(
         manager.leads(number) or number == 0
     )
     if settings.weight_decay and (trains_with_penalty or reports_penalty):
-        kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if variable.decays]
+        kernels = [
+            tf.cast(variable.value, tf.float32)
+            for variable in trainable
+            if variable.has_weight_decay
+        ]
         if settings.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
         penalty = settings.weight_decay * tf.add_n(
@@ -335,7 +360,9 @@ def _build_tower(
         objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value]
     )
     unused = [
-        variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None
+        variable.name
+        for variable, gradient in zip(trainable, gradients, strict=True)
+        if gradient is None
     ]
     if unused:
         raise ValueError(f'the loss does not depend on {", ".join(unused)}')
@@ -344,7 +371,7 @@ def _build_tower(
     return _Tower(base_loss, objective, penalty, top_k, gradients)
 
 
-def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
+def _reported_loss(settings: StepConfig, towers: Sequence[_Tower]) -> Tensor:
     """Scalar float32: the mean over this process's images, with weight decay unless base_loss is
     asked for.
     """
@@ -373,11 +400,11 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=targets, logits=logits))
 
 
-def _top_k(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _top_k_accuracy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Scalars float32: the fractions of images whose label is the best one, and among the best
     5.
     """
-    ranks = rank_of_labels(logits, labels)
+    ranks = label_ranks(logits, labels)
     top_1, top_5 = tf.unstack(
         tf.reduce_mean(tf.cast(ranks[:, tf.newaxis] < [1.0, 5.0], tf.float32), axis=0)
     )

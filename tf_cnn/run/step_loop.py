@@ -40,6 +40,6 @@ def run_steps(
             values = take_steps(phase, indices)
             seconds = (clock() - start) / len(indices)
             yield [
-                Step(phase, index, seconds, of_step, start + number * seconds)
-                for number, (index, of_step) in enumerate(zip(indices, values, strict=True))
+                Step(phase, index, seconds, step_values, start + number * seconds)
+                for number, (index, step_values) in enumerate(zip(indices, values, strict=True))
             ]

@@ -11,7 +11,7 @@ from tf_cnn.run.step_graph import Fetches
 Tensor = Any
 
 
-class StepsInGraph:
+class GraphLoop:
     """Adds a loop to the current graph whose body is a copy of a step.
 
     Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a
@@ -28,41 +28,49 @@ class StepsInGraph:
     `values` are what the steps computed, by the names of Fetches without ops: tensors [num_steps].
     """
 
-    def __init__(self, fetches: Fetches, before: Sequence[tf.Operation] = ()) -> None:
-        scalars = {name: value for name, value in fetches.present().items() if name != 'ops'}
+    def __init__(self, fetches: Fetches, stateful_ops: Sequence[tf.Operation] = ()) -> None:
+        scalars = {name: value for name, value in fetches.as_dict().items() if name != 'ops'}
         # When the update of a step is done says nothing about the end of the step.
         scalars.pop('updated_at', None)
         ops = [value if isinstance(value, tf.Operation) else value.op for value in fetches.ops]
-        copied = [*(value.op for value in scalars.values()), *ops, *before]
-        step = _with_gates(
-            tf.graph_util.extract_sub_graph(tf.get_default_graph().as_graph_def(), _names(copied))
+        copied_ops = [*(value.op for value in scalars.values()), *ops, *stateful_ops]
+        step = _add_gates(
+            tf.graph_util.extract_sub_graph(
+                tf.get_default_graph().as_graph_def(), _op_names(copied_ops)
+            )
         )
-        returned = [*(value.name for value in scalars.values()), *_names(ops), *_names(before)]
+        element_names = [
+            *(value.name for value in scalars.values()),
+            *_op_names(ops),
+            *_op_names(stateful_ops),
+        ]
 
-        def take_step(index: Tensor, lists: list[tf.TensorArray], done: list[Tensor]) -> list[Any]:
+        def take_step(
+            index: Tensor, arrays: list[tf.TensorArray], counters: list[Tensor]
+        ) -> list[Any]:
             # The copies have the devices of the step.
             with tf.device(None):
-                copies = tf.import_graph_def(step, return_elements=returned, name='step')
-            values, rest = copies[: len(scalars)], copies[len(scalars) :]
-            filled = []
-            for each, value in zip(lists, values, strict=True):
-                with tf.device(value.device), tf.control_dependencies(rest[: len(ops)]):
-                    filled.append(each.write(index, tf.cast(value, each.dtype)))
-            following = []
-            for count, op in zip(done, rest[len(ops) :], strict=True):
+                copies = tf.import_graph_def(step, return_elements=element_names, name='step')
+            values, op_copies = copies[: len(scalars)], copies[len(scalars) :]
+            next_arrays = []
+            for array, value in zip(arrays, values, strict=True):
+                with tf.device(value.device), tf.control_dependencies(op_copies[: len(ops)]):
+                    next_arrays.append(array.write(index, tf.cast(value, array.dtype)))
+            next_counters = []
+            for count, op in zip(counters, op_copies[len(ops) :], strict=True):
                 with tf.control_dependencies([op]):
-                    following.append(tf.identity(count))
-            return [index + 1, filled, following]
+                    next_counters.append(tf.identity(count))
+            return [index + 1, next_arrays, next_counters]
 
-        with frames():
+        with use_frame_loops():
             with tf.device(fetches.loss.device):
                 self.num_steps = tf.placeholder(tf.int32, [], name='num_steps')
-            lists = [_make_list(value, self.num_steps) for value in scalars.values()]
+            lists = [_make_array(value, self.num_steps) for value in scalars.values()]
             with tf.device(fetches.loss.device), tf.name_scope('steps'):
                 _, filled, done = tf.while_loop(
                     lambda index, *_: index < self.num_steps,
                     take_step,
-                    [tf.constant(0), lists, [tf.constant(0) for _ in before]],
+                    [tf.constant(0), lists, [tf.constant(0) for _ in stateful_ops]],
                     parallel_iterations=1,
                     back_prop=False,
                 )
@@ -70,26 +78,26 @@ class StepsInGraph:
             for (name, value), each in zip(scalars.items(), filled, strict=True):
                 with tf.device(value.device):
                     self.values[name] = tf.cast(each.stack(), value.dtype)
-        self._before: Mapping[str, Tensor] = dict(zip(_names(before), done, strict=True))
+        self._counters: Mapping[str, Tensor] = dict(zip(_op_names(stateful_ops), done, strict=True))
 
-    def runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
+    def make_op_runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
         """Returns a function that runs an op of `before` once, by its copy in the loop."""
-        return lambda op: session.run(self._before[op.name].op, {self.num_steps: 1})
+        return lambda op: session.run(self._counters[op.name].op, {self.num_steps: 1})
 
 
 @contextlib.contextmanager
-def frames() -> Iterator[None]:
+def use_frame_loops() -> Iterator[None]:
     """Loops that are built within the block consist of frames instead of functions."""
-    by_functions = tf.control_flow_v2_enabled()
+    used_functions = tf.control_flow_v2_enabled()
     tf.disable_control_flow_v2()
     try:
         yield
     finally:
-        if by_functions:
+        if used_functions:
             tf.enable_control_flow_v2()
 
 
-def _make_list(value: Tensor, length: Tensor) -> tf.TensorArray:
+def _make_array(value: Tensor, length: Tensor) -> tf.TensorArray:
     """Makes a list of such scalars, which the device of the value keeps."""
     # GPUs have no kernel that writes int64 to a list. float64 holds the number of any step exactly.
     dtype = tf.float64 if value.dtype == tf.int64 else value.dtype
@@ -97,11 +105,11 @@ def _make_list(value: Tensor, length: Tensor) -> tf.TensorArray:
         return tf.TensorArray(dtype, length, element_shape=[], colocate_with_first_write_call=False)
 
 
-def _names(ops: Sequence[tf.Operation]) -> list[str]:
+def _op_names(ops: Sequence[tf.Operation]) -> list[str]:
     return [op.name for op in ops]
 
 
-def _with_gates(step: tf.GraphDef) -> tf.GraphDef:
+def _add_gates(step: tf.GraphDef) -> tf.GraphDef:
     """Makes nodes without inputs wait for one node per device, so that the loop sends one signal to
     each device.
     """

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tf_cnn.cluster.shape import Shape
-from tf_cnn.managers.modes import MODES, Place
+from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.params import Params, parse_argv
-from tf_cnn.params.table import SPECS, outputs_that_are
-from tf_cnn.sweep.request import SHAPE, Request, Setting, Settings
+from tf_cnn.params.table import SPECS, output_flags
+from tf_cnn.sweep.request import SHAPE, Setting, SweepRequest, SweepSettings
 from tf_cnn.system.errors import UsageError, format_flag
 
 # (settings, whether one process runs alone): raises UsageError if the settings cannot be run.
-Check = Callable[[Params, bool], None]
+SettingsCheck = Callable[[Params, bool], None]
 
-_NO_NAME = re.compile(r'[^A-Za-z0-9.+_-]+')
-_LONGEST_NAME = 80
+_UNSAFE_CHARACTERS = re.compile(r'[^A-Za-z0-9.+_-]+')
+_MAX_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedCombination:
     varied: Mapping[str, str]
     reason: str
 
@@ -79,9 +79,9 @@ class SweepPlan:
 
     name: str
     title: str
-    settings: Settings
+    settings: SweepSettings
     configurations: tuple[Configuration, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedCombination, ...] = ()
     columns: tuple[str, ...] = field(default=(SHAPE,))
     published_in: str = ''
 
@@ -91,44 +91,46 @@ def caption(varied: Mapping[str, str]) -> str:
     return ' '.join(f'{name}={value}' for name, value in varied.items())
 
 
-def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
+def make_sweep_plan(request: SweepRequest, check: SettingsCheck) -> SweepPlan:
     """Combines the values of a request, in its order.
 
     A combination that cannot run, such as parameter servers for a mode without any, is left out
     with the reason. Raises UsageError if no combination of a grid can run.
     """
-    if not request.axes:
+    if not request.grids:
         raise UsageError(
             f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = '
             '[32, 64]'
         )
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
-    found: dict[tuple[str, ...], Configuration] = {}
-    left_out: list[LeftOut] = []
-    for axes in request.axes:
+    configurations_by_command: dict[tuple[str, ...], Configuration] = {}
+    left_out: list[ExcludedCombination] = []
+    for grid in request.grids:
         num_usable, reason = 0, ''
-        for combination in itertools.product(*axes.values.values()):
-            values = {**request.flags, **dict(zip(axes.values, combination, strict=True))}
+        for combination in itertools.product(*grid.values.values()):
+            values = {**request.flags, **dict(zip(grid.values, combination, strict=True))}
             shape = values.pop(SHAPE, Shape(1, 1))
-            varied = {name: _text(name, {**values, SHAPE: shape}) for name in columns}
+            varied = {name: _format_setting(name, {**values, SHAPE: shape}) for name in columns}
             try:
-                made = _configure(values, shape, varied, check)
+                configuration = _configure(values, shape, varied, check)
             except UsageError as error:
                 reason = str(error)
-                left_out.append(LeftOut(varied, reason))
+                left_out.append(ExcludedCombination(varied, reason))
                 continue
             num_usable += 1
-            quoted = replace(
-                made, published=axes.published, published_speed_up=axes.published_speed_up
+            with_published_rate = replace(
+                configuration, published=grid.published, published_speed_up=grid.published_speed_up
             )
-            found.setdefault((*made.argv, str(shape)), quoted)
+            configurations_by_command.setdefault(
+                (*configuration.argv, str(shape)), with_published_rate
+            )
         if not num_usable:
             raise UsageError(
-                f'{axes.where}: it cannot run: {reason}; change it, or the flags of all runs'
+                f'{grid.where}: it cannot run: {reason}; change it, or the flags of all runs'
             )
     configurations = tuple(
-        replace(one, id=_id(number, one, len(found)))
-        for number, one in enumerate(found.values(), start=1)
+        replace(unnumbered, id=_make_id(number, unnumbered, len(configurations_by_command)))
+        for number, unnumbered in enumerate(configurations_by_command.values(), start=1)
     )
     return SweepPlan(
         request.name,
@@ -141,17 +143,17 @@ def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
     )
 
 
-def _varied_names(request: Request) -> Iterator[str]:
+def _varied_names(request: SweepRequest) -> Iterator[str]:
     """Yields the flags that have more than one value, in the order of their first appearance."""
-    rows = request.axes
-    for name in dict.fromkeys(name for axes in rows for name in axes.values):
+    grids = request.grids
+    for name in dict.fromkeys(name for axes in grids for name in axes.values):
         default = request.flags.get(name, SPECS[name].default if name in SPECS else None)
-        values = {str(value) for axes in rows for value in axes.values.get(name, (default,))}
+        values = {str(value) for axes in grids for value in axes.values.get(name, (default,))}
         if len(values) > 1:
             yield name
 
 
-def _text(name: str, values: Mapping[str, object]) -> str:
+def _format_setting(name: str, values: Mapping[str, object]) -> str:
     value = values.get(name, SPECS[name].default if name in SPECS else None)
     if isinstance(value, bool):
         return str(value).lower()
@@ -159,7 +161,7 @@ def _text(name: str, values: Mapping[str, object]) -> str:
 
 
 def _configure(
-    values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check
+    values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: SettingsCheck
 ) -> Configuration:
     assert isinstance(shape, Shape)
     argv = tuple(
@@ -167,27 +169,27 @@ def _configure(
     )
     params = parse_argv(argv).params
     mode = MODES[params.variable_update]
-    if reason := shape.why_not(mode):
+    if reason := shape.unsupported_reason(mode):
         raise UsageError(reason)
-    alone = shape.place(mode) is Place.ALONE
-    for name in outputs_that_are():
+    is_single_process = shape.topology(mode) is Topology.LOCAL
+    for name in output_flags():
         if getattr(params, name) and not (params.eval and name == 'train_dir'):
-            written = format_flag(name, getattr(params, name))
+            flag_text = format_flag(name, getattr(params, name))
             raise UsageError(
-                f'{written}: all runs of the sweep would use the same path; leave it out'
+                f'{flag_text}: all runs of the sweep would use the same path; leave it out'
             )
-    check(params, alone)
+    check(params, is_single_process)
     return Configuration(
         id='',
         varied=varied,
         shape=shape,
-        in_cluster=not alone,
+        in_cluster=not is_single_process,
         argv=argv,
-        given=dict(params.given),
+        given=dict(params.given_flags),
         variable_update=params.variable_update,
     )
 
 
-def _id(number: int, one: Configuration, count: int) -> str:
-    words = '-'.join(value.replace('*', 'x') for value in one.varied.values())
-    return f'{number:0{len(str(count))}d}-{_NO_NAME.sub("_", words)[:_LONGEST_NAME]}'
+def _make_id(number: int, configuration: Configuration, count: int) -> str:
+    words = '-'.join(value.replace('*', 'x') for value in configuration.varied.values())
+    return f'{number:0{len(str(count))}d}-{_UNSAFE_CHARACTERS.sub("_", words)[:_MAX_NAME_LENGTH]}'

@@ -9,29 +9,33 @@ from tf_cnn.sweep.configurations import Configuration, SweepPlan
 
 # Fast processors: the guess is a lower bound. AVX-512 computes fp32 convolutions at 50 to 150
 # GFLOP/s on a core.
-_FLOPS_OF_A_CORE = 1.5e11
+_FLOPS_PER_CORE = 1.5e11
 
 
 def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
     """Returns at least how many seconds the runs on the CPU compute; GPUs and models of users count
     nothing.
     """
-    flops = sum(_flops(one, has_gpu=has_gpu) for one in plan.configurations)
-    return plan.settings.repeats * flops / (_FLOPS_OF_A_CORE * num_cores)
+    flops = sum(_flops(configuration, has_gpu=has_gpu) for configuration in plan.configurations)
+    return plan.settings.repeats * flops / (_FLOPS_PER_CORE * num_cores)
 
 
-def _flops(one: Configuration, *, has_gpu: bool) -> float:
-    params = parse_argv(one.argv).params
+def _flops(configuration: Configuration, *, has_gpu: bool) -> float:
+    params = parse_argv(configuration.argv).params
     costs = list_costs(params.model)
     # A model may have a network for each of several data sets.
     cost = next(
-        (found for found in costs if found.facts.data_set == params.data_name),
+        (model_cost for model_cost in costs if model_cost.model.data_set == params.data_name),
         costs[0] if costs else None,
     )
     on_gpu = params.device == 'gpu' or (has_gpu and params.device is None)
     if on_gpu or not cost or params.target_seconds or params.num_epochs:
         return 0.0
-    images = (params.batch_size or cost.facts.batch_size) * one.shape.workers * one.shape.devices
+    images = (
+        (params.batch_size or cost.model.batch_size)
+        * configuration.shape.workers
+        * configuration.shape.devices
+    )
     passes = 1 if params.forward_only else 3
     return (
         images

@@ -27,16 +27,16 @@ from tf_cnn.results import VERSION
 from tf_cnn.results.collection import SWEEP_FILE, TRIES
 from tf_cnn.results.document import Failure, Result, as_json, read_result
 from tf_cnn.sweep.configurations import SweepPlan
-from tf_cnn.system.atomic import move_whole, write_whole
+from tf_cnn.system.atomic import move_atomically, write_atomically
 from tf_cnn.system.documents import DocumentError, read_json
-from tf_cnn.system.errors import RunError, UsageError, read_regular
+from tf_cnn.system.errors import RunError, UsageError, read_regular_file
 
 # Instead of a plan: the commands that take turns, one in a line.
 COMMANDS_FILE = 'commands.txt'
 
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
 # With less free space than this, the next document may not fit.
-_FEWEST_FREE_BYTES = 64 * 1024
+_MIN_FREE_BYTES = 64 * 1024
 
 Outcome = Result | Failure
 
@@ -52,7 +52,7 @@ class Folder:
     def resume_command(self) -> str:
         return shlex.join(['tf_cnn_benchmarks', 'sweep', '--resume', str(self.path)])
 
-    def create(self, plan: SweepPlan) -> None:
+    def create_for_plan(self, plan: SweepPlan) -> None:
         """Makes the folder, which must be missing or empty, and writes the plan; raises UsageError
         or RunError.
         """
@@ -61,14 +61,14 @@ class Folder:
         # First of all: if the disk is full, the folder stays empty, and the same command can start
         # again.
         self.write(
-            self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False)
+            self.path / SWEEP_FILE, json.dumps(_plan_document(plan), indent=1, ensure_ascii=False)
         )
-        self.make()
+        self.make_subfolders()
 
-    def make(self) -> None:
+    def make_subfolders(self) -> None:
         self._make(self.path, self.results, self.logs)
 
-    def begin(self, commands: Mapping[str, Sequence[str]]) -> None:
+    def create_or_resume(self, commands: Mapping[str, Sequence[str]]) -> None:
         """Makes the folder for commands by name; that of the same commands goes on, another one is
         a UsageError.
         """
@@ -76,7 +76,7 @@ class Folder:
         text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
         if not path.is_file():
             self._check_new()
-        elif read_regular(path).decode(errors='replace').rstrip() != text:
+        elif read_regular_file(path).decode(errors='replace').rstrip() != text:
             raise UsageError(
                 f'--output={self.path}: it has results of other commands, see {path}; write '
                 'another path'
@@ -122,7 +122,7 @@ class Folder:
                 raise UsageError(
                     f'{path}: it was written by a newer version of this program; install that one'
                 )
-            return _plan_of(document)
+            return _parse_plan(document)
         except FileNotFoundError:
             raise UsageError(
                 f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write sweep '
@@ -158,7 +158,7 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def outcome(self, path: Path) -> Outcome | None:
+    def read_outcome(self, path: Path) -> Outcome | None:
         """Reads the result or failure in a file; None if there is no complete one, such as after a
         power failure.
         """
@@ -167,12 +167,12 @@ class Folder:
         except UsageError:
             return None
 
-    def adopt(self, unfinished: Path, path: Path) -> Outcome:
+    def move_result(self, unfinished: Path, path: Path) -> Outcome:
         """Moves the complete document of a run to its final name, and returns it; raises RunError
         as write().
         """
-        with self._writing(path):
-            move_whole(unfinished, path)
+        with self._convert_write_errors(path):
+            move_atomically(unfinished, path)
         return read_result(path)
 
     def copy(self, source: Path, path: Path) -> Outcome:
@@ -186,28 +186,28 @@ class Folder:
 
     def write(self, path: Path, text: str) -> None:
         """Writes a file atomically; raises RunError if the disk is full, or fails."""
-        with self._writing(path):
-            write_whole(text + '\n', path)
+        with self._convert_write_errors(path):
+            write_atomically(text + '\n', path)
 
-    def check_room(self, reason: str) -> None:
+    def check_free_space(self, reason: str) -> None:
         """Raises RunError if the disk is full, or the reason for which a run failed says so."""
-        is_full = shutil.disk_usage(self.path).free < _FEWEST_FREE_BYTES
+        is_full = shutil.disk_usage(self.path).free < _MIN_FREE_BYTES
         # This program's own error lines may have it in lower case.
         if is_full or any(
             os.strerror(code).lower() in reason.lower() for code in (errno.ENOSPC, errno.EDQUOT)
         ):
-            raise self._failed(self.path, os.strerror(errno.ENOSPC))
+            raise self._write_error(self.path, os.strerror(errno.ENOSPC))
 
     @contextlib.contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
+    def _convert_write_errors(self, path: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             with contextlib.suppress(OSError):
-                unfinished_name(path).unlink(missing_ok=True)
-            raise self._failed(path, error.strerror or str(error)) from error
+                unfinished_path(path).unlink(missing_ok=True)
+            raise self._write_error(path, error.strerror or str(error)) from error
 
-    def _failed(self, path: Path, reason: str) -> RunError:
+    def _write_error(self, path: Path, reason: str) -> RunError:
         if not (self.path / SWEEP_FILE).exists():
             return RunError(f'{path}: it cannot be written ({reason}); make room and start again')
         return RunError(
@@ -216,15 +216,18 @@ class Folder:
         )
 
 
-def unfinished_name(path: Path) -> Path:
+def unfinished_path(path: Path) -> Path:
     """Returns the name of a file until it is complete. Readers of results skip names that begin
     with a dot.
     """
     return path.with_name(f'.{path.name}')
 
 
-def _document_of(plan: SweepPlan) -> dict[str, Any]:
-    configurations = [{**asdict(one), 'shape': str(one.shape)} for one in plan.configurations]
+def _plan_document(plan: SweepPlan) -> dict[str, Any]:
+    configurations = [
+        {**asdict(configuration), 'shape': str(configuration.shape)}
+        for configuration in plan.configurations
+    ]
     return {
         'schema': _SCHEMA,
         'schema_version': _SCHEMA_VERSION,
@@ -234,8 +237,9 @@ def _document_of(plan: SweepPlan) -> dict[str, Any]:
     }
 
 
-def _plan_of(document: Mapping[str, Any]) -> SweepPlan:
+def _parse_plan(document: Mapping[str, Any]) -> SweepPlan:
     configurations = [
-        {**one, 'shape': Shape.parse(one['shape'])} for one in document['configurations']
+        {**configuration, 'shape': Shape.parse(configuration['shape'])}
+        for configuration in document['configurations']
     ]
     return convert({**document, 'configurations': configurations}, SweepPlan)

@@ -7,24 +7,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.registry import MODELS
-from tf_cnn.cluster.environments import environment_of_runs
+from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare.changes import format_outliers, format_runs
 from tf_cnn.compare.ratios import estimate
 from tf_cnn.params import Params
-from tf_cnn.params.result_flags import RUN_FIELD, field_values, fill
+from tf_cnn.params.result_flags import RUN_FIELD, field_values, fill_fields
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result, as_json
-from tf_cnn.results.repeats import far_from_others
-from tf_cnn.results.result_file import reserved
+from tf_cnn.results.repeats import outlier_rates
+from tf_cnn.results.result_file import reserve
 from tf_cnn.sweep.folder import Folder, Outcome
-from tf_cnn.sweep.runner import Rounds, Starter, contestant_of_run, describe, succeeded
-from tf_cnn.system.atomic import write_whole
+from tf_cnn.sweep.runner import (
+    InterleavedRuns,
+    Runner,
+    command_of_flags,
+    describe_outcome,
+    succeeded,
+)
+from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import RunError, UsageError, plural
 from tf_cnn.system.signals import SIGNALS
 
 
-def repeat(
-    argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None
+def run_repeats(
+    argv: Sequence[str], params: Params, console: Console, runner: Runner | None = None
 ) -> int:
     """Makes the runs of --repeat and prints their total; returns the exit code, 1 if a run failed.
 
@@ -33,38 +39,48 @@ def repeat(
     cannot be written.
     """
     outcomes: list[Outcome] = []
-    starter = starter or Starter(
-        environment=environment_of_runs(os.environ, f'--repeat={params.repeat}')
+    runner = runner or Runner(
+        environment=environment_for_runs(os.environ, f'--repeat={params.repeat}')
     )
     console.phase(f'Run 1 of {params.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
         folder = Folder(Path(path))
-        folder.make()
+        folder.make_subfolders()
         try:
-            for turn in Rounds(
-                [contestant_of_run('repeat', [*argv, '--repeat=1'])], params.repeat, folder, starter
+            for finished_run in InterleavedRuns(
+                [command_of_flags('repeat', [*argv, '--repeat=1'])], params.repeat, folder, runner
             ).run():
-                outcomes.append(turn.outcome)
-                if turn.number == 1 and (banner := _banner(folder.logs / 'repeat.1.log')):
+                outcomes.append(finished_run.outcome)
+                if finished_run.round_number == 1 and (
+                    banner := _read_banner(folder.logs / 'repeat.1.log')
+                ):
                     console.note(banner)
-                console.note(f'run {turn.number} of {params.repeat}: {describe(turn.outcome)}')
-                if params.result_file and isinstance(turn.outcome, Result):
-                    _keep(turn.outcome, params, params.result_file, turn.number, console)
-                if turn.number < params.repeat:
-                    console.phase(f'Run {turn.number + 1} of {params.repeat}')
+                console.note(
+                    f'run {finished_run.round_number} of {params.repeat}: {describe_outcome(finished_run.outcome)}'
+                )
+                if params.result_file and isinstance(finished_run.outcome, Result):
+                    _write_result(
+                        finished_run.outcome,
+                        params,
+                        params.result_file,
+                        finished_run.round_number,
+                        console,
+                    )
+                if finished_run.round_number < params.repeat:
+                    console.phase(f'Run {finished_run.round_number + 1} of {params.repeat}')
         except (KeyboardInterrupt, RunError):
             # RunError: no room for a result, neither here nor where --result_file names a place.
             if any(map(succeeded, outcomes)):
                 console.note(f'stopped after {len(outcomes)} of {plural(params.repeat, "run")}')
-                _summarize(outcomes, console)
+                _print_summary(outcomes, console)
             raise
     if not any(map(succeeded, outcomes)):
         raise RunError(f'--repeat={params.repeat}: no run ended well; {outcomes[0].reason}')
-    _summarize(outcomes, console)
+    _print_summary(outcomes, console)
     return int(not all(map(succeeded, outcomes)))
 
 
-def files_of_runs(params: Params) -> list[str]:
+def result_paths(params: Params) -> list[str]:
     """Returns the paths of the runs' results; none if there are none, or they cannot be known
     before the runs.
     """
@@ -74,69 +90,74 @@ def files_of_runs(params: Params) -> list[str]:
         model = MODELS.find_model(params.model, params.data_name)
     except UsageError:
         return []
-    facts = (model.name, params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}')
+    run_values = (model.name, params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}')
     return [
-        _file_of(params, params.result_file, *facts, number)
+        _result_path(params, params.result_file, *run_values, number)
         for number in range(1, params.repeat + 1)
     ]
 
 
-def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
+def _print_summary(outcomes: Sequence[Outcome], console: Console) -> None:
     runs = {
         f'run {i}': run
         for i, run in enumerate(outcomes, 1)
         if isinstance(run, Result) and run.is_complete
     }
-    found = estimate([*runs.values()])
-    console.result(format_total(found.images_per_second))
-    console.note(format_runs(found))
-    if far := far_from_others({name: run.images_per_second for name, run in runs.items()}):
-        console.note(format_outliers(far))
-    for line in _warnings(outcomes):
+    throughput = estimate([*runs.values()])
+    console.result(format_total(throughput.images_per_second))
+    console.note(format_runs(throughput))
+    if outliers := outlier_rates({name: run.images_per_second for name, run in runs.items()}):
+        console.note(format_outliers(outliers))
+    for line in _summarize_warnings(outcomes):
         console.warning(line)
     if failed := [outcome for outcome in outcomes if not succeeded(outcome)]:
         share = f'{len(failed)} of {plural(len(outcomes), "run")}'
         console.warning(f'{share} failed ({failed[0].reason}); the total is that of the others')
 
 
-def _banner(log: Path) -> str | None:
+def _read_banner(log: Path) -> str | None:
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
-    begin = next(
+    first_line = next(
         (number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines)
     )
-    end = next(
-        (number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None
+    last_line = next(
+        (
+            number
+            for number, line in enumerate(lines[first_line:], first_line)
+            if line == BANNER_END
+        ),
+        None,
     )
-    return None if end is None else '\n'.join(lines[begin : end + 1])
+    return None if last_line is None else '\n'.join(lines[first_line : last_line + 1])
 
 
-def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
+def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
     """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has
     one for each text.
     """
-    found: dict[str, dict[int, str]] = {}
+    texts_by_warning: dict[str, dict[int, str]] = {}
     for number, outcome in enumerate(outcomes):
         for warning in outcome.warnings if isinstance(outcome, Result) else ():
             # Warnings with this code may be about different flags.
             key = warning.text if warning.code == 'settings' else warning.code
-            found.setdefault(key, {})[number] = warning.text
+            texts_by_warning.setdefault(key, {})[number] = warning.text
     lines = []
-    for texts in found.values():
-        text, *others = dict.fromkeys(texts.values())
-        such_as = ', such as' if others else ''
+    for texts in texts_by_warning.values():
+        text, *other_texts = dict.fromkeys(texts.values())
+        such_as = ', such as' if other_texts else ''
         lines.append(f'{len(texts)} of {plural(len(outcomes), "run")}{such_as}: {text}')
     return lines
 
 
-def _keep(result: Result, params: Params, path: str, number: int, console: Console) -> None:
-    facts = (result.model.name, result.run.batch_size, result.shape)
+def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> None:
+    run_values = (result.model.name, result.run.batch_size, result.shape)
     target, numbered = (
-        _file_of(params, path, *facts, number),
-        _file_of(params, path, *facts, RUN_FIELD),
+        _result_path(params, path, *run_values, number),
+        _result_path(params, path, *run_values, RUN_FIELD),
     )
     try:
-        with reserved(target, numbered, number + 1) as file:
-            write_whole(json.dumps(as_json(result)), file.path)
+        with reserve(target, numbered, number + 1) as file:
+            write_atomically(json.dumps(as_json(result)), file.path)
     except UsageError as error:
         raise RunError(str(error)) from error
     except OSError as error:
@@ -147,11 +168,11 @@ def _keep(result: Result, params: Params, path: str, number: int, console: Conso
         console.note(f'{target} is there, so the result goes to {file.path}')
 
 
-def _file_of(
+def _result_path(
     params: Params, path: str, model: str, batch_size: int, shape: str, number: int | str
 ) -> str:
     values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
     if RUN_FIELD not in path:
         # Without a field for it, the number goes before the last dot.
         path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
-    return fill(path, values)
+    return fill_fields(path, values)

@@ -14,7 +14,7 @@ from tf_cnn.params.original import FLAGS
 from tf_cnn.params.parsing import MODES_FILE, split_argv
 from tf_cnn.params.table import SPECS
 from tf_cnn.params.user_modes import read_modes
-from tf_cnn.system.errors import Refusals, UsageError, format_flag, nearest
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 SHAPE = 'shape'
 Setting = Value | Shape
@@ -24,7 +24,7 @@ AFTER_DASHES = '--'
 
 
 @dataclass(frozen=True)
-class Settings:
+class SweepSettings:
     """How a sweep runs its configurations: flags of the subcommand, and keys of the same names in a
     file.
     """
@@ -44,7 +44,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Axes:
+class Grid:
     """Flags and shapes with their values; the sweep takes all combinations of these.
 
     `where` is the table or flag that contains them, for errors; `published` is images/sec that
@@ -58,7 +58,7 @@ class Axes:
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """The request in a file, or in the flags of the subcommand.
 
     Attributes:
@@ -72,8 +72,8 @@ class Request:
     title: str
     source: str
     flags: Mapping[str, Setting] = field(default_factory=dict)
-    axes: Sequence[Axes] = ()
-    settings: Settings = field(default_factory=Settings)
+    grids: Sequence[Grid] = ()
+    settings: SweepSettings = field(default_factory=SweepSettings)
     published_in: str = ''
 
 
@@ -83,9 +83,11 @@ def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Sett
     """
     if name in SPECS and (reason := SPECS[name].in_sweep):
         value = values[0] if len(values) == 1 else values
-        remedy = f'use {_as_shapes(values, where)}' if name == 'num_gpus' else f'leave {name} out'
-        raise UsageError(f'{where} {shown(name, value, where)}: {reason}; {remedy}')
-    refusals, settings = Refusals(), list[Setting]()
+        remedy = (
+            f'use {_suggest_shapes(values, where)}' if name == 'num_gpus' else f'leave {name} out'
+        )
+        raise UsageError(f'{where} {format_key_value(name, value, where)}: {reason}; {remedy}')
+    refusals, settings = ErrorCollector(), list[Setting]()
     for value in values:
         with refusals.collecting():
             settings.append(_read_setting(name, value, where))
@@ -93,7 +95,7 @@ def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Sett
     return tuple(settings)
 
 
-def _as_shapes(num_gpus: Sequence[object], where: str) -> str:
+def _suggest_shapes(num_gpus: Sequence[object], where: str) -> str:
     """Formats the shapes of one process with these numbers of devices, as a flag or as in a
     file.
     """
@@ -102,7 +104,7 @@ def _as_shapes(num_gpus: Sequence[object], where: str) -> str:
     ]
     if where.startswith('--'):
         return f'--grid={SHAPE}={",".join(shapes)}'
-    return shown(SHAPE, shapes[0] if len(shapes) == 1 else shapes)
+    return format_key_value(SHAPE, shapes[0] if len(shapes) == 1 else shapes)
 
 
 def _read_setting(name: str, value: object, where: str) -> Setting:
@@ -110,12 +112,14 @@ def _read_setting(name: str, value: object, where: str) -> Setting:
         try:
             return value if isinstance(value, Shape) else Shape.parse(str(value))
         except ValueError as error:
-            raise UsageError(f'{where} {shown(name, value, where)}: {error}') from None
+            raise UsageError(f'{where} {format_key_value(name, value, where)}: {error}') from None
     spec = FLAGS.get(name)
     if spec is None:
         near = nearest(name, [SHAPE, *SPECS])
         hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'
-        raise UsageError(f'{where} {shown(name, value, where)}: there is no flag --{name}; {hint}')
+        raise UsageError(
+            f'{where} {format_key_value(name, value, where)}: there is no flag --{name}; {hint}'
+        )
     return read_value(spec, value, where)
 
 
@@ -125,18 +129,18 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
     except UsageError as error:
         # The error begins with the flag as on a command line, but the file writes it differently.
         reason = str(error).removeprefix(f'{format_flag(spec.name, value)}: ')
-        raise UsageError(f'{where} {shown(spec.name, value, where)}: {reason}') from None
+        raise UsageError(f'{where} {format_key_value(spec.name, value, where)}: {reason}') from None
     if spec.name == MODES_FILE and setting:
         read_modes(str(setting))
     return setting
 
 
-def files_first(name: str) -> int:
+def mode_file_first(name: str) -> int:
     """The sort key that puts --variable_mgr_file first, which defines values of another flag."""
     return name != MODES_FILE
 
 
-def shown(name: str, value: object, where: str = '') -> str:
+def format_key_value(name: str, value: object, where: str = '') -> str:
     """Formats a key and its value as in TOML; where a command line has it, as a flag."""
     if where == AFTER_DASHES:
         return format_flag(name, value)
@@ -144,11 +148,11 @@ def shown(name: str, value: object, where: str = '') -> str:
     return f'{name} = {json.dumps(text, default=str, ensure_ascii=False)}'
 
 
-def read_grid(texts: Sequence[str]) -> Request:
+def read_grid(texts: Sequence[str]) -> SweepRequest:
     """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
     values: dict[str, tuple[Setting, ...]] = {}
-    refusals = Refusals()
-    for text in sorted(texts, key=lambda text: files_first(text.lstrip('-').partition('=')[0])):
+    refusals = ErrorCollector()
+    for text in sorted(texts, key=lambda text: mode_file_first(text.lstrip('-').partition('=')[0])):
         where = f'--grid={text}:'
         name, equals, several = text.lstrip('-').partition('=')
         with refusals.collecting():
@@ -162,20 +166,22 @@ def read_grid(texts: Sequence[str]) -> Request:
                 )
             values[name] = read_settings(name, several.split(','), where)
     refusals.raise_all()
-    return Request('grid', 'Grid', 'sweep', axes=[Axes('--grid', values)])
+    return SweepRequest('grid', 'Grid', 'sweep', grids=[Grid('--grid', values)])
 
 
-def override(request: Request, argv: Sequence[str], settings: Mapping[str, object]) -> Request:
+def override(
+    request: SweepRequest, argv: Sequence[str], settings: Mapping[str, object]
+) -> SweepRequest:
     """Overrides the flags of all runs by those after --, and the settings by those on the command
     line.
     """
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
         (value,) = read_settings(name, [text], AFTER_DASHES)
-        for axes in request.axes:
-            if name in axes.values:
+        for grid in request.grids:
+            if name in grid.values:
                 raise UsageError(
-                    f'-- --{name}={text} clashes with {axes.where} {name}, of which the sweep '
+                    f'-- --{name}={text} clashes with {grid.where} {name}, of which the sweep '
                     'compares several values; leave one out'
                 )
         flags[name] = value
@@ -183,7 +189,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
     return replace(request, flags=flags, settings=replace(request.settings, **settings))  # type: ignore[arg-type]
 
 
-def with_device_cpu(request: Request) -> Request:
+def add_device_cpu(request: SweepRequest) -> SweepRequest:
     """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and
     have none.
     """
@@ -191,7 +197,7 @@ def with_device_cpu(request: Request) -> Request:
     def values(name: str) -> list[Setting | None]:
         return [
             request.flags.get(name),
-            *(value for axes in request.axes for value in axes.values.get(name, ())),
+            *(value for axes in request.grids for value in axes.values.get(name, ())),
         ]
 
     has_towers = any(isinstance(shape, Shape) and shape.devices > 1 for shape in values(SHAPE))

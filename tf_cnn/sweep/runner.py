@@ -24,7 +24,7 @@ from tf_cnn.results.document import (
     as_json,
 )
 from tf_cnn.sweep.configurations import Configuration
-from tf_cnn.sweep.folder import Folder, Outcome, unfinished_name
+from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.errors import format_flag
 from tf_cnn.system.limited_process import ERROR, TIMEOUT, run_process
 from tf_cnn.system.place import COMMAND
@@ -33,7 +33,7 @@ PROGRAM = (sys.executable, str(COMMAND))
 
 
 @dataclass(frozen=True)
-class Contestant:
+class RepeatedCommand:
     """A command that takes turns with others.
 
     Attributes:
@@ -41,29 +41,29 @@ class Contestant:
         have a folder there.
       words: the words after the program; --result_file is added to them.
       failure: the document of a failure, without what the run makes known.
-      is_elsewhere: whether the process with the result is on another host, which may have other
+      is_remote: whether the process with the result is on another host, which may have other
         files.
     """
 
     name: str
     caption: str
-    words: Sequence[str]
+    argv: Sequence[str]
     failure: Failure
-    is_elsewhere: bool = False
+    is_remote: bool = False
 
 
 @dataclass(frozen=True)
-class Turn:
+class FinishedRun:
     """A run that was made; rounds are numbered from 1."""
 
-    contestant: Contestant
-    number: int
+    command: RepeatedCommand
+    round_number: int
     outcome: Outcome
     seconds: float
 
 
 @dataclass(frozen=True)
-class Starter:
+class Runner:
     """Starts processes of a program with its whole environment (None: that of this process), within
     some seconds.
     """
@@ -72,51 +72,53 @@ class Starter:
     environment: Mapping[str, str] | None = None
     timeout_secs: float | None = None
 
-    def run(self, folder: Folder, contestant: Contestant, path: Path) -> tuple[Outcome, float]:
+    def run(self, folder: Folder, command: RepeatedCommand, path: Path) -> tuple[Outcome, float]:
         """Runs a contestant to its end, with its result or the document of its failure in a file of
         the folder.
 
         Returns the outcome, and the seconds it took. Raises RunError if the disk is full, or fails.
         """
-        unfinished = unfinished_name(path)
+        unfinished = unfinished_path(path)
         unfinished.unlink(missing_ok=True)
         started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-        target = STDOUT if contestant.is_elsewhere else unfinished
-        argv = [*self.program, *contestant.words, format_flag('result_file', target)]
+        target = STDOUT if command.is_remote else unfinished
+        argv = [*self.program, *command.argv, format_flag('result_file', target)]
         try:
             log = folder.logs / f'{path.stem}.log'
-            ended = run_process(argv, log, self.timeout_secs, self.environment)
-            if contestant.is_elsewhere:
-                _take_document(log, unfinished)
-            reason = ended.reason or 'it ended with exit code 0, and left no result'
-            found = folder.outcome(unfinished)
-            is_whole = isinstance(found, Result) and found.is_complete == (ended.cause is None)
-            if ended.cause == ERROR or not is_whole:
+            process_exit = run_process(argv, log, self.timeout_secs, self.environment)
+            if command.is_remote:
+                _extract_document(log, unfinished)
+            reason = process_exit.reason or 'it ended with exit code 0, and left no result'
+            outcome = folder.read_outcome(unfinished)
+            is_consistent = isinstance(outcome, Result) and outcome.is_complete == (
+                process_exit.cause is None
+            )
+            if process_exit.cause == ERROR or not is_consistent:
                 # Before anything is removed: the failed run may have filled the disk itself.
-                folder.check_room(reason)
-            if is_whole and ended.cause in (None, ERROR):
-                return folder.adopt(unfinished, path), ended.seconds
-            if isinstance(found, Result) and is_whole and ended.cause == TIMEOUT:
+                folder.check_free_space(reason)
+            if is_consistent and process_exit.cause in (None, ERROR):
+                return folder.move_result(unfinished, path), process_exit.seconds
+            if isinstance(outcome, Result) and is_consistent and process_exit.cause == TIMEOUT:
                 # The run did not know why this process ended it.
-                found = replace(found, ended=replace(found.ended, reason=reason))
-                folder.write(path, json.dumps(as_json(found)))
-                found.source = str(path)
-                return found, ended.seconds
+                outcome = replace(outcome, ended=replace(outcome.exit_status, reason=reason))
+                folder.write(path, json.dumps(as_json(outcome)))
+                outcome.source = str(path)
+                return outcome, process_exit.seconds
         finally:
             # Do not trust the result of a run that failed with a complete result.
             unfinished.unlink(missing_ok=True)
         failure = replace(
-            contestant.failure,
+            command.failure,
             reason=reason,
-            exit_code=ended.exit_code,
+            exit_code=process_exit.exit_code,
             started_at=started_at,
-            cause=ended.cause,
-            seconds=round(ended.seconds, 3),
+            cause=process_exit.cause,
+            seconds=round(process_exit.seconds, 3),
         )
-        return folder.write_failure(path, failure), ended.seconds
+        return folder.write_failure(path, failure), process_exit.seconds
 
 
-class Rounds:
+class InterleavedRuns:
     """Contestants that take turns. Results that the folder, which exists, already has are not
     measured again.
 
@@ -125,72 +127,83 @@ class Rounds:
 
     def __init__(
         self,
-        contestants: Sequence[Contestant],
-        count: int,
+        commands: Sequence[RepeatedCommand],
+        num_rounds: int,
         folder: Folder,
-        starter: Starter = Starter(),
+        runner: Runner = Runner(),
     ) -> None:
-        self._contestants = contestants
-        self._count = count
+        self._commands = commands
+        self._num_rounds = num_rounds
         self._folder = folder
-        self._starter = starter
+        self._runner = runner
         # Name of the contestant -> number of the round -> outcome.
-        self._found: dict[str, dict[int, Outcome]] = {
-            contestant.name: {} for contestant in contestants
+        self._outcomes_by_round: dict[str, dict[int, Outcome]] = {
+            contestant.name: {} for contestant in commands
         }
-        for contestant in contestants:
-            for number in range(1, count + 1):
-                if found := folder.outcome(self._path(contestant, number)):
-                    self._found[contestant.name][number] = found
+        for command in commands:
+            for number in range(1, num_rounds + 1):
+                if outcome := folder.read_outcome(self._result_path(command, number)):
+                    self._outcomes_by_round[command.name][number] = outcome
 
     @property
     def outcomes(self) -> dict[str, list[Outcome]]:
         """The outcomes of each contestant so far, by its name, in the order of the rounds."""
         return {
-            name: [found[number] for number in sorted(found)] for name, found in self._found.items()
+            name: [by_round[number] for number in sorted(by_round)]
+            for name, by_round in self._outcomes_by_round.items()
         }
 
     @property
     def num_done(self) -> int:
-        return sum(map(len, self._found.values()))
+        return sum(map(len, self._outcomes_by_round.values()))
 
     @property
-    def num_left(self) -> int:
-        return len([*self.left()])
+    def num_remaining(self) -> int:
+        return len([*self.remaining_runs()])
 
-    def left(self) -> Iterator[tuple[Contestant, int]]:
+    def remaining_runs(self) -> Iterator[tuple[RepeatedCommand, int]]:
         """Yields the runs that are left, each with the number of its round, in their order."""
-        for number in range(1, self._count + 1):
-            for index in order_of_round(len(self._contestants), number):
-                contestant = self._contestants[index]
-                found = self._found[contestant.name]
-                if number not in found and (not found or any(map(succeeded, found.values()))):
-                    yield contestant, number
+        for number in range(1, self._num_rounds + 1):
+            for index in order_of_round(len(self._commands), number):
+                command = self._commands[index]
+                by_round = self._outcomes_by_round[command.name]
+                if number not in by_round and (
+                    not by_round or any(map(succeeded, by_round.values()))
+                ):
+                    yield command, number
 
-    def run(self) -> Iterator[Turn]:
-        for contestant, number in self.left():
-            outcome, seconds = self._starter.run(
-                self._folder, contestant, self._path(contestant, number)
+    def run(self) -> Iterator[FinishedRun]:
+        for command, number in self.remaining_runs():
+            outcome, seconds = self._runner.run(
+                self._folder, command, self._result_path(command, number)
             )
-            self._found[contestant.name][number] = outcome
-            yield Turn(contestant, number, outcome, seconds)
+            self._outcomes_by_round[command.name][number] = outcome
+            yield FinishedRun(command, number, outcome, seconds)
 
-    def _path(self, contestant: Contestant, number: int) -> Path:
-        return self._folder.results / f'{contestant.name}.{number}.json'
-
-
-def contestant_of(one: Configuration) -> Contestant:
-    failure = failure_of(one.argv, one.given, str(one.shape))
-    return Contestant(one.id, one.caption, one.command, failure, is_elsewhere=bool(one.launch))
+    def _result_path(self, command: RepeatedCommand, number: int) -> Path:
+        return self._folder.results / f'{command.name}.{number}.json'
 
 
-def contestant_of_run(name: str, argv: Sequence[str]) -> Contestant:
+def command_of_configuration(configuration: Configuration) -> RepeatedCommand:
+    failure = make_failure(configuration.argv, configuration.given, str(configuration.shape))
+    return RepeatedCommand(
+        configuration.id,
+        configuration.caption,
+        configuration.command,
+        failure,
+        is_remote=bool(configuration.launch),
+    )
+
+
+def command_of_flags(name: str, argv: Sequence[str]) -> RepeatedCommand:
     params = parse_argv(argv).params
-    return Contestant(name, name, argv, failure_of(argv, params.given, f'1*{params.num_gpus or 1}'))
+    return RepeatedCommand(
+        name, name, argv, make_failure(argv, params.given_flags, f'1*{params.num_gpus or 1}')
+    )
 
 
-def failure_of(argv: Sequence[str], given: Mapping[str, str], shape: str) -> Failure:
-    command, cluster = FailedCommand(dict(given), argv), FailedCluster(shape)
+def make_failure(argv: Sequence[str], flags: Mapping[str, str], shape: str) -> Failure:
+    command, cluster = FailedCommand(dict(flags), argv), FailedCluster(shape)
     return Failure(schema_version=SCHEMA_VERSION, command=command, cluster=cluster, reason='')
 
 
@@ -198,7 +211,7 @@ def succeeded(outcome: Outcome) -> bool:
     return isinstance(outcome, Result) and outcome.is_complete
 
 
-def describe(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """Describes how a run ended: '123.4 images/sec', for an exchange alone '1.234 ms/step', or why
     it failed.
     """
@@ -226,7 +239,7 @@ def order_of_round(count: int, round_number: int) -> list[int]:
     return order[::-1] if is_second else order
 
 
-def _take_document(log: Path, path: Path) -> None:
+def _extract_document(log: Path, path: Path) -> None:
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
-    if found := [line for line in lines if line.startswith('{"schema"')]:
-        path.write_text(f'{found[-1]}\n', encoding='utf-8')
+    if documents := [line for line in lines if line.startswith('{"schema"')]:
+        path.write_text(f'{documents[-1]}\n', encoding='utf-8')

@@ -12,91 +12,106 @@ from tf_cnn.params import parse_argv
 from tf_cnn.results.document import Failure
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 from tf_cnn.sweep.folder import Folder, Outcome
-from tf_cnn.sweep.runner import Starter, Turn, contestant_of, succeeded
+from tf_cnn.sweep.runner import FinishedRun, Runner, command_of_configuration, succeeded
 from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.system.limited_process import MEMORY
 
 # The first size to try, unless the sweep gives one.
 _START_SIZE = 32
 # Larger sizes are not tried.
-LARGEST = 2**16
+MAX_SIZE = 2**16
 
 
-class Search:
+class BatchSizeSearch:
     """The search for the batch sizes of a plan. Sizes whose results the folder already has are not
     tried again.
     """
 
-    def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter) -> None:
+    def __init__(self, plan: SweepPlan, folder: Folder, runner: Runner) -> None:
         self._plan = plan
         self._folder = folder
-        self._starter = starter
+        self._runner = runner
         # The result of each configuration's largest size, or its failure, by the configuration's
         # id.
         self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
-        for one in plan.configurations:
-            if found := folder.outcome(self._result_path(one)):
-                self.outcomes[one.id].append(found)
+        for configuration in plan.configurations:
+            if outcome := folder.read_outcome(self._result_path(configuration)):
+                self.outcomes[configuration.id].append(outcome)
 
     @property
     def num_done(self) -> int:
         return sum(map(len, self.outcomes.values()))
 
     @property
-    def num_left(self) -> int:
+    def num_remaining(self) -> int:
         return len(self._plan.configurations) - self.num_done
 
-    def run(self) -> Iterator[Turn]:
-        self._folder.make()
+    def run(self) -> Iterator[FinishedRun]:
+        self._folder.make_subfolders()
         self._folder.tries.mkdir(exist_ok=True)
-        for one in self._plan.configurations:
-            if not self.outcomes[one.id]:
-                self.outcomes[one.id].append((yield from self._search(one)))
+        for configuration in self._plan.configurations:
+            if not self.outcomes[configuration.id]:
+                self.outcomes[configuration.id].append(
+                    (yield from self._find_largest_size(configuration))
+                )
 
-    def _search(self, one: Configuration) -> Generator[Turn, None, Outcome]:
-        start, fits = parse_argv(one.argv).params.batch_size or _START_SIZE, dict[int, bool]()
+    def _find_largest_size(
+        self, configuration: Configuration
+    ) -> Generator[FinishedRun, None, Outcome]:
+        start, fits = (
+            parse_argv(configuration.argv).params.batch_size or _START_SIZE,
+            dict[int, bool](),
+        )
         while size := next_size(start, fits):
-            path = self._folder.tries / f'{one.id}.{size}.json'
-            tried = self._folder.outcome(path)
-            if not tried or not (succeeded(tried) or _lacks_memory(tried)):
-                contestant = contestant_of(_with_size(one, size))
-                tried, seconds = self._starter.run(self._folder, contestant, path)
-                yield Turn(contestant, 1, tried, seconds)
-            fits[size] = succeeded(tried)
-            if not fits[size] and (size == 1 or not _lacks_memory(tried)):
-                ended = tried.exit_code if isinstance(tried, Failure) else tried.ended.exit_code
+            path = self._folder.tries / f'{configuration.id}.{size}.json'
+            outcome = self._folder.read_outcome(path)
+            if not outcome or not (succeeded(outcome) or _ran_out_of_memory(outcome)):
+                command = command_of_configuration(_set_batch_size(configuration, size))
+                outcome, seconds = self._runner.run(self._folder, command, path)
+                yield FinishedRun(command, 1, outcome, seconds)
+            fits[size] = succeeded(outcome)
+            if not fits[size] and (size == 1 or not _ran_out_of_memory(outcome)):
+                exit_code = (
+                    outcome.exit_code
+                    if isinstance(outcome, Failure)
+                    else outcome.exit_status.exit_code
+                )
                 reason, failure = (
-                    f'with --batch_size={size}: {tried.reason}',
-                    contestant_of(one).failure,
+                    f'with --batch_size={size}: {outcome.reason}',
+                    command_of_configuration(configuration).failure,
                 )
                 failure = replace(
-                    failure, reason=reason, exit_code=ended, started_at=tried.started_at
+                    failure, reason=reason, exit_code=exit_code, started_at=outcome.started_at
                 )
-                return self._folder.write_failure(self._result_path(one), failure)
+                return self._folder.write_failure(self._result_path(configuration), failure)
         largest = max(size for size, fitted in fits.items() if fitted)
         return self._folder.copy(
-            self._folder.tries / f'{one.id}.{largest}.json', self._result_path(one)
+            self._folder.tries / f'{configuration.id}.{largest}.json',
+            self._result_path(configuration),
         )
 
-    def _result_path(self, one: Configuration) -> Path:
-        return self._folder.results / f'{one.id}.1.json'
+    def _result_path(self, configuration: Configuration) -> Path:
+        return self._folder.results / f'{configuration.id}.1.json'
 
 
-def _with_size(one: Configuration, size: int) -> Configuration:
+def _set_batch_size(configuration: Configuration, size: int) -> Configuration:
     """Returns a configuration with a batch size; its run is short, unless the sweep sets its
     length.
     """
-    more = [format_flag('batch_size', size)]
-    if not {'num_batches', 'num_epochs', 'target_seconds'} & one.given.keys():
+    extra_flags = [format_flag('batch_size', size)]
+    if not {'num_batches', 'num_epochs', 'target_seconds'} & configuration.given.keys():
         # The first step already takes all memory.
-        more += ['--num_warmup_batches=1', '--num_batches=3']
-    argv, varied = (*one.argv, *more), {**one.varied, 'batch_size': str(size)}
+        extra_flags += ['--num_warmup_batches=1', '--num_batches=3']
+    argv, varied = (
+        (*configuration.argv, *extra_flags),
+        {**configuration.varied, 'batch_size': str(size)},
+    )
     return dataclasses.replace(
-        one, argv=argv, given=dict(parse_argv(argv).params.given), varied=varied
+        configuration, argv=argv, given=dict(parse_argv(argv).params.given_flags), varied=varied
     )
 
 
-def _lacks_memory(outcome: Outcome) -> bool:
+def _ran_out_of_memory(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and outcome.cause == MEMORY
 
 
@@ -110,10 +125,10 @@ def check_search(plan: SweepPlan, *, has_gpu: bool, has_limit: bool) -> None:
             '--find_batch_size: it tries each size once; leave --repeats and the values of '
             'batch_size out'
         )
-    for one in plan.configurations:
-        if not has_limit and (not has_gpu or parse_argv(one.argv).params.device == 'cpu'):
+    for configuration in plan.configurations:
+        if not has_limit and (not has_gpu or parse_argv(configuration.argv).params.device == 'cpu'):
             raise UsageError(
-                f'--find_batch_size: {one.caption} runs on the CPU, whose memory has no limit of '
+                f'--find_batch_size: {configuration.caption} runs on the CPU, whose memory has no limit of '
                 'its own; run it on a GPU, or in a container with a limit (docker run --memory=8g)'
             )
 
@@ -128,5 +143,5 @@ def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
     largest = max((size for size, fitted in fits.items() if fitted), default=0)
     too_large = min((size for size, fitted in fits.items() if not fitted), default=None)
     if too_large is None:
-        return min(2 * largest, LARGEST) or start if largest < LARGEST else None
+        return min(2 * largest, MAX_SIZE) or start if largest < MAX_SIZE else None
     return (largest + too_large) // 2 if too_large - largest > 1 else None

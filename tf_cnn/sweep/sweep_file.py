@@ -8,7 +8,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tf_cnn.flags.spec import specs_of
-from tf_cnn.sweep.request import Axes, Request, Settings, files_first, read_settings, read_value
+from tf_cnn.sweep.request import (
+    Grid,
+    SweepRequest,
+    SweepSettings,
+    mode_file_first,
+    read_settings,
+    read_value,
+)
 from tf_cnn.system.documents import read_toml
 from tf_cnn.system.errors import UsageError, nearest
 
@@ -29,24 +36,26 @@ class _File(Struct, forbid_unknown_fields=True):
     find_batch_size: Any = None
 
 
-def shipped() -> dict[str, Path]:
+def list_shipped_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(_FOLDER.glob('*.toml'))}
 
 
-def find_file(name: str) -> Path:
-    path, known = Path(name), shipped()
+def find_sweep_file(name: str) -> Path:
+    path, shipped_sweeps = Path(name), list_shipped_sweeps()
     if path.is_file():
         return path
-    if name in known:
-        return known[name]
-    near = nearest(name, known)
+    if name in shipped_sweeps:
+        return shipped_sweeps[name]
+    near = nearest(name, shipped_sweeps)
     hint = (
-        f'did you mean {near}?' if near else f'write the path of a TOML file, or {", ".join(known)}'
+        f'did you mean {near}?'
+        if near
+        else f'write the path of a TOML file, or {", ".join(shipped_sweeps)}'
     )
     raise UsageError(f'{name}: there is no such file, and no sweep of this name; {hint}')
 
 
-def read_sweep_file(path: Path) -> Request:
+def read_sweep_file(path: Path) -> SweepRequest:
     try:
         file = read_toml(path, _File)
         # Read first, since --variable_mgr_file defines values of --variable_update.
@@ -54,35 +63,35 @@ def read_sweep_file(path: Path) -> Request:
             name: read_settings(name, [value], f'{path}: [flags]')[0]
             for name, value in file.flags.items()
         }
-        grids = [('[grid]', file.grid)] if file.grid else []
-        grids += [(f'[[grids]] {number}', grid) for number, grid in enumerate(file.grids, 1)]
-        grids += [(f'[[include]] {number}', row) for number, row in enumerate(file.include, 1)]
-        axes = [_axes(grid, f'{path}: {where}') for where, grid in grids]
+        tables = [('[grid]', file.grid)] if file.grid else []
+        tables += [(f'[[grids]] {number}', grid) for number, grid in enumerate(file.grids, 1)]
+        tables += [(f'[[include]] {number}', row) for number, row in enumerate(file.include, 1)]
+        grids = [_read_grid_table(grid, f'{path}: {where}') for where, grid in tables]
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise UsageError(
             f'{path}: it is no sweep ({" ".join(str(error).split())}); see docs/sweeps.md'
         ) from None
     settings = {
         name: read_value(spec, getattr(file, name), f'{path}:')
-        for name, spec in specs_of(Settings).items()
+        for name, spec in specs_of(SweepSettings).items()
         if getattr(file, name) is not None
     }
-    return Request(
+    return SweepRequest(
         name=path.stem,
         title=file.title or path.stem,
         source=str(path),
         flags=flags,
-        axes=axes,
+        grids=grids,
         # The spec of each field has read its value, which mypy cannot see.
-        settings=Settings(**settings),  # type: ignore[arg-type]
+        settings=SweepSettings(**settings),  # type: ignore[arg-type]
         published_in=file.published_in,
     )
 
 
-def _axes(table: Mapping[str, Any], where: str) -> Axes:
+def _read_grid_table(table: Mapping[str, Any], where: str) -> Grid:
     """Reads the values of each flag of a table: one, or a list."""
     values, published = {}, {}
-    for name in sorted(table, key=files_first):
+    for name in sorted(table, key=mode_file_first):
         value = table[name]
         if name in _PUBLISHED:
             published[name] = msgspec.convert(value, Annotated[float, Meta(gt=0)])
@@ -92,4 +101,4 @@ def _axes(table: Mapping[str, Any], where: str) -> Axes:
                 f'{where} {name} = []: it has no value; write one, or leave {name} out'
             )
         values[name] = read_settings(name, several, where)
-    return Axes(where, values, **published)
+    return Grid(where, values, **published)

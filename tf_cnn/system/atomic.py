@@ -12,7 +12,7 @@ from pathlib import Path
 from tf_cnn.system.errors import FULL_DISK_ERRORS
 
 
-def write_whole(content: str | bytes, path: str | Path) -> None:
+def write_atomically(content: str | bytes, path: str | Path) -> None:
     """Writes a file as a whole or not at all; text as UTF-8. A file that it replaces keeps its mode
     and owner.
 
@@ -20,18 +20,18 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
     file.
     """
     data = content.encode() if isinstance(content, str) else content
-    target = follow(Path(path))
+    target = resolve_safely(Path(path))
     if target.exists() and not target.is_file():
         # A pipe or a device, such as /dev/stdout.
         target.write_bytes(data)
         return
     # Its length does not depend on that of the name.
-    part = target.with_name(f'.tf_cnn_benchmarks-{secrets.token_hex(8)}.part')
+    temporary = target.with_name(f'.tf_cnn_benchmarks-{secrets.token_hex(8)}.part')
     try:
-        with part.open('xb') as file:
+        with temporary.open('xb') as file:
             _copy_access(target, file.fileno())
             file.write(data)
-        move_whole(part, target)
+        move_atomically(temporary, target)
     except OSError as error:
         # A file that is mounted by itself, or whose folder is read-only, can only be written in
         # place.
@@ -40,10 +40,10 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
         target.write_bytes(data)
     finally:
         with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
-def follow(path: Path) -> Path:
+def resolve_safely(path: Path) -> Path:
     """Returns the file to which a path leads; OSError if a link on the way could be of another
     user.
 
@@ -51,15 +51,15 @@ def follow(path: Path) -> Path:
     user may write.
     """
     path = path.absolute()
-    for part in (path, *path.parents):
-        if part.is_symlink():
-            owner, is_open = part.lstat().st_uid, part.parent.stat().st_mode & 0o002
+    for component in (path, *path.parents):
+        if component.is_symlink():
+            owner, is_open = component.lstat().st_uid, component.parent.stat().st_mode & 0o002
             if is_open or owner not in (0, os.geteuid()):
                 raise OSError(
                     errno.EPERM, 'it leads through a link in a folder that others can write'
                 )
     return (
-        follow(path.parent / path.readlink())
+        resolve_safely(path.parent / path.readlink())
         if path.is_symlink() and path.exists()
         else path.resolve()
     )
@@ -77,7 +77,7 @@ def _copy_access(source: Path, target: Path | int) -> None:
         os.chmod(target, status.st_mode & 0o777)
 
 
-def move_whole(source: Path, target: Path) -> None:
+def move_atomically(source: Path, target: Path) -> None:
     """Renames a file, or a folder with its files, once it is on disk: so it cannot be empty after a
     power failure.
 
@@ -101,7 +101,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def clear_own(folder: Path, is_own: Callable[[str], object]) -> int:
+def remove_own_files(folder: Path, is_own_name: Callable[[str], object]) -> int:
     """Removes the files that a killed process of this program left in a folder, and returns their
     number.
 
@@ -112,7 +112,7 @@ def clear_own(folder: Path, is_own: Callable[[str], object]) -> int:
         raise OSError(f'{folder} is a link; remove it')
     entries = list(folder.iterdir())
     for entry in entries:
-        if not is_own(entry.name) or (entry.is_dir() and not entry.is_symlink()):
+        if not is_own_name(entry.name) or (entry.is_dir() and not entry.is_symlink()):
             raise OSError(f'{entry} is not of this program; move it elsewhere')
     for entry in entries:
         entry.unlink()

@@ -21,7 +21,7 @@ from tf_cnn.system.tether import die_with_parent
 # descendant that left its session still has the pipe open.
 _LAST_LINES_SECS = 5.0
 # The most bytes of a log that are read: its last lines say why a process ended.
-_END_BYTES = 65536
+_TAIL_BYTES = 65536
 
 
 class ChildProcess:
@@ -69,7 +69,7 @@ class ChildProcess:
         self._readers: list[threading.Thread] = []
         # Becomes readable when the process ends. Opened when it is first needed: kernels before 5.3
         # lack it.
-        self._ended: int | None = None
+        self._pidfd: int | None = None
 
     def __enter__(self) -> 'ChildProcess':
         return self
@@ -83,7 +83,7 @@ class ChildProcess:
         self,
         show: Callable[[str], None],
         show_error: Callable[[str], None] | None = None,
-        closed: Callable[[], None] = lambda: None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts threads that call show and show_error with each line, and closed at the end of
         standard output.
@@ -99,7 +99,7 @@ class ChildProcess:
             at_end()
 
         for arguments in (
-            (self._popen.stdout, show, closed),
+            (self._popen.stdout, show, on_close),
             (self._popen.stderr, show_error, lambda: None),
         ):
             if arguments[1]:
@@ -128,9 +128,9 @@ class ChildProcess:
 
     @property
     def _descriptor(self) -> int:
-        if self._ended is None:
-            self._ended = os.pidfd_open(self.pid)
-        return self._ended
+        if self._pidfd is None:
+            self._pidfd = os.pidfd_open(self.pid)
+        return self._pidfd
 
     def exit_code(self) -> int:
         """Returns the exit code, or -n if signal n ended it. It must have ended."""
@@ -169,8 +169,8 @@ class ChildProcess:
         self.wait()
         self.signal(signal.SIGKILL)
         code = self._popen.wait()
-        if self._ended is not None:
-            os.close(self._ended)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
         self.await_last_lines()
         return code
 
@@ -181,8 +181,8 @@ class ChildProcess:
             reader.join(max(0.0, deadline - time.monotonic()))
 
 
-def end_of(log: IO[bytes]) -> str:
+def read_log_tail(log: IO[bytes]) -> str:
     """Returns the text in the file of a log, at most the last 64 KiB."""
-    end = os.fstat(log.fileno()).st_size
-    start = max(0, end - _END_BYTES)
-    return os.pread(log.fileno(), end - start, start).decode(errors='backslashreplace')
+    size = os.fstat(log.fileno()).st_size
+    start = max(0, size - _TAIL_BYTES)
+    return os.pread(log.fileno(), size - start, start).decode(errors='backslashreplace')

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from tf_cnn.system.errors import read_regular
+from tf_cnn.system.errors import read_regular_file
 
 T = TypeVar('T')
 
@@ -31,14 +31,14 @@ def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
     try:
         return msgspec.json.decode(text, type=kind, strict=strict)
     except (RecursionError, ValueError) as error:
-        raise _why(error) from None
+        raise _document_error(error) from None
 
 
 def read_json(path: str | Path, kind: type[T]) -> T:
     """Reads a JSON file as a type; raises FileNotFoundError, or DocumentError if it cannot be
     read.
     """
-    return decode_json(_content(path), kind)
+    return decode_json(_read_file(path), kind)
 
 
 def read_toml(path: str | Path, kind: type[T]) -> T:
@@ -46,21 +46,21 @@ def read_toml(path: str | Path, kind: type[T]) -> T:
     read.
     """
     try:
-        return msgspec.toml.decode(_content(path), type=kind)
+        return msgspec.toml.decode(_read_file(path), type=kind)
     except (RecursionError, ValueError) as error:
-        raise _why(error) from None
+        raise _document_error(error) from None
 
 
-def _content(path: str | Path) -> bytes:
+def _read_file(path: str | Path) -> bytes:
     try:
-        return read_regular(path)
+        return read_regular_file(path)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise DocumentError(error.strerror or str(error)) from None
 
 
-def _why(error: Exception) -> DocumentError:
+def _document_error(error: Exception) -> DocumentError:
     reason = (
         'it is nested too deeply'
         if isinstance(error, RecursionError)

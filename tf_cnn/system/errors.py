@@ -75,39 +75,39 @@ def plural(number: int, noun: str, suffix: str = 's') -> str:
     return f'{number} {noun}{"" if number == 1 else suffix}'
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Returns the known name that is most similar to this one, the first of several, or None if
     none is similar.
     """
-    return next(iter(similar(name, known, 1)), None)
+    return next(iter(similar_names(name, names, 1)), None)
 
 
-def similar(name: str, known: Iterable[str], at_most: int) -> list[str]:
+def similar_names(name: str, names: Iterable[str], at_most: int) -> list[str]:
     """Returns the known names that are most similar to this one, the nearest first; equally similar
     ones in order.
     """
     similarities = {
-        other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in known
+        other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in names
     }
-    near = [other for other, similarity in similarities.items() if similarity >= _SIMILAR]
-    return sorted(near, key=similarities.__getitem__, reverse=True)[:at_most]
+    similar = [other for other, similarity in similarities.items() if similarity >= _SIMILAR]
+    return sorted(similar, key=similarities.__getitem__, reverse=True)[:at_most]
 
 
-def alternatives(names: Sequence[str]) -> str:
+def join_with_or(names: Sequence[str]) -> str:
     """Joins names for a sentence: 'a', 'a or b', 'a, b or c'."""
     return ' or '.join(filter(None, [', '.join(names[:-1]), *names[-1:]]))
 
 
-def not_installed(module: str) -> str:
+def missing_package_message(module: str) -> str:
     """Returns the message that the package of a module is missing, with the command that installs
     it.
     """
     name = module.partition('.')[0]
     package = _PACKAGES.get(name, name)
-    return f'the package {package} is not installed in this Python; run: {to_install(package)}'
+    return f'the package {package} is not installed in this Python; run: {install_command(package)}'
 
 
-def to_install(*packages: str, again: bool = False) -> str:
+def install_command(*packages: str, again: bool = False) -> str:
     """Returns the command that installs packages into the environment of this process: of make,
     pipx or pip.
 
@@ -151,15 +151,15 @@ def _one_line(message: str) -> str:
     """
     line = ' '.join(message.split())
     line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-    if (left_out := len(line) - _LONGEST) <= 0:
+    if (num_omitted := len(line) - _LONGEST) <= 0:
         return line
     return (
-        f'{line[: _LONGEST // 2]} ... ({left_out} characters are left out) ... '
+        f'{line[: _LONGEST // 2]} ... ({num_omitted} characters are left out) ... '
         f'{line[-(_LONGEST // 2) :]}'
     )
 
 
-class Refusals:
+class ErrorCollector:
     """Collects the independent mistakes that checks find."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Refusals:
             raise UsageError(*self._lines)
 
 
-def read_regular(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
+def read_regular_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
     """Returns the whole content of a file that a user names.
 
     Raises:
@@ -198,10 +198,10 @@ def read_regular(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, 'it is no regular file')
-        found = content.read(most_bytes + 1) if status.st_size <= most_bytes else b''
-        if max(status.st_size, len(found)) > most_bytes:
+        data = content.read(most_bytes + 1) if status.st_size <= most_bytes else b''
+        if max(status.st_size, len(data)) > most_bytes:
             raise OSError(
                 errno.EFBIG,
                 f'it has {status.st_size} bytes, more than the {most_bytes} that are read',
             )
-        return found
+        return data

@@ -38,11 +38,11 @@ def read_key_values(path: Path) -> dict[str, str]:
     return rows
 
 
-def numbers_in(text: str) -> Iterator[int]:
+def parse_number_list(text: str) -> Iterator[int]:
     """Yields the numbers in a list such as '0-3,8'; raises ValueError if the text is not such a
     list.
     """
-    for part in text.split(','):
-        if part.strip():
-            first, _, last = part.partition('-')
+    for span in text.split(','):
+        if span.strip():
+            first, _, last = span.partition('-')
             yield from range(int(first), int(last or first) + 1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_cnn.system.child_process import ChildProcess, end_of
+from tf_cnn.system.child_process import ChildProcess, read_log_tail
 from tf_cnn.system.errors import RunError, UsageError
 
 # The seconds in which a run must end after SIGTERM. `cluster` gives its own processes 15 s.
@@ -28,7 +28,7 @@ TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessExit:
     """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and
     the cause.
     """
@@ -45,7 +45,7 @@ def run_process(
     timeout_secs: float | None = None,
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
-) -> Ended:
+) -> ProcessExit:
     """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main
     thread.
 
@@ -58,7 +58,7 @@ def run_process(
             f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself '
             'instead'
         )
-    started = time.monotonic()
+    started_at = time.monotonic()
     try:
         with log.open('wb') as file:
             child = ChildProcess(
@@ -68,18 +68,20 @@ def run_process(
         raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
     with child:
         is_in_time = child.wait_or_stop(timeout_secs)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - started_at
     code = child.exit_code() if child.exit_code() >= 0 else 128 - child.exit_code()
     if not is_in_time:
-        return Ended(code, seconds, f'it ran longer than --timeout_secs={timeout_secs:g}', TIMEOUT)
+        return ProcessExit(
+            code, seconds, f'it ran longer than --timeout_secs={timeout_secs:g}', TIMEOUT
+        )
     if not code:
-        return Ended(code, seconds)
-    with log.open('rb') as written:
-        reason, cause = explain_end(end_of(written), child.exit_code())
-    return Ended(code, seconds, reason, cause)
+        return ProcessExit(code, seconds)
+    with log.open('rb') as output:
+        reason, cause = explain_exit(read_log_tail(output), child.exit_code())
+    return ProcessExit(code, seconds, reason, cause)
 
 
-def explain_end(output: str, return_code: int) -> tuple[str, str]:
+def explain_exit(output: str, return_code: int) -> tuple[str, str]:
     """Returns why a process failed, in one line, and the cause, from its output and its return code
     in subprocess.
     """

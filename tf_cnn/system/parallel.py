@@ -44,22 +44,22 @@ def ordered_map(
     worker running.
     """
     remaining = iter(items)
-    under_way: deque[concurrent.futures.Future[Result]] = deque()
+    futures: deque[concurrent.futures.Future[Result]] = deque()
 
     def start_next() -> None:
         for item in remaining:
             # This may start a worker. Signals may reach the whole group, but only this process
             # should react.
-            with signals_delayed():
-                under_way.append(executor.submit(function, item))
+            with delay_signals():
+                futures.append(executor.submit(function, item))
             break
 
     for _ in range(num_workers * _TASKS_PER_WORKER):
         start_next()
 
     def results() -> Iterator[Result]:
-        while under_way:
-            result = under_way.popleft().result()
+        while futures:
+            result = futures.popleft().result()
             start_next()
             yield result
 
@@ -67,15 +67,15 @@ def ordered_map(
 
 
 @contextlib.contextmanager
-def signals_delayed() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Delays signals to this thread until the block ends. Processes that are started in the block
     receive none.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _DELAYED)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DELAYED)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 @contextlib.contextmanager
@@ -84,7 +84,9 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
     is killed.
     """
     executor = concurrent.futures.ProcessPoolExecutor(
-        num_processes, mp_context=multiprocessing.get_context('spawn'), initializer=_end_with_parent
+        num_processes,
+        mp_context=multiprocessing.get_context('spawn'),
+        initializer=_exit_with_parent,
     )
     try:
         yield executor
@@ -92,7 +94,7 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
         executor.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """Makes this worker exit when its parent dies. Otherwise the siblings keep the queue open, and
     it waits forever.
     """

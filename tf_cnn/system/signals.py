@@ -42,7 +42,7 @@ class Stopped(KeyboardInterrupt):
         self.reason = f'{how} by {signal.Signals(number).name}'
 
 
-def _nothing(stop: Stopped, count: int) -> None:
+def _ignore_signal(stop: Stopped, count: int) -> None:
     """Nobody is to be told of signals."""
 
 
@@ -58,39 +58,39 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
         self._lock = threading.Lock()
         self._is_command = self._ends_at_once = self._is_suspended = self._has_taken_over = False
-        self._wakeup, self._wakeup_before, self._thread = -1, -1, threading.Thread()
-        self._tell: Callable[[Stopped, int], object] = _nothing
+        self._wakeup_fd, self._previous_wakeup_fd, self._thread = -1, -1, threading.Thread()
+        self._on_signal: Callable[[Stopped, int], object] = _ignore_signal
         self._finish: Callable[[Stopped], object] | None = None
         self._grace: Callable[[int], float] = _default_grace
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._first: int | None = None
-        self._seen, self._seen_at = [0, 0], [0.0, 0.0]
+        self._num_signals, self._last_signal_at = [0, 0], [0.0, 0.0]
         self._num_answered = 0
         # The ends of the pipe that wakes wait(), while handlers are installed.
-        self._wakes: tuple[int, int] | None = None
+        self._wake_pipe: tuple[int, int] | None = None
 
     # ---- for phases ------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
         """The number of signals so far; one that came twice at once counts once."""
-        return max(self._seen)
+        return max(self._num_signals)
 
     @property
     def received(self) -> Stopped | None:
         """The first signal, if there is one."""
         return None if self._first is None else Stopped(self._first)
 
-    def ask(self) -> None:
+    def check(self) -> None:
         """Raises Stopped if a signal has arrived since the last time it was raised."""
-        if stop := self.take():
+        if stop := self.take_stop():
             raise stop
 
-    def take(self) -> Stopped | None:
+    def take_stop(self) -> Stopped | None:
         """Returns what ask() raises, instead of raising it."""
         with self._lock:
             stop = self.received if self.count > self._num_answered else None
@@ -109,14 +109,14 @@ class Signals:
         """
         deadline = None if secs is None else time.monotonic() + secs
         while True:
-            self.ask()
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self.check()
+            remaining_secs = None if deadline is None else max(0.0, deadline - time.monotonic())
             files = [
                 number
-                for number in (descriptor, self._wakes and self._wakes[0])
+                for number in (descriptor, self._wake_pipe and self._wake_pipe[0])
                 if number is not None
             ]
-            readable = select.select(files, [], [], left)[0]
+            readable = select.select(files, [], [], remaining_secs)[0]
             if descriptor in readable:
                 return True
             if not readable:
@@ -125,7 +125,7 @@ class Signals:
 
     # ---- for what runs phases --------------------------------------------------------------------
 
-    def end_at_once(self) -> None:
+    def exit_on_signal(self) -> None:
         """From now on a signal ends this process with one line, until the first storing(). For the
         command's start.
         """
@@ -138,7 +138,7 @@ class Signals:
         self,
         finish: Callable[[Stopped], object] | None = None,
         *,
-        tell: Callable[[Stopped, int], object] = _nothing,
+        on_signal: Callable[[Stopped, int], object] = _ignore_signal,
         grace: Callable[[int], float] = _default_grace,
         may_exit: bool = False,
     ) -> Iterator[None]:
@@ -155,17 +155,17 @@ class Signals:
           grace: returns how many seconds after the first signal that is, given the number of
             signals so far.
         """
-        installed = self._install() if self._wakes is None else {}
-        before = self._tell, self._finish, self._grace
-        self._tell, self._grace = tell, grace
+        installed = self._install() if self._wake_pipe is None else {}
+        previous = self._on_signal, self._finish, self._grace
+        self._on_signal, self._grace = on_signal, grace
         self._finish = finish if may_exit or self._is_command else None
         self._ends_at_once = False
         try:
             yield
             if installed:
-                self.ask()
+                self.check()
         finally:
-            self._tell, self._finish, self._grace = before
+            self._on_signal, self._finish, self._grace = previous
             if installed:
                 self._remove(installed)
 
@@ -178,7 +178,7 @@ class Signals:
         finally:
             self._is_suspended = False
 
-    def held(self, function: Callable[[], object]) -> None:
+    def call_uninterrupted(self, function: Callable[[], object]) -> None:
         """Calls a function that native code may leave in another way if a signal's exception is
         raised in it.
         """
@@ -211,13 +211,13 @@ class Signals:
             for number in _NUMBERS
             if (before := signal.getsignal(number)) in defaults
         }
-        self._wakes = _pipe()
-        reading, self._wakeup = _pipe()
+        self._wake_pipe = _pipe()
+        reading, self._wakeup_fd = _pipe()
         # Python runs handlers only between calls to native code, but writes the number of the
         # signal at once.
         for number in replaced:
             signal.signal(number, self._handle)
-        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._previous_wakeup_fd = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
         os.set_blocking(reading, True)
         self._thread = threading.Thread(
             target=self._watch, args=(reading, {*replaced}), name='signals', daemon=True
@@ -228,35 +228,35 @@ class Signals:
     def _remove(self, installed: dict[signal.Signals, Any]) -> None:
         for number, before in installed.items():
             signal.signal(number, before)
-        signal.set_wakeup_fd(self._wakeup_before)
+        signal.set_wakeup_fd(self._previous_wakeup_fd)
         # This ends the thread.
-        os.close(self._wakeup)
+        os.close(self._wakeup_fd)
         self._thread.join()
-        for descriptor in self._wakes or ():
+        for descriptor in self._wake_pipe or ():
             os.close(descriptor)
-        self._forget()
+        self._reset()
 
     def _handle(self, number: int, _frame: object) -> None:
         self._store(number, _HANDLER)
         if self._is_suspended:
-            self.ask()
+            self.check()
 
     def _store(self, number: int, by: int) -> bool:
         """Stores a signal; returns whether it is a new request."""
         now = time.monotonic()
-        is_same = self._seen[by] and (
-            now - self._seen_at[by] < _SAME_SECS or number == signal.SIGXCPU
+        is_same = self._num_signals[by] and (
+            now - self._last_signal_at[by] < _SAME_SECS or number == signal.SIGXCPU
         )
-        self._seen_at[by] = now
+        self._last_signal_at[by] = now
         if is_same:
             # The kernel repeats SIGXCPU each second.
             return False
         if self._first is None:
             self._first = number
-        self._seen[by] += 1
-        if self._wakes:
+        self._num_signals[by] += 1
+        if self._wake_pipe:
             with contextlib.suppress(OSError):
-                os.write(self._wakes[1], b'!')
+                os.write(self._wake_pipe[1], b'!')
         return True
 
     def _watch(self, reading: int, numbers: Iterable[int]) -> None:
@@ -264,20 +264,20 @@ class Signals:
             while data := file.read(1):
                 if data[0] not in numbers or not self._store(data[0], _THREAD):
                     continue
-                stop, count = Stopped(self._first or data[0]), self._seen[_THREAD]
+                stop, count = Stopped(self._first or data[0]), self._num_signals[_THREAD]
                 if self._is_command and (self._ends_at_once or count > 2):
-                    _end_at_once(stop)
+                    _exit_now(stop)
                 if count == 1:
                     threading.Thread(
                         target=self._answer, args=(stop,), name='answer', daemon=True
                     ).start()
-                self._tell(stop, count)
+                self._on_signal(stop, count)
 
     def _answer(self, stop: Stopped) -> None:
         """Finishes and ends the process if no phase asks in time."""
-        began, wakes = time.monotonic(), self._wakes
+        began, wake_pipe = time.monotonic(), self._wake_pipe
         while not (finish := self._finish) or time.monotonic() - began < self._grace(self.count):
-            if self._num_answered or self._wakes is not wakes:
+            if self._num_answered or self._wake_pipe is not wake_pipe:
                 return
             time.sleep(_POLL_SECS)
         with self._lock:
@@ -297,7 +297,7 @@ def _pipe() -> tuple[int, int]:
     return reading, writing
 
 
-def _end_at_once(stop: Stopped) -> NoReturn:
+def _exit_now(stop: Stopped) -> NoReturn:
     # Not by a stream, whose lock another thread may hold.
     with contextlib.suppress(OSError):
         os.write(2, f'tf_cnn_benchmarks: error: {stop.reason}\n'.encode())

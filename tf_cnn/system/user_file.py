@@ -36,17 +36,17 @@ class UserFile:
     @classmethod
     def read(cls, flag: str, name: str) -> 'UserFile':
         """Raises UsageError if the file cannot be read."""
-        written, path = format_flag(flag, name), Path(name).resolve()
+        flag_text, path = format_flag(flag, name), Path(name).resolve()
         if not os.path.isfile(path):
-            raise UsageError(f'{written}: there is no such file; use the path of a Python file')
+            raise UsageError(f'{flag_text}: there is no such file; use the path of a Python file')
         try:
             return cls(flag, name, str(path), path.read_bytes())
         except OSError as error:
             reason = f'it cannot be read ({error.strerror})'
-            raise UsageError(f'{written}: {reason}; make it readable') from None
+            raise UsageError(f'{flag_text}: {reason}; make it readable') from None
 
     @property
-    def written(self) -> str:
+    def flag_text(self) -> str:
         return format_flag(self.flag, self.name)
 
     @property
@@ -84,10 +84,10 @@ class UserFile:
         if isinstance(error, SyntaxError) and error.filename == self.path:
             lines, reason = [error.lineno], error.msg
         line = lines[-1] if lines else line
-        place = f', line {line}' if line else ''
-        return UsageError(f'{self.written}{place}: {type(error).__name__}: {reason}')
+        location = f', line {line}' if line else ''
+        return UsageError(f'{self.flag_text}{location}: {type(error).__name__}: {reason}')
 
 
-def file_being_run() -> UserFile | None:
+def running_file() -> UserFile | None:
     """Returns the file that calls this, if UserFile.run() runs it."""
     return _running.get()

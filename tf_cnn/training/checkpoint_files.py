@@ -32,25 +32,25 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
-from tf_cnn.system.atomic import clear_own, move_whole, sync, write_whole
+from tf_cnn.system.atomic import move_atomically, remove_own_files, sync, write_atomically
 from tf_cnn.system.documents import DocumentError, read_json
 from tf_cnn.system.errors import RunError, UsageError
 
-UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
-_STATE = 'checkpoint'
-_ENDED, _BEGUN = 'training-ended', 'training-begun'
-_STEPS = Meta(ge=0, le=2**63 - 1)
+UNFINISHED_FOLDER, READY_FOLDER = '.unfinished-checkpoint', '.ready-checkpoint'
+_STATE_FILE = 'checkpoint'
+_ENDED_FILE, _BEGUN_FILE = 'training-ended', 'training-begun'
+_STEP_COUNT = Meta(ge=0, le=2**63 - 1)
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is
 # writing.
 _STAGE_FILES = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
 
 
-class _Begun(Struct):
-    """The content of training-begun: what mark_begun takes."""
+class _UnfinishedTraining(Struct):
+    """The content of training-begun: what mark_training_begun takes."""
 
-    length: list[Annotated[int, _STEPS]]
-    end: Annotated[int, _STEPS]
+    length: list[Annotated[int, _STEP_COUNT]]
+    end: Annotated[int, _STEP_COUNT]
 
 
 def latest_checkpoint(folder: str) -> str | None:
@@ -60,38 +60,40 @@ def latest_checkpoint(folder: str) -> str | None:
     state = _read_state(Path(folder))
     if state and _is_complete(state[-1]):
         return state[-1]
-    found = [
+    prefixes = [
         prefix
-        for parent in (folder, os.path.join(folder, READY))
-        for prefix in _checkpoints_in(parent)
+        for parent in (folder, os.path.join(folder, READY_FOLDER))
+        for prefix in _list_checkpoints(parent)
     ]
-    return max(filter(_is_complete, found), key=step_of, default=None)
+    return max(filter(_is_complete, prefixes), key=checkpoint_step, default=None)
 
 
-def describe_incomplete(folder: str, checkpoint: str | None) -> str | None:
+def incomplete_checkpoint_warning(folder: str, checkpoint: str | None) -> str | None:
     """Returns the line about a newer checkpoint of which a file is missing; None if there is none.
 
     checkpoint is the prefix that latest_checkpoint returned for the folder.
     """
     state = _read_state(Path(folder))
-    newest = state[-1] if state else max(_checkpoints_in(folder), key=step_of, default=None)
+    newest = (
+        state[-1] if state else max(_list_checkpoints(folder), key=checkpoint_step, default=None)
+    )
     # After a kill, the files of the newest checkpoint may be in the ready folder.
     is_used = newest and checkpoint and os.path.basename(newest) == os.path.basename(checkpoint)
     if newest is None or is_used or _is_complete(newest):
         return None
     missing = 'data' if os.path.isfile(f'{newest}.index') else 'index'
-    instead = f'{checkpoint} is used instead' if checkpoint else 'no other checkpoint is there'
-    return f'{newest}: the {missing} file of the newest checkpoint is missing; {instead}'
+    fallback = f'{checkpoint} is used instead' if checkpoint else 'no other checkpoint is there'
+    return f'{newest}: the {missing} file of the newest checkpoint is missing; {fallback}'
 
 
-def named_checkpoints(folder: str) -> list[str]:
+def listed_checkpoints(folder: str) -> list[str]:
     """Returns the prefixes of the complete checkpoints that the state file names, the newest
     last.
     """
     return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
 
 
-def find_checkpoint(path: str, written: str) -> str:
+def find_checkpoint(path: str, argument: str) -> str:
     """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for
     its newest one.
 
@@ -102,19 +104,19 @@ def find_checkpoint(path: str, written: str) -> str:
         newest = latest_checkpoint(path)
         if newest is None:
             raise RunError(
-                f'{written}: the folder holds no checkpoint; give the --train_dir of a run that '
+                f'{argument}: the folder holds no checkpoint; give the --train_dir of a run that '
                 'saved one'
             )
         return newest
     prefix = re.sub(r'\.(index|data-\d+-of-\d+)$', '', path)
     if not os.path.isfile(f'{prefix}.index'):
         raise UsageError(
-            f'{written}: there is no such folder or checkpoint; give the --train_dir of a run'
+            f'{argument}: there is no such folder or checkpoint; give the --train_dir of a run'
         )
     return prefix
 
 
-def named_checkpoint(path: str) -> str | None:
+def parse_checkpoint_prefix(path: str) -> str | None:
     """Returns the prefix if a path is one, as DIR/model.ckpt-100, which may be missing; None if it
     is a folder.
 
@@ -128,49 +130,51 @@ def named_checkpoint(path: str) -> str | None:
     return prefix if is_prefix else None
 
 
-def mark_ended(folder: str, ended: bool) -> None:
+def mark_training_ended(folder: str, has_ended: bool) -> None:
     """Records whether training in the folder has ended, for evaluators that wait for checkpoints.
     Ignores OS errors.
     """
-    file = Path(folder) / _ENDED
+    file = Path(folder) / _ENDED_FILE
     with contextlib.suppress(OSError):
-        if ended:
+        if has_ended:
             file.touch()
         else:
             file.unlink(missing_ok=True)
 
 
-def mark_begun(folder: str, length: Sequence[int] | None, end: int) -> None:
+def mark_training_begun(folder: str, length: Sequence[int] | None, end_step: int) -> None:
     """Records that a training is under way, and where it ends, for the run that continues it.
     Ignores OS errors.
 
     length is what makes two runs equally long; None if no other run will continue to this end.
     """
-    mark_ended(folder, False)
+    mark_training_ended(folder, False)
     if length is None:
-        forget_begun(folder)
+        clear_training_begun(folder)
         return
     with contextlib.suppress(OSError):
-        write_whole(json.dumps({'length': length, 'end': end}), Path(folder) / _BEGUN)
+        write_atomically(
+            json.dumps({'length': length, 'end': end_step}), Path(folder) / _BEGUN_FILE
+        )
 
 
-def forget_begun(folder: str) -> None:
+def clear_training_begun(folder: str) -> None:
     """Records that a training has done everything to its end, so that the next run trains anew.
     Ignores OS errors.
     """
     with contextlib.suppress(OSError):
-        (Path(folder) / _BEGUN).unlink(missing_ok=True)
+        (Path(folder) / _BEGUN_FILE).unlink(missing_ok=True)
 
 
-def read_end(folder: str, length: Sequence[int] | None) -> int | None:
+def read_end_step(folder: str, length: Sequence[int] | None) -> int | None:
     """Returns the last step of a training of a cluster that did not reach it; None if there is none
     of this length.
 
     Raises UsageError if the file that says so is damaged.
     """
-    path = Path(folder) / _BEGUN
+    path = Path(folder) / _BEGUN_FILE
     try:
-        begun = read_json(path, _Begun)
+        unfinished = read_json(path, _UnfinishedTraining)
     except FileNotFoundError:
         return None
     except DocumentError as error:
@@ -178,14 +182,14 @@ def read_end(folder: str, length: Sequence[int] | None) -> int | None:
             f'{path}: it cannot be used ({error}), so the step at which the training should end '
             'is unknown; remove it, then the run takes all of its steps'
         ) from None
-    return begun.end if begun.length == length else None
+    return unfinished.end if unfinished.length == length else None
 
 
-def has_ended(folder: str) -> bool:
-    return (Path(folder) / _ENDED).exists()
+def has_training_ended(folder: str) -> bool:
+    return (Path(folder) / _ENDED_FILE).exists()
 
 
-def step_of(prefix: str) -> int:
+def checkpoint_step(prefix: str) -> int:
     """Returns the step in the name of a checkpoint, 100 for DIR/model.ckpt-100; raises RunError if
     there is none.
     """
@@ -200,27 +204,29 @@ def step_of(prefix: str) -> int:
 
 def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
     """Publishes the ready checkpoint, if there is one. It can be repeated after a kill."""
-    ready = folder / READY
+    ready = folder / READY_FOLDER
     if ready.is_symlink():
         raise OSError(f'{ready} is a link; remove it')
-    for prefix in filter(_is_complete, _checkpoints_in(str(ready))):
+    for prefix in filter(_is_complete, _list_checkpoints(str(ready))):
         name = os.path.basename(prefix)
         published = folder / name
-        if not _is_same(prefix, str(published)):
+        if not _has_same_files(prefix, str(published)):
             # Delete the published one first: the old index must never stand beside the new data.
-            _delete(str(published))
+            _delete_checkpoint(str(published))
             for file in (*data_files(prefix), f'{prefix}.index'):
-                _link(Path(file), folder / os.path.basename(file))
+                _link_or_copy(Path(file), folder / os.path.basename(file))
             sync(folder)
-        names = [known for known in _named(folder) if known != name] + [name]
-        kept = [known for known in names if _is_complete(str(folder / known))][-max_to_keep:]
+        names = [known for known in _listed_names(folder) if known != name] + [name]
+        names_to_keep = [known for known in names if _is_complete(str(folder / known))][
+            -max_to_keep:
+        ]
         _write_state(folder, names)
-        if kept != names:
-            for expired in set(names) - set(kept):
-                _delete(str(folder / expired))
+        if names_to_keep != names:
+            for expired in set(names) - set(names_to_keep):
+                _delete_checkpoint(str(folder / expired))
             # Drop the names only after the files: after a kill in between, no save would delete
             # unnamed files.
-            _write_state(folder, kept)
+            _write_state(folder, names_to_keep)
     if os.path.lexists(ready):
         remove_stage(ready)
 
@@ -229,11 +235,11 @@ def remove_stage(folder: Path) -> None:
     """Removes the folder of a stage; raises OSError, without changes, if it is a link or holds
     other files.
     """
-    clear_own(folder, _STAGE_FILES.fullmatch)
+    remove_own_files(folder, _STAGE_FILES.fullmatch)
     folder.rmdir()
 
 
-def _link(file: Path, target: Path) -> None:
+def _link_or_copy(file: Path, target: Path) -> None:
     twin = file.with_name('twin')
     twin.unlink(missing_ok=True)
     try:
@@ -245,7 +251,7 @@ def _link(file: Path, target: Path) -> None:
     twin.replace(target)
 
 
-def _delete(prefix: str) -> None:
+def _delete_checkpoint(prefix: str) -> None:
     """Deletes the files of a checkpoint, the index first, so that a kill leaves no checkpoint with
     missing data.
     """
@@ -253,12 +259,12 @@ def _delete(prefix: str) -> None:
         Path(file).unlink(missing_ok=True)
 
 
-def _checkpoints_in(folder: str) -> list[str]:
+def _list_checkpoints(folder: str) -> list[str]:
     """Returns the prefixes of the checkpoints with names like ours (model.ckpt-STEP), complete or
     not.
     """
-    found = [path.with_suffix('') for path in Path(folder).glob('*.index')]
-    return [str(prefix) for prefix in found if _PREFIX.fullmatch(prefix.name)]
+    paths = [path.with_suffix('') for path in Path(folder).glob('*.index')]
+    return [str(prefix) for prefix in paths if _PREFIX.fullmatch(prefix.name)]
 
 
 def data_files(prefix: str) -> list[str]:
@@ -275,7 +281,7 @@ def _is_complete(prefix: str) -> bool:
     )
 
 
-def _is_same(ready: str, published: str) -> bool:
+def _has_same_files(ready: str, published: str) -> bool:
     # filecmp caches results by modification time and size.
     filecmp.clear_cache()
     suffixes = [file.removeprefix(ready) for file in (*data_files(ready), f'{ready}.index')]
@@ -301,7 +307,7 @@ def _read_state(folder: Path) -> list[str]:
     return [*(prefix for prefix in state.all_model_checkpoint_paths if prefix != newest), newest]
 
 
-def _named(folder: Path) -> list[str]:
+def _listed_names(folder: Path) -> list[str]:
     """Returns the names of the checkpoints in the folder that its state file lists. Only these may
     be deleted.
     """
@@ -315,13 +321,13 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
     # Relative names remain valid when the folder is moved; TensorFlow keeps them relative if the
     # folder is absolute.
     state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
-    written = folder / READY / _STATE
-    written.write_text(str(state))
-    move_whole(written, folder / _STATE)
+    path = folder / READY_FOLDER / _STATE_FILE
+    path.write_text(str(state))
+    move_atomically(path, folder / _STATE_FILE)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Reserves a folder until the block or process ends, if it supports locks; RunError if another
     run has it.
     """

@@ -13,24 +13,24 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable
-from tf_cnn.system.atomic import move_whole
+from tf_cnn.system.atomic import move_atomically
 from tf_cnn.system.errors import RunError, plural
 from tf_cnn.training.checkpoint_files import (
-    READY,
-    UNFINISHED,
+    READY_FOLDER,
+    UNFINISHED_FOLDER,
     data_files,
     publish_checkpoint,
     remove_stage,
 )
 from tf_cnn.training.contents import (
     CLASS_NAMES,
-    OPTIONAL,
+    OPTIONAL_PREFIX,
     Tensors,
-    cause,
+    abbreviate_names,
     class_difference,
     content_difference,
-    first_names,
-    is_of_model,
+    error_cause,
+    is_model_tensor,
     read_class_names,
     read_contents,
 )
@@ -52,33 +52,35 @@ class Slice:
 
     variable: Variable
     offset: tuple[int, ...]
-    full: tuple[int, ...]
+    full_shape: tuple[int, ...]
 
     @property
     def spec(self) -> str:
         """The slice in the notation of SaveV2: '6 4 2,3:0,4' for rows 2 to 4 of [6, 4]; empty for a
         full variable.
         """
-        if self.variable.shape == self.full:
+        if self.variable.shape == self.full_shape:
             return ''
-        parts = (
+        ranges = (
             f'{start},{length}'
             for start, length in zip(self.offset, self.variable.shape, strict=True)
         )
-        return f'{" ".join(map(str, self.full))} {":".join(parts)}'
+        return f'{" ".join(map(str, self.full_shape))} {":".join(ranges)}'
 
 
-def whole(variable: Variable) -> Slice:
+def full_slice(variable: Variable) -> Slice:
     return Slice(variable, (0,) * len(variable.shape), variable.shape)
 
 
-def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
+def join_slices(slices: Sequence[Slice], values: Sequence[Any]) -> Any:
     """Concatenates the values of the parts of a variable."""
-    if len(parts) == 1:
+    if len(slices) == 1:
         return values[0]
-    first = parts[0]
+    first = slices[0]
     (axis,) = (
-        number for number, length in enumerate(first.full) if first.variable.shape[number] != length
+        number
+        for number, length in enumerate(first.full_shape)
+        if first.variable.shape[number] != length
     )
     return tf.concat(values, axis)
 
@@ -110,33 +112,34 @@ class Checkpointer:
     ) -> None:
         self._folder = Path(folder)
         self._max_to_keep = max_to_keep
-        self._saving = threading.Lock()
-        self._expected = {
-            name: (_stored_dtype(slices[0].variable).name, list(slices[0].full))
+        self._save_lock = threading.Lock()
+        self._expected_tensors = {
+            name: (_stored_dtype(slices[0].variable).name, list(slices[0].full_shape))
             for name, slices in variables.items()
         }
-        parts = [(name, part) for name, parts in variables.items() for part in parts]
+        named_slices = [(name, part) for name, parts in variables.items() for part in parts]
         with tf.name_scope('checkpoint'):
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
                 names = [] if class_names is None else [tf.constant(list(class_names), tf.string)]
                 values = [
-                    tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts
+                    tf.cast(part.variable.value, _stored_dtype(part.variable))
+                    for _, part in named_slices
                 ]
-                self._save = tf.raw_ops.SaveV2(
+                self._save_op = tf.raw_ops.SaveV2(
                     prefix=self._prefix,
-                    tensor_names=[name for name, _ in parts] + [CLASS_NAMES] * len(names),
-                    shape_and_slices=[part.spec for _, part in parts] + [''] * len(names),
+                    tensor_names=[name for name, _ in named_slices] + [CLASS_NAMES] * len(names),
+                    shape_and_slices=[part.spec for _, part in named_slices] + [''] * len(names),
                     tensors=values + names,
                 )
-            self._restore = self._add_restore(
-                [entry for entry in parts if not _is_optional(entry[0])], device
+            self._restore_ops = self._add_restore(
+                [entry for entry in named_slices if not _is_optional(entry[0])], device
             )
-            optional = [entry for entry in parts if _is_optional(entry[0])]
-            self._restore_optional = self._add_restore(optional, device) if optional else None
+            optional = [entry for entry in named_slices if _is_optional(entry[0])]
+            self._optional_restore_ops = self._add_restore(optional, device) if optional else None
 
     def _add_restore(
-        self, parts: Sequence[tuple[str, Slice]], device: str
+        self, named_slices: Sequence[tuple[str, Slice]], device: str
     ) -> tuple[tf.Operation, tf.Operation]:
         """Returns the op that restores these (name, slice) pairs, and the op that reads their
         values from the files.
@@ -144,13 +147,13 @@ class Checkpointer:
         with tf.device(device):
             restored = tf.raw_ops.RestoreV2(
                 prefix=self._prefix,
-                tensor_names=[name for name, _ in parts],
-                shape_and_slices=[part.spec for _, part in parts],
-                dtypes=[_stored_dtype(part.variable) for _, part in parts],
+                tensor_names=[name for name, _ in named_slices],
+                shape_and_slices=[part.spec for _, part in named_slices],
+                dtypes=[_stored_dtype(part.variable) for _, part in named_slices],
             )
         assigned = [
             part.variable.assign(tf.cast(value, part.variable.value.dtype))
-            for (_, part), value in zip(parts, restored, strict=True)
+            for (_, part), value in zip(named_slices, restored, strict=True)
         ]
         return tf.group(*assigned, name='restore'), restored[0].op
 
@@ -169,19 +172,19 @@ class Checkpointer:
             changed meanwhile. Existing checkpoints stay intact.
         """
         name = f'model.ckpt-{step}'
-        unfinished, ready = self._folder / UNFINISHED, self._folder / READY
-        with self._saving, self._reporting(name):
+        unfinished, ready = self._folder / UNFINISHED_FOLDER, self._folder / READY_FOLDER
+        with self._save_lock, self._explain_write_errors(name):
             publish_checkpoint(self._folder, self._max_to_keep)
             if os.path.lexists(unfinished):
                 remove_stage(unfinished)
             unfinished.mkdir()
             try:
-                session.run(self._save, {self._prefix: str(unfinished / name)})
+                session.run(self._save_op, {self._prefix: str(unfinished / name)})
                 if not is_unchanged():
                     raise RunError(
                         f'{name} was not saved: a step changed the variables during the save'
                     )
-                move_whole(unfinished, ready)
+                move_atomically(unfinished, ready)
             except BaseException:
                 # The incomplete files would take up the rest of a full disk.
                 with contextlib.suppress(OSError):
@@ -197,7 +200,7 @@ class Checkpointer:
         *,
         for_training: bool = True,
         names_in_training: Callable[[], Collection[str]] = frozenset,
-        partly: bool = False,
+        ignore_unexpected: bool = False,
     ) -> None:
         """Restores every variable, initialized or not. Optional variables that the checkpoint omits
         stay unchanged.
@@ -214,26 +217,30 @@ class Checkpointer:
           RunError: the checkpoint is missing, damaged or of other names, shapes or dtypes. Then no
             variable is changed.
         """
-        found: Tensors = read_contents(prefix)
+        contents: Tensors = read_contents(prefix)
         if not for_training:
-            found = self._without_training(found, self._expected)
-            if found.keys() - self._expected.keys():
-                found = self._without_training(found, names_in_training())
-        if partly:
-            found = {name: facts for name, facts in found.items() if name in self._expected}
-        has_optional = all(name in found for name in self._expected if _is_optional(name))
-        expected, found = (
-            {name: fact for name, fact in tensors.items() if not _is_optional(name)}
-            for tensors in (self._expected, found)
+            contents = self._drop_training_state(contents, self._expected_tensors)
+            if contents.keys() - self._expected_tensors.keys():
+                contents = self._drop_training_state(contents, names_in_training())
+        if ignore_unexpected:
+            contents = {
+                name: facts for name, facts in contents.items() if name in self._expected_tensors
+            }
+        has_optional = all(
+            name in contents for name in self._expected_tensors if _is_optional(name)
         )
-        if changed := content_difference(expected, found):
+        expected, contents = (
+            {name: fact for name, fact in tensors.items() if not _is_optional(name)}
+            for tensors in (self._expected_tensors, contents)
+        )
+        if difference := content_difference(expected, contents):
             raise RunError(
-                f'{prefix}: this checkpoint is of another model or optimizer: {changed}; use the '
+                f'{prefix}: this checkpoint is of another model or optimizer: {difference}; use the '
                 'flags of the run that wrote it, or another folder'
             )
-        restores = [self._restore]
-        if self._restore_optional and has_optional:
-            restores.append(self._restore_optional)
+        restores = [self._restore_ops]
+        if self._optional_restore_ops and has_optional:
+            restores.append(self._optional_restore_ops)
         try:
             for restore, _ in restores:
                 session.run(restore, {self._prefix: prefix})
@@ -244,31 +251,32 @@ class Checkpointer:
                 raise
             files = ', '.join(data_files(prefix)) or f'{prefix}.data-*'
             raise RunError(
-                f'{files}: cannot be read ({cause(error)}); restore another checkpoint'
+                f'{files}: cannot be read ({error_cause(error)}); restore another checkpoint'
             ) from error
 
-    def _without_training(self, found: Tensors, variables: Collection[str]) -> Tensors:
+    def _drop_training_state(self, contents: Tensors, variables: Collection[str]) -> Tensors:
         """Leaves out the global step, and those of the variables and of their optimizer slots that
         are not expected.
         """
         return {
             name: facts
-            for name, facts in found.items()
-            if name in self._expected or (name not in variables and is_of_model(name, variables))
+            for name, facts in contents.items()
+            if name in self._expected_tensors
+            or (name not in variables and is_model_tensor(name, variables))
         }
 
     @contextlib.contextmanager
-    def _reporting(self, name: str) -> Iterator[None]:
+    def _explain_write_errors(self, name: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise self._unwritable(name, error.strerror or str(error)) from error
+            raise self._write_error(name, error.strerror or str(error)) from error
         except tf.errors.OpError as error:
-            if error.op is not self._save or isinstance(error, _NOT_FILE_ERRORS):
+            if error.op is not self._save_op or isinstance(error, _NOT_FILE_ERRORS):
                 raise
-            raise self._unwritable(name, cause(error)) from error
+            raise self._write_error(name, error_cause(error)) from error
 
-    def _unwritable(self, name: str, reason: str) -> RunError:
+    def _write_error(self, name: str, reason: str) -> RunError:
         return RunError(
             f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written '
             f'({reason}); free disk space there, or use another folder'
@@ -281,7 +289,7 @@ def _stored_dtype(variable: Variable) -> tf.DType:
 
 
 def _is_optional(name: str) -> bool:
-    return name.startswith(OPTIONAL)
+    return name.startswith(OPTIONAL_PREFIX)
 
 
 class WarmStart:
@@ -307,55 +315,59 @@ class WarmStart:
         class_names: Sequence[str] | None = None,
     ) -> None:
         self._prefix = prefix
-        found = read_contents(prefix)
+        contents = read_contents(prefix)
         matching, unmatched = {}, []
         for name, slices in variables.items():
-            dtype, shape = found.get(name, ('', []))
+            dtype, shape = contents.get(name, ('', []))
             # Checkpoints store 16-bit variables as float32.
-            if (dtype, list(shape)) == ('float32', list(slices[0].full)):
+            if (dtype, list(shape)) == ('float32', list(slices[0].full_shape)):
                 matching[name] = slices
             else:
-                known = f'{dtype} {list(shape)}' if dtype else 'absent'
-                unmatched.append(f'{name} ({known} there, float32 {list(slices[0].full)} here)')
+                entry = f'{dtype} {list(shape)}' if dtype else 'absent'
+                unmatched.append(
+                    f'{name} ({entry} there, float32 {list(slices[0].full_shape)} here)'
+                )
         if not matching:
             raise RunError(
                 f'{flag}: no variable of the checkpoint has the name and the shape of a variable '
-                f'of this model, such as {first_names(variables)}; give a checkpoint of a similar '
+                f'of this model, such as {abbreviate_names(variables)}; give a checkpoint of a similar '
                 f'model'
             )
         self.summary = (
             f'{flag}: training starts from {len(matching)} of the '
             f'{plural(len(variables), "variable")} of this model in {prefix}: '
-            f'{first_names(matching, _MAX_NAMES)}'
+            f'{abbreviate_names(matching, _MAX_NAMES)}'
         )
-        of_model = [name for name in found if is_of_model(name, found)]
-        unused = [name for name in of_model if name not in variables]
+        model_names = [name for name in contents if is_model_tensor(name, contents)]
+        unused = [name for name in model_names if name not in variables]
         self.warnings = []
         if unmatched:
             self.warnings.append(
                 f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of this '
                 'model will start from initial values (absent there, or different): '
-                f'{first_names(unmatched, _MAX_NAMES)}'
+                f'{abbreviate_names(unmatched, _MAX_NAMES)}'
             )
         if unused:
             self.warnings.append(
-                f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the '
-                f'checkpoint will not be used: {first_names(unused, _MAX_NAMES)}'
+                f'{flag}: {len(unused)} of the {plural(len(model_names), "variable")} of the '
+                f'checkpoint will not be used: {abbreviate_names(unused, _MAX_NAMES)}'
             )
-        saved = read_class_names(prefix)
+        saved_class_names = read_class_names(prefix)
         # With another number of classes the last layer has another shape, and is among the
         # variables named above.
         if (
-            saved
+            saved_class_names
             and class_names
-            and len(saved) == len(class_names)
-            and (other := class_difference(saved, class_names))
+            and len(saved_class_names) == len(class_names)
+            and (difference := class_difference(saved_class_names, class_names))
         ):
-            self.warnings.append(f'{flag}: its last layer was trained on other classes: {other}')
+            self.warnings.append(
+                f'{flag}: its last layer was trained on other classes: {difference}'
+            )
         self._checkpointer = Checkpointer('', matching, device, 1)
 
     def restore(self, session: tf.Session) -> None:
         """Restores the matching variables; if the checkpoint is damaged, raises RunError and
         changes none.
         """
-        self._checkpointer.restore(session, self._prefix, partly=True)
+        self._checkpointer.restore(session, self._prefix, ignore_unexpected=True)

@@ -13,7 +13,7 @@ from tf_cnn.system.errors import RunError
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
 # Names with this prefix are optional run state: any checkpoint may contain or omit them.
-OPTIONAL = 'loss_scale/'
+OPTIONAL_PREFIX = 'loss_scale/'
 # The tensor with the names of labels 0, 1, ..., [K] string, of the images that the model was
 # trained on. Checkpoints of images without class names, and of other programs, have none.
 CLASS_NAMES = 'class_names'
@@ -31,7 +31,7 @@ def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
     return {
         name: (dtypes[name].name, shape)
         for name, shape in shapes.items()
-        if not _has_names(name, dtypes)
+        if not _holds_class_names(name, dtypes)
     }
 
 
@@ -40,13 +40,13 @@ def read_class_names(prefix: str) -> tuple[str, ...] | None:
     damaged.
     """
     reader = _open(prefix)
-    if not _has_names(CLASS_NAMES, reader.get_variable_to_dtype_map()):
+    if not _holds_class_names(CLASS_NAMES, reader.get_variable_to_dtype_map()):
         return None
     try:
         return tuple(name.decode() for name in reader.get_tensor(CLASS_NAMES).ravel().tolist())
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         reason = (
-            cause(error)
+            error_cause(error)
             if isinstance(error, tf.errors.OpError)
             else 'its class names are not UTF-8'
         )
@@ -60,11 +60,11 @@ def _open(prefix: str) -> Any:
         return tf.train.load_checkpoint(prefix)
     except tf.errors.OpError as error:
         raise RunError(
-            f'{prefix}.index: cannot be read ({cause(error)}); restore another checkpoint'
+            f'{prefix}.index: cannot be read ({error_cause(error)}); restore another checkpoint'
         ) from error
 
 
-def _has_names(name: str, dtypes: Mapping[str, tf.DType]) -> bool:
+def _holds_class_names(name: str, dtypes: Mapping[str, tf.DType]) -> bool:
     return name == CLASS_NAMES and dtypes.get(name) == tf.string
 
 
@@ -85,34 +85,34 @@ def check_classes(
     """
     if data_dir is None:
         return None
-    saved = read_class_names(prefix)
-    if saved is not None and class_names is not None:
-        if difference := class_difference(saved, class_names):
+    saved_names = read_class_names(prefix)
+    if saved_names is not None and class_names is not None:
+        if difference := class_difference(saved_names, class_names):
             raise RunError(
                 f'{prefix}: this checkpoint has other classes than --data_dir={data_dir}: '
                 f'{difference}; use the data that it was trained on, or another --train_dir'
             )
         return None
-    without = [
-        place
-        for place, names in ((prefix, saved), (f'--data_dir={data_dir}', class_names))
+    unnamed_sources = [
+        source
+        for source, names in ((prefix, saved_names), (f'--data_dir={data_dir}', class_names))
         if names is None
     ]
     return (
-        f'{" and ".join(without)}: no class names are there, so that only the number of classes '
+        f'{" and ".join(unnamed_sources)}: no class names are there, so that only the number of classes '
         'is compared'
     )
 
 
-def class_difference(saved: Sequence[str], class_names: Sequence[str]) -> str | None:
+def class_difference(saved_names: Sequence[str], class_names: Sequence[str]) -> str | None:
     """Returns how the class names in a checkpoint differ from others; None if they are equal."""
-    pairs = itertools.zip_longest(saved, class_names)
+    pairs = itertools.zip_longest(saved_names, class_names)
     for label, (there, here) in enumerate(pairs):
         if there != here:
-            kind = 'another order' if sorted(saved) == sorted(class_names) else 'other names'
+            kind = 'another order' if sorted(saved_names) == sorted(class_names) else 'other names'
             names = (f'{label} is {"missing" if name is None else name}' for name in (there, here))
             return (
-                f'{_list_classes(saved)} in the checkpoint, and {_list_classes(class_names)} in '
+                f'{_list_classes(saved_names)} in the checkpoint, and {_list_classes(class_names)} in '
                 f'the folder: {kind}, label {" there, and ".join(names)} here'
             )
     return None
@@ -123,7 +123,7 @@ def _list_classes(names: Sequence[str]) -> str:
     return ', '.join(names[:_MAX_CLASSES]) + more
 
 
-def is_of_model(name: str, names: Collection[str]) -> bool:
+def is_model_tensor(name: str, names: Collection[str]) -> bool:
     """Whether a tensor is a trainable variable or a moving average of batch norm; names are all in
     the checkpoint.
 
@@ -131,34 +131,34 @@ def is_of_model(name: str, names: Collection[str]) -> bool:
     optimizer are below the name of a variable (conv1/kernel/momentum).
     """
     parent = name.rpartition('/')[0]
-    return bool(parent) and parent not in names and not name.startswith(OPTIONAL)
+    return bool(parent) and parent not in names and not name.startswith(OPTIONAL_PREFIX)
 
 
-def content_difference(expected: Tensors, found: Tensors) -> str:
+def content_difference(expected: Tensors, actual: Tensors) -> str:
     """Describes how two sets of tensors differ; empty if they are equal."""
     changed = [
-        f'{name} ({found[name][0]} {list(found[name][1])}, here {dtype} {list(shape)})'
+        f'{name} ({actual[name][0]} {list(actual[name][1])}, here {dtype} {list(shape)})'
         for name, (dtype, shape) in expected.items()
-        if name in found and (found[name][0], list(found[name][1])) != (dtype, list(shape))
+        if name in actual and (actual[name][0], list(actual[name][1])) != (dtype, list(shape))
     ]
-    parts = {
-        'missing': expected.keys() - found.keys(),
-        'unexpected': found.keys() - expected.keys(),
+    differences = {
+        'missing': expected.keys() - actual.keys(),
+        'unexpected': actual.keys() - expected.keys(),
         'with another shape or dtype': changed,
     }
     return '; '.join(
-        f'{problem}: {first_names(names)}' for problem, names in parts.items() if names
+        f'{problem}: {abbreviate_names(names)}' for problem, names in differences.items() if names
     )
 
 
-def first_names(names: Iterable[str], count: int = 3) -> str:
-    listed = sorted(names)
-    return ', '.join(listed[:count]) + (
-        f' and {len(listed) - count} more' if len(listed) > count else ''
+def abbreviate_names(names: Iterable[str], count: int = 3) -> str:
+    sorted_names = sorted(names)
+    return ', '.join(sorted_names[:count]) + (
+        f' and {len(sorted_names) - count} more' if len(sorted_names) > count else ''
     )
 
 
-def cause(error: tf.errors.OpError) -> str:
+def error_cause(error: tf.errors.OpError) -> str:
     """Returns the cause from TensorFlow's message: the line above the name of the node, else the
     whole message.
     """

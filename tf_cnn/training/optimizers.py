@@ -36,17 +36,17 @@ class Optimizer(ABC):
     decays_weights: ClassVar[bool] = False
     needs_whole_variables: ClassVar[bool] = False
 
-    def prepare(
-        self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
+    def prepare_gradients(
+        self, learning_rate: Tensor, pairs: Sequence[tuple[Tensor, Variable]]
     ) -> list[Tensor]:
         """Returns the tensor to apply to each (gradient, part) of one variable: by default the
         gradient itself.
         """
         del learning_rate
-        return [gradient for gradient, _ in parts]
+        return [gradient for gradient, _ in pairs]
 
     @abstractmethod
-    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+    def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         """Adds the ops that all variables of one device share, and returns a function that applies
         a gradient to one.
 
@@ -69,7 +69,7 @@ def has_fused_kernels(learning_rate: Tensor) -> bool:
 class GradientDescent(Optimizer):
     """v <- v - learning_rate * g."""
 
-    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+    def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step, make_slot
         fuses = has_fused_kernels(learning_rate)
 
@@ -98,7 +98,7 @@ class Momentum(Optimizer):
     momentum: float
     nesterov: bool = False
 
-    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+    def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
         momentum = tf.constant(self.momentum, learning_rate.dtype)
         fuses = has_fused_kernels(learning_rate)
@@ -143,7 +143,7 @@ class RmsProp(Optimizer):
     momentum: float
     epsilon: float
 
-    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+    def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
         decay, momentum, epsilon = (
             tf.constant(x) for x in (self.decay, self.momentum, self.epsilon)
@@ -175,7 +175,7 @@ class Adam(Optimizer):
     beta2: float
     epsilon: float
 
-    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+    def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         beta1, beta2, epsilon = (tf.constant(x) for x in (self.beta1, self.beta2, self.epsilon))
         # float64, because the bias correction subtracts powers near 1 from 1.
         steps_taken = tf.cast(step + 1, tf.float64)
@@ -218,25 +218,25 @@ class Lars(Optimizer):
     decays_weights: ClassVar[bool] = True
     needs_whole_variables: ClassVar[bool] = True
 
-    def prepare(
-        self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
+    def prepare_gradients(
+        self, learning_rate: Tensor, pairs: Sequence[tuple[Tensor, Variable]]
     ) -> list[Tensor]:
-        if parts[0][1].decays:
-            learning_rate, parts = self._adapt(learning_rate, parts)
+        if pairs[0][1].has_weight_decay:
+            learning_rate, pairs = self._adapt(learning_rate, pairs)
         scaled = []
-        for gradient, variable in parts:
+        for gradient, variable in pairs:
             with tf.device(variable.device):
                 scaled.append(learning_rate * gradient)
         return scaled
 
     def _adapt(
-        self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
+        self, learning_rate: Tensor, pairs: Sequence[tuple[Tensor, Variable]]
     ) -> tuple[Tensor, list[tuple[Tensor, Variable]]]:
         """Returns the learning rate times trust, and the parts with weight decay added to their
         gradients.
         """
         squares, decayed = [], []
-        for gradient, variable in parts:
+        for gradient, variable in pairs:
             with tf.device(variable.device):
                 # Read the current value: towers may have computed with an older one.
                 value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=gradient.dtype)
@@ -244,16 +244,16 @@ class Lars(Optimizer):
                     tf.stack([tf.reduce_sum(tf.square(value)), tf.reduce_sum(tf.square(gradient))])
                 )
                 decayed.append((gradient + self.weight_decay * value, variable))
-        with tf.device(parts[0][1].device):
+        with tf.device(pairs[0][1].device):
             value_norm, gradient_norm = tf.unstack(tf.sqrt(tf.add_n(squares)))
             trust = self.eta * value_norm / (gradient_norm + self.weight_decay * value_norm)
             return learning_rate * tf.where(
                 tf.minimum(value_norm, gradient_norm) > 0, trust, 1.0
             ), decayed
 
-    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+    def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         # prepare has already multiplied the gradients by the learning rate.
-        return Momentum(self.momentum).applier(tf.constant(1.0), step, make_slot)
+        return Momentum(self.momentum).make_apply(tf.constant(1.0), step, make_slot)
 
 
 # By the values of --optimizer, whose other facts are in params/optimizer_table.py.
@@ -306,39 +306,39 @@ class OptimizerStep:
         self._appliers: dict[tuple[str, tf.DType], Apply] = {}
         self._fills: dict[tuple[str, tuple[int, ...], tf.DType, float], Tensor] = {}
 
-    def take(
+    def apply_all(
         self,
         variables: Sequence[Sequence[tuple[Tensor, Variable]]],
-        distinct: Sequence[Tensor],
+        distinct_gradients: Sequence[Tensor],
         make_other_updates: Callable[[], Sequence[tf.Operation]],
     ) -> Sequence[tf.Operation]:
         """Returns the ops of a step, which updates everything, or nothing if the loss scale skips
         the step.
 
         Args:
-          variables: the (gradient, part) pairs of each variable, see apply_parts.
+          variables: the (gradient, part) pairs of each variable, see apply_slices.
           distinct: the gradients without copies of the same gradient.
         """
-        done = self._loss_scale.guard(
-            distinct,
+        step_ops = self._loss_scale.guard_update(
+            distinct_gradients,
             lambda: [
-                *(op for parts in variables for op in self.apply_parts(parts)),
+                *(op for pairs in variables for op in self.apply_slices(pairs)),
                 *make_other_updates(),
             ],
         )
         if self.needs_all_gradients:
             # In a skipped step no update runs, so ops that waited for an update would not run
             # either.
-            self.updates = dict.fromkeys(self.updates, tf.group(*done))
-        return done
+            self.updates = dict.fromkeys(self.updates, tf.group(*step_ops))
+        return step_ops
 
-    def when_finite(
+    def update_if_finite(
         self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         """Returns the ops of updates that belong to these gradients of the scaled loss; a later
         step applies those.
         """
-        return self._loss_scale.when_finite(gradients, make_updates)
+        return self._loss_scale.update_if_finite(gradients, make_updates)
 
     @property
     def needs_all_gradients(self) -> bool:
@@ -346,7 +346,7 @@ class OptimizerStep:
         return self._loss_scale.num_skipped is not None
 
     @property
-    def needs_only_own_gradients(self) -> bool:
+    def has_independent_updates(self) -> bool:
         """Whether the update of each variable, or part of one, needs nothing but the gradients for
         it.
         """
@@ -358,37 +358,37 @@ class OptimizerStep:
         return self._loss_scale.stage(device)
 
     @property
-    def scale_read(self) -> tf.Operation:
+    def loss_scale_read_op(self) -> tf.Operation:
         return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
         """Returns the op on the variable's device that applies a float32 gradient of the scaled
         loss.
         """
-        return self.apply_parts([(gradient, variable)])[0]
+        return self.apply_slices([(gradient, variable)])[0]
 
-    def apply_parts(self, parts: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
+    def apply_slices(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
         """Like apply, for all (gradient, part) pairs of a variable that is split across several
         devices.
         """
-        parts = [(self._prepare(gradient, variable), variable) for gradient, variable in parts]
-        applied = []
+        pairs = [(self._prepare(gradient, variable), variable) for gradient, variable in pairs]
+        apply_ops = []
         for gradient, (_, variable) in zip(
-            self._optimizer.prepare(self._learning_rate, parts), parts, strict=True
+            self._optimizer.prepare_gradients(self._learning_rate, pairs), pairs, strict=True
         ):
             key = variable.device, variable.value.dtype
             with tf.device(variable.device):
                 if key not in self._appliers:
                     learning_rate = tf.cast(tf.identity(self._learning_rate), variable.value.dtype)
-                    self._appliers[key] = self._optimizer.applier(
+                    self._appliers[key] = self._optimizer.make_apply(
                         learning_rate, self._step, self._make_slot
                     )
                 with tf.control_dependencies(self._late_readers(variable)):
-                    applied.append(
+                    apply_ops.append(
                         self._appliers[key](variable, tf.cast(gradient, variable.value.dtype))
                     )
-            self.updates[variable.handle.ref()] = applied[-1]
-        return applied
+            self.updates[variable.handle.ref()] = apply_ops[-1]
+        return apply_ops
 
     def _late_readers(self, variable: Variable) -> list[tf.Operation]:
         """Returns the ops that may still hold the variable's value when its gradient is known.
@@ -411,18 +411,18 @@ class OptimizerStep:
         """The ops that the networks' outputs depend on, which TensorFlow fuses unless others wait
         for them.
         """
-        found: set[tf.Operation] = set()
-        left = [output.op for output in self._outputs]
-        while left:
-            op = left.pop()
-            if op not in found:
-                found.add(op)
-                left += [tensor.op for tensor in op.inputs]
-        return found
+        forward_ops: set[tf.Operation] = set()
+        pending = [output.op for output in self._outputs]
+        while pending:
+            op = pending.pop()
+            if op not in forward_ops:
+                forward_ops.add(op)
+                pending += [tensor.op for tensor in op.inputs]
+        return forward_ops
 
     def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:
         with tf.device(variable.device):
-            gradient = self._loss_scale.unscaled(gradient)
+            gradient = self._loss_scale.unscale(gradient)
             if self._gradient_clip is None:
                 return gradient
             return tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)

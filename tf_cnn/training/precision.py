@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging import StagingArea
 from tf_cnn.graph.variables import Variable
-from tf_cnn.training.contents import OPTIONAL
+from tf_cnn.training.contents import OPTIONAL_PREFIX
 
 Tensor = Any
 
@@ -33,31 +33,31 @@ class Precision:
     """The precision of a run.
 
     Attributes:
-      keeps_variables: whether the trainable variables have the dtype of `name` too.
-      doubled_every: None for a constant scale; else the scale is an AutomaticLossScale that starts
+      has_16bit_variables: whether the trainable variables have the dtype of `name` too.
+      steps_until_doubling: None for a constant scale; else the scale is an AutomaticLossScale that starts
         at loss_scale.
     """
 
     name: str = 'fp32'
-    keeps_variables: bool = False
+    has_16bit_variables: bool = False
     loss_scale: float = 1.0
-    doubled_every: int | None = None
+    steps_until_doubling: int | None = None
 
     @property
-    def compute(self) -> tf.DType:
+    def compute_dtype(self) -> tf.DType:
         """The dtype of activations and kernels."""
         return DTYPES[self.name]
 
     @property
-    def variables(self) -> tf.DType:
+    def variable_dtype(self) -> tf.DType:
         """The dtype of the trainable variables."""
-        return self.compute if self.keeps_variables else tf.float32
+        return self.compute_dtype if self.has_16bit_variables else tf.float32
 
     def __str__(self) -> str:
         parts = [self.name]
-        if self.variables != tf.float32:
+        if self.variable_dtype != tf.float32:
             parts.append('variables too')
-        if self.doubled_every is not None:
+        if self.steps_until_doubling is not None:
             parts.append(f'automatic loss scale from {self.loss_scale:g}')
         elif self.loss_scale != 1:
             parts.append(f'loss scale {self.loss_scale:g}')
@@ -84,7 +84,7 @@ class LossScale:
         self.initializers: list[tf.Operation] = []
         self._inverse = None if factor == 1 else tf.constant(1 / factor, tf.float32)
 
-    def unscaled(self, gradient: Tensor) -> Tensor:
+    def unscale(self, gradient: Tensor) -> Tensor:
         """Converts a gradient of the scaled loss to the gradient of the loss; both float32."""
         return gradient if self._inverse is None else gradient * self._inverse
 
@@ -95,7 +95,7 @@ class LossScale:
         del device
         return []
 
-    def when_finite(
+    def update_if_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         """Adds an update that is skipped if these gradients will cause a later step to be
@@ -104,7 +104,7 @@ class LossScale:
         del gradients
         return make_update()
 
-    def guard(
+    def guard_update(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         """Adds an update that the scale may skip because of these gradients. Returns the ops to
@@ -120,26 +120,29 @@ class AutomaticLossScale(LossScale):
 
     If a gradient is not finite, the step is skipped: it changes no variable, no optimizer slot and
     no moving average, and it halves the scale. It counts as a step, so that schedules and the end
-    of training do not shift. After doubled_every consecutive good steps, the scale doubles.
+    of training do not shift. After steps_until_doubling consecutive good steps, the scale doubles.
 
     Asynchronous workers share the scale and check their own gradients. If two of them finish good
     steps at the same moment, only one step may be counted.
     """
 
     def __init__(
-        self, create_scalar: Callable[[str, tf.DType], Variable], start: float, doubled_every: int
+        self,
+        create_scalar: Callable[[str, tf.DType], Variable],
+        initial_scale: float,
+        steps_until_doubling: int,
     ) -> None:
-        self._scale = create_scalar(f'{OPTIONAL}scale', tf.float32)
-        self._good_steps = create_scalar(f'{OPTIONAL}good_steps', tf.int64)
-        self._skipped_steps = create_scalar(f'{OPTIONAL}skipped_steps', tf.int64)
-        self._doubled_every = doubled_every
+        self._scale = create_scalar(f'{OPTIONAL_PREFIX}scale', tf.float32)
+        self._good_steps = create_scalar(f'{OPTIONAL_PREFIX}good_steps', tf.int64)
+        self._skipped_steps = create_scalar(f'{OPTIONAL_PREFIX}skipped_steps', tf.int64)
+        self._steps_until_doubling = steps_until_doubling
         self.value = self._scale.value
         self.num_skipped = self._skipped_steps.value
         variables = (self._scale, self._good_steps, self._skipped_steps)
         self.state = {variable.name: variable for variable in variables}
         self.initializers = [
-            variable.assign(tf.constant(first, variable.value.dtype))
-            for variable, first in zip(variables, (start, 0, 0), strict=True)
+            variable.assign(tf.constant(initial_value, variable.value.dtype))
+            for variable, initial_value in zip(variables, (initial_scale, 0, 0), strict=True)
         ]
         with tf.device(self._scale.device):
             self._inverse = 1 / self.value
@@ -150,29 +153,31 @@ class AutomaticLossScale(LossScale):
         (self._inverse,) = area.get()
         return [put]
 
-    def guard(
+    def guard_update(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         is_good = self._are_finite(gradients)
-        return [self._only_if(is_good, make_update), *self._adjust(is_good)]
+        return [self._update_if(is_good, make_update), *self._adjust_scale(is_good)]
 
-    def when_finite(
+    def update_if_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        return [self._only_if(self._are_finite(gradients), make_update)]
+        return [self._update_if(self._are_finite(gradients), make_update)]
 
     def _are_finite(self, gradients: Sequence[Tensor]) -> Tensor:
         finite = []
         # One result per device, so that one scalar per device is sent, not one per gradient.
-        by_device = itertools.groupby(sorted(gradients, key=_device_of), _device_of)
-        for device, own in by_device:
+        by_device = itertools.groupby(sorted(gradients, key=_device_name), _device_name)
+        for device, device_gradients in by_device:
             with tf.device(device):
-                checks = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in own]
+                checks = [
+                    tf.reduce_all(tf.math.is_finite(gradient)) for gradient in device_gradients
+                ]
                 finite.append(tf.reduce_all(tf.stack(checks)))
         with tf.device(self._scale.device):
             return tf.reduce_all(tf.stack(finite))
 
-    def _only_if(
+    def _update_if(
         self, is_good: Tensor, make_update: Callable[[], Sequence[tf.Operation]]
     ) -> tf.Operation:
         with tf.device(self._scale.device):
@@ -187,16 +192,16 @@ class AutomaticLossScale(LossScale):
                 good = tf.identity(good)
             return tf.raw_ops.Merge(inputs=[good, bad]).output.op
 
-    def _adjust(self, is_good: Tensor) -> list[tf.Operation]:
+    def _adjust_scale(self, is_good: Tensor) -> list[tf.Operation]:
         with tf.device(self._scale.device):
-            return self._changes(is_good)
+            return self._scale_updates(is_good)
 
-    def _changes(self, is_good: Tensor) -> list[tf.Operation]:
+    def _scale_updates(self, is_good: Tensor) -> list[tf.Operation]:
         scale, good_steps = self.value, self._good_steps.value + 1
-        is_due = good_steps >= self._doubled_every
+        is_due = good_steps >= self._steps_until_doubling
         higher = tf.where(is_due, tf.maximum(scale, tf.minimum(2 * scale, _LARGEST)), scale)
         lower = tf.minimum(scale, tf.maximum(scale / 2, _SMALLEST))
-        counted = tf.where(is_good & ~is_due, good_steps, tf.zeros_like(good_steps))
+        new_good_steps = tf.where(is_good & ~is_due, good_steps, tf.zeros_like(good_steps))
         # Count this step only after num_skipped has been read.
         with tf.control_dependencies([self.num_skipped.op]):
             count = tf.raw_ops.AssignAddVariableOp(
@@ -206,12 +211,12 @@ class AutomaticLossScale(LossScale):
             )
         return [
             self._scale.assign(tf.where(is_good, higher, lower)),
-            self._good_steps.assign(counted),
+            self._good_steps.assign(new_good_steps),
             count,
         ]
 
 
-def _device_of(tensor: Tensor) -> str:
+def _device_name(tensor: Tensor) -> str:
     return str(tensor.device)
 
 
@@ -221,6 +226,6 @@ def make_loss_scale(
     """Makes the loss scale of a precision; create_scalar makes a variable that all towers of all
     workers share.
     """
-    if precision.doubled_every is None:
+    if precision.steps_until_doubling is None:
         return LossScale(precision.loss_scale)
-    return AutomaticLossScale(create_scalar, precision.loss_scale, precision.doubled_every)
+    return AutomaticLossScale(create_scalar, precision.loss_scale, precision.steps_until_doubling)

@@ -29,36 +29,36 @@ class LearningRate:
     minimum: float = 0.0
     warmup_steps: int = 0
 
-    def at(self, step: Tensor) -> Tensor:
+    def rate_at(self, step: Tensor) -> Tensor:
         """Returns the rate, scalar float32, of the step after `step` steps (scalar int64). Adds ops
         to the graph.
         """
         import tensorflow.compat.v1 as tf
 
         # float64: float32 counts exactly only up to 16 million steps.
-        done = tf.cast(step, tf.float64)
+        steps_done = tf.cast(step, tf.float64)
         boundaries, rates = (
             tf.constant(values, tf.float64) for values in (self.boundaries, self.rates)
         )
-        rate = tf.gather(rates, tf.math.count_nonzero(boundaries < done))
+        rate = tf.gather(rates, tf.math.count_nonzero(boundaries < steps_done))
         if self.decay_steps:
             times = tf.cast(step // self.decay_steps, tf.float64)
             decayed = rate * tf.constant(self.decay_factor, tf.float64) ** times
             rate = tf.maximum(decayed, self.minimum)
         if self.warmup_steps:
             rate = tf.where(
-                done < self.warmup_steps, self.rates[0] * done / self.warmup_steps, rate
+                steps_done < self.warmup_steps, self.rates[0] * steps_done / self.warmup_steps, rate
             )
         return tf.cast(rate, tf.float32)
 
 
-def steps_of(epochs: float, num_examples: int, images_per_step: int) -> float:
+def epochs_to_steps(epochs: float, num_examples: int, images_per_step: int) -> float:
     """Converts epochs to steps, without rounding errors for decimal fractions of epochs."""
     return float(Fraction(str(epochs)) * num_examples / images_per_step)
 
 
-def whole_steps_of(epochs: float, num_examples: int, images_per_step: int) -> int:
-    return math.floor(steps_of(epochs, num_examples, images_per_step))
+def epochs_to_whole_steps(epochs: float, num_examples: int, images_per_step: int) -> int:
+    return math.floor(epochs_to_steps(epochs, num_examples, images_per_step))
 
 
 def parse_piecewise(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
