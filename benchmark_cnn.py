@@ -33,6 +33,7 @@ from tf_cnn.run.evaluation import (
 )
 from tf_cnn.run.evaluator import evaluate_checkpoints
 from tf_cnn.run.export import ModelValues
+from tf_cnn.run.graph_loop import GraphLoop
 from tf_cnn.run.input_only import measure_input
 from tf_cnn.run.instruments import (
     StepProfiler,
@@ -42,14 +43,13 @@ from tf_cnn.run.instruments import (
     write_graph,
 )
 from tf_cnn.run.invocation import Invocation, wait_until_idle
-from tf_cnn.run.measurement import StepRecorder
-from tf_cnn.run.process import RunLifecycle
+from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.schedule import Schedule
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_graph import StepGraph
 from tf_cnn.run.step_loop import run_steps
-from tf_cnn.run.steps_in_graph import GraphLoop
+from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 

@@ -284,8 +284,8 @@ def _redirect_to_null(stream: TextIO) -> None:
 
 def _run_command(arguments: list[str]) -> int:
     # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
+    from tf_cnn.flags.command_line import to_keyboard
     from tf_cnn.flags.spec import asks_for_help
-    from tf_cnn.flags.words import to_keyboard
 
     # A flag with a typographic dash is no subcommand; parse_argv refuses it.
     if arguments and not to_keyboard(arguments[0]).startswith('-'):

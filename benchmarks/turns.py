@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from tf_cnn.compare.intervals import estimate_runs
-from tf_cnn.machine.surroundings import describe_machine
+from tf_cnn.machine.run_environment import describe_machine
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_machine
 from tf_cnn.results.tables import Table, TableColumn

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.model_facts import ModelSpec
+from models.model_spec import ModelSpec
 from models.registry import MODELS
 
 _TABLE = Path(__file__).with_name('costs.csv')

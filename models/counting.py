@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor
-from models.model_facts import ModelSpec, Network
+from models.model_spec import ModelSpec, Network
 from models.network_check import explain_network_errors
 from models.networks import PlaceholderVariables, build_network
 from tf_cnn.inputs.data_sets import DATA_SETS

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import tensorflow.compat.v1 as tf
 
 from models.folding import ConstantNorm
-from models.model_facts import BatchNorm
+from models.model_spec import BatchNorm
 from tf_cnn.graph.variables import Initializer
 
 Tensor = Any  # TensorFlow ships no types

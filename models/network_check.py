@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor
-from models.model_facts import Network
+from models.model_spec import Network
 from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
 from tf_cnn.system.errors import UsageError, format_flag
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from models.builders import BUILDERS
 from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
-from models.model_facts import Network
+from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.system.errors import plural
 

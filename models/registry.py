@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from models.model_facts import BatchNorm, Build, ModelSpec, Network
+from models.model_spec import BatchNorm, Build, ModelSpec, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS
 from tf_cnn.inputs.data_sets import DATA_SETS, RECORDS
 from tf_cnn.system.errors import (

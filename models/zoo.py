@@ -5,7 +5,7 @@ The functions that build their networks are in models/builders.py.
 
 from typing import Any
 
-from models.model_facts import BatchNorm, ModelSpec, Network, RateSchedule
+from models.model_spec import BatchNorm, ModelSpec, Network, RateSchedule
 
 _BATCH_NORM = BatchNorm()
 

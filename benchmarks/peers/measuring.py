@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from models.registry import MODELS
 from tf_cnn.machine.meters import NoiseMeter, host_peak_bytes
-from tf_cnn.machine.surroundings import describe_machine, library_variables
+from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.results import sections
 from tf_cnn.results.document import SCHEMA_VERSION, Result
 from tf_cnn.results.sections import Phase, partial_section

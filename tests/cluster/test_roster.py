@@ -9,7 +9,7 @@ import pytest
 from tests.support.outputs import refused
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.launch.roster import lay_out_tasks, read_host_file, read_hosts_flag
+from tf_cnn.launch.host_layout import lay_out_tasks, read_host_file, read_hosts_flag
 from tf_cnn.params import parse_argv
 
 pytestmark = pytest.mark.unit

@@ -32,8 +32,8 @@ from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
 from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.classes import make_variable_mgr
+from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.modes import Topology
-from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.params import parse_argv
 from tf_cnn.planning.step import StepConfig
 from tf_cnn.run.step_graph import StepGraph, build_step_graph

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from preprocessing import ImageOptions, Scale, shift_and_flip
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, write_shard
-from tf_cnn.inputs.array_draws import shuffled_indices
+from tf_cnn.inputs.array_order import shuffled_indices
 from tf_cnn.inputs.array_pipeline import ArrayPipeline
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.device_input import DeviceInput

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session, step
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.staged import HostBatch, StagedInput
+from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 from tf_cnn.inputs.synthetic import SyntheticInput
 
 pytestmark = pytest.mark.graph

@@ -13,8 +13,8 @@ from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA, pipeline_row_for
 from tf_cnn.inputs.data_sets import Arrays, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.pipelines import PIPELINE_CLASSES
-from tf_cnn.inputs.stages import DECODE, PARSE, STAGES, TRANSFER
+from tf_cnn.inputs.pipeline_classes import PIPELINE_CLASSES
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, STAGES, TRANSFER
 
 pytestmark = pytest.mark.graph
 

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from models import costs
 from models.counting import Cost, model_cost, network_cost
 from models.layers import LayerBuilder
-from models.model_facts import Network
+from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS
 from tests.support.networks import one_tower

@@ -22,7 +22,7 @@ from models.layers import (
     he_normal_fan_out,
     truncated_normal,
 )
-from models.model_facts import BatchNorm
+from models.model_spec import BatchNorm
 from models.small import lenet
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import (

@@ -16,7 +16,7 @@ import pytest
 import tf_cnn_benchmarks
 from models import costs
 from models.layers import LayerBuilder
-from models.model_facts import BatchNorm, ModelSpec, Network
+from models.model_spec import BatchNorm, ModelSpec, Network
 from models.registry import MODELS, Registry, load_model_file, register_model
 from tests.support.documents import python_block
 from tests.support.images import write_cifar

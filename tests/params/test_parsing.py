@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from models.registry import MODELS
 from tests.support.outputs import refused
-from tf_cnn.inputs.stages import STAGES
+from tf_cnn.inputs.pipeline_stages import STAGES
 from tf_cnn.params import SPECS, Params, make_params, parse_argv
 from tf_cnn.params.help_text import describe_flag
 from tf_cnn.params.table import output_flags

@@ -23,8 +23,8 @@ import tf_cnn_benchmarks
 from tests.support.images import write_noise
 from tests.support.machines import open_mpi, slurm_step, tf_config
 from tf_cnn.cluster.environments import is_evaluator
+from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import FlagSpec
-from tf_cnn.flags.words import split_command_line
 from tf_cnn.params import SPECS, Params, ParsedFlags, parse_argv
 from tf_cnn.params.original import FLAGS, TABLE, Status
 from tf_cnn.planning.environment import ProcessEnvironment

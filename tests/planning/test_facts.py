@@ -9,7 +9,7 @@ from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import make_banner
-from tf_cnn.run.recording import run_section
+from tf_cnn.run.result_builder import run_section
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

@@ -14,11 +14,11 @@ import tf_cnn_benchmarks
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.params import Params, RunContext, ignored_flag_warnings, make_params
+from tf_cnn.planning.cluster_role import find_cluster_role
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.machine import find_machine
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import ClusterRole, Machine, Plan
-from tf_cnn.planning.processes import find_cluster_role
 from tf_cnn.planning.session import describe_session
 from tf_cnn.planning.this_process import ProcessSettings
 

@@ -32,7 +32,7 @@ from tests.support.sample_results import (
 from tf_cnn.compare.changes import make_comparison_table, make_document, make_notes, make_rows
 from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.report_rows import summarize_collection
-from tf_cnn.compare.sides import make_run_set, read_run_set
+from tf_cnn.compare.run_sets import make_run_set, read_run_set
 from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result, as_json, read_document

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn.run.constant_weights
 from models.folding import FoldedNetwork, fold_batch_norms
-from models.model_facts import Network
+from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from tests.support.graphs import DATA_FORMATS, open_session

@@ -23,9 +23,9 @@ from tf_cnn.inputs.buffers import max_total_bytes
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
 from tf_cnn.inputs.record_pipeline import RecordPipeline
-from tf_cnn.inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
-from tf_cnn.run.input_stages import StageTime, format_stage_table, stage_rows
+from tf_cnn.run.stage_times import StageTime, format_stage_table, stage_rows
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -13,10 +13,10 @@ from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.machine.visible_gpus import choose_visible_gpus
 from tf_cnn.params import RunContext, ignored_flag_warnings, make_params
+from tf_cnn.planning.cluster_role import find_cluster_role
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import Machine
 from tf_cnn.planning.process_settings import choose_start
-from tf_cnn.planning.processes import find_cluster_role
 from tf_cnn.planning.session import describe_session
 from tf_cnn.planning.this_process import ProcessSettings, ThisProcess
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.model_facts import Build, Network
+from models.model_spec import Build, Network
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.planning.step import StepConfig

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.model_facts import ModelSpec
+from models.model_spec import ModelSpec
 from models.networks import Logits, build_network
 from models.registry import MODELS
 from tests.support.networks import random_weight

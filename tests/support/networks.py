@@ -9,15 +9,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder
-from models.model_facts import Build
+from models.model_spec import Build
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
 from tf_cnn.managers.classes import make_variable_mgr
+from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.local import VariableMgrIndependent
 from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.managers.parts import ManagerConfig
 from tf_cnn.planning.step import StepConfig
 from tf_cnn.run.exchange import GradientsInMemory
 from tf_cnn.run.step_graph import StepGraph, build_step_graph

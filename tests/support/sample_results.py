@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
-from tf_cnn.machine.surroundings import fingerprint
+from tf_cnn.machine.run_environment import fingerprint
 from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues

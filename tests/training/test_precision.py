@@ -13,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder
-from models.model_facts import Build, Network
+from models.model_spec import Build, Network
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.graphs import DATA_FORMATS, cpus, open_session

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.model_facts import ModelSpec
+from models.model_spec import ModelSpec
 from models.registry import MODELS
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist

@@ -17,9 +17,9 @@ from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port, split_host_port
 from tf_cnn.flags.spec import Output, flag
+from tf_cnn.launch.host_layout import Layout, lay_out_tasks, read_host_file, read_hosts_flag
 from tf_cnn.launch.hosts import ClusterTask, Command, Host
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.roster import Layout, lay_out_tasks, read_host_file, read_hosts_flag
 from tf_cnn.launch.ssh import SshTarget, connections
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.managers.modes import MODES, Mode, Topology, format_modes

@@ -16,7 +16,7 @@ from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare import changes, regression
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import check_regression
-from tf_cnn.compare.sides import STDIN, RunSet, group_names, make_run_set, read_run_set
+from tf_cnn.compare.run_sets import STDIN, RunSet, group_names, make_run_set, read_run_set
 from tf_cnn.flags.spec import flag
 from tf_cnn.params import parse_argv
 from tf_cnn.params.table import SPECS

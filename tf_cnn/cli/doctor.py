@@ -18,18 +18,18 @@ from msgspec import Struct
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cluster.environments import remove_cluster_variables
+from tf_cnn.doctor.check_process import FAMILIES
 from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
-from tf_cnn.doctor.process import FAMILIES
 from tf_cnn.flags.spec import flag
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.machine.surroundings import describe_machine, library_variables
+from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.results import VERSION
 from tf_cnn.system.errors import UsageError, format_flag, nearest, plural
 from tf_cnn.system.limited_process import TIMEOUT, run_process
 from tf_cnn.system.place import FOLDER
 from tf_cnn.system.signals import SIGNALS
 
-_CHECK_COMMAND = (sys.executable, '-m', 'tf_cnn.doctor.process')
+_CHECK_COMMAND = (sys.executable, '-m', 'tf_cnn.doctor.check_process')
 # A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the
 # driver needs half an hour to compile all kernels, on one core.
 _TIMEOUT_SECS, _COMPILING_TIMEOUT_SECS = 600.0, 3600.0
@@ -162,7 +162,7 @@ def _check_family(
 def run_family(
     family: str, timeout_secs: float, command: Sequence[str] = _CHECK_COMMAND
 ) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family in a process (tf_cnn/doctor/process.py), which is killed after
+    """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py), which is killed after
     limit_secs.
 
     Returns their findings, and the last lines of output of the process. If it crashes or hangs, the

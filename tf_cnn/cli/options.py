@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import Value, asks_for_help, specs_of
-from tf_cnn.flags.words import split_command_line
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_warning, nearest
 
 OptionsT = TypeVar('OptionsT')

@@ -13,7 +13,7 @@ from typing import TextIO
 from tf_cnn.cli.options import Arguments, Declaration, warn
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.flags.spec import flag, specs_of
-from tf_cnn.launch.roster import lay_out_tasks, read_hosts_flag
+from tf_cnn.launch.host_layout import lay_out_tasks, read_hosts_flag
 from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.processors import usable_cores

@@ -5,7 +5,7 @@ Without TensorFlow.
 import platform
 
 from tf_cnn.cli.options import Arguments, Declaration, NoOptions
-from tf_cnn.machine.surroundings import git_commit, tensorflow_version
+from tf_cnn.machine.run_environment import git_commit, tensorflow_version
 from tf_cnn.results import VERSION
 
 DECLARATION = Declaration(

@@ -15,7 +15,7 @@ from tf_cnn.compare.differences import (
 )
 from tf_cnn.compare.intervals import MIN_RUNS, Estimate
 from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
-from tf_cnn.compare.sides import (
+from tf_cnn.compare.run_sets import (
     SEPARATE_COLUMNS,
     Comparison,
     ExcludedRun,

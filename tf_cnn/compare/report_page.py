@@ -28,7 +28,7 @@ from tf_cnn.compare.report_rows import (
     format_percent,
     summarize_collection,
 )
-from tf_cnn.compare.sides import make_run_set
+from tf_cnn.compare.run_sets import make_run_set
 from tf_cnn.results.advice import doubt_mark, format_doubtful, noise_warnings
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Result

@@ -3,13 +3,13 @@
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs import array_draws
+from tf_cnn.inputs import array_order as array_draws
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
 from tf_cnn.inputs.each_image import for_each_image
 from tf_cnn.inputs.pipeline import InputConfig, RunOp
-from tf_cnn.inputs.staged import HostBatch, StagedInput
-from tf_cnn.inputs.stages import READ
+from tf_cnn.inputs.pipeline_stages import READ
+from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 
 
 class ArrayPipeline(StagedInput):

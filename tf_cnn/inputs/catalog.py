@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import UnionType
 
 from tf_cnn.inputs.data_sets import Arrays, Shards
-from tf_cnn.inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
+from tf_cnn.inputs.pipeline_stages import PREPROCESS, READ, STAGES, TRANSFER
 
 # The values of --input_pipeline.
 RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'

@@ -5,7 +5,7 @@ there.
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs import array_draws
+from tf_cnn.inputs import array_order as array_draws
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline, RunOp

@@ -11,7 +11,7 @@ from preprocessing import ImageOptions
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.catalog import Source
-from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.inputs.pipeline_stages import TRANSFER
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
 RunOp = Callable[[tf.Operation], object]
@@ -106,10 +106,10 @@ class InputPipeline(abc.ABC):
     def tower_batch(self, tower: int) -> Batch:
         """The batch of a tower; every call returns the same tensors."""
 
-    # Most pipelines need none, so it is neither abstract nor does it do anything.
-    def warm_up(
+    # Most pipelines need no preparation, so this method does nothing and is not abstract.
+    def warm_up(  # noqa: B027
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
-    ) -> None:  # noqa: B027
+    ) -> None:
         """Prepares the next step; most pipelines need no preparation. A further call restarts the
         pipeline.
 

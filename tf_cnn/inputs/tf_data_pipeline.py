@@ -11,8 +11,8 @@ import preprocessing
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.staged import HostBatch, StagedInput
-from tf_cnn.inputs.stages import DECODE, PARSE, READ, TRANSFER
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER
+from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
 Dataset = Any

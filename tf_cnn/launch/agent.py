@@ -33,7 +33,7 @@ from typing import Any
 
 from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
-from tf_cnn.machine.surroundings import git_commit, tensorflow_version
+from tf_cnn.machine.run_environment import git_commit, tensorflow_version
 from tf_cnn.results import VERSION
 from tf_cnn.system.documents import decode_json
 from tf_cnn.system.errors import BenchmarkError, UsageError

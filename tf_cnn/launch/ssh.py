@@ -20,7 +20,7 @@ from typing import Any
 
 from tf_cnn.launch.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
 from tf_cnn.launch.hosts import CLOSE_SECS, ClusterTask, Command, Host, RemoteProcess, Show, TaskIds
-from tf_cnn.machine.surroundings import is_library_variable
+from tf_cnn.machine.run_environment import is_library_variable
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import RunError, UsageError

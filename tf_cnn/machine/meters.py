@@ -21,7 +21,7 @@ import psutil
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import gpu_handles, nvml, query_nvml, visible_indices
 from tf_cnn.machine.processors import usable_cores
-from tf_cnn.machine.surroundings import load_average
+from tf_cnn.machine.run_environment import load_average
 from tf_cnn.system.kernel_files import (
     ROOT,
     parse_number_list,

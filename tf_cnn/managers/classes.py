@@ -5,8 +5,8 @@ tf_cnn/managers/modes.py.
 from collections.abc import Mapping
 
 from tf_cnn.managers import collective, distributed, horovod, local
+from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.modes import Topology
-from tf_cnn.managers.parts import ManagerConfig
 from variable_mgr import VariableMgr
 
 Managers = Mapping[tuple[str, Topology], type[VariableMgr]]

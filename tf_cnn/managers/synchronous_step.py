@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable, create_variable
+from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.parameter_servers import Bucket, Pairs, TransferQueue
-from tf_cnn.managers.parts import ManagerConfig
 
 Tensor = Any
 # For each variable (the key is a reference to its handle), the op after which it has its new value.

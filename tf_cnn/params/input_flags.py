@@ -15,7 +15,7 @@ from tf_cnn.inputs.catalog import (
     TF_DATA,
     record_pipeline_row,
 )
-from tf_cnn.inputs.stages import STAGES
+from tf_cnn.inputs.pipeline_stages import STAGES
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
 from tf_cnn.params.rules import SYNTHETIC, RunContext
 

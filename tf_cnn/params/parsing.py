@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import Value
-from tf_cnn.flags.words import split_command_line
 from tf_cnn.params.original import (
     ELSEWHERE,
     FLAGS,

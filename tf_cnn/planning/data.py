@@ -5,9 +5,9 @@ from dataclasses import replace
 from tf_cnn.inputs.catalog import RECORD_INPUT, Source, pipeline_row_for
 from tf_cnn.inputs.data_folder import DataFolder
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays
+from tf_cnn.inputs.pipeline_stages import stages_up_to
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
-from tf_cnn.inputs.stages import stages_up_to
-from tf_cnn.machine.surroundings import free_memory
+from tf_cnn.machine.run_environment import free_memory
 from tf_cnn.params import Params
 from tf_cnn.params.input_flags import keeps_images_in_memory, record_pipeline_name, tf_data_settings
 from tf_cnn.planning.plan import Data, Workload

@@ -14,7 +14,7 @@ from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf3
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.processors import has_native_arithmetic
-from tf_cnn.machine.surroundings import describe_machine, git_commit, library_variables
+from tf_cnn.machine.run_environment import describe_machine, git_commit, library_variables
 from tf_cnn.managers.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.params import Params, RunContext, ignored_flag_warnings

@@ -8,6 +8,12 @@ from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.managers.modes import MODES
 from tf_cnn.params import SPECS, Params, ignored_flag_warnings
 from tf_cnn.params.user_modes import load_manager, read_modes
+from tf_cnn.planning.cluster_role import (
+    add_file_hashes,
+    find_cluster_role,
+    remove_outputs_of_other_tasks,
+    warn_of_open_ports,
+)
 from tf_cnn.planning.counts import count_steps, find_evaluations
 from tf_cnn.planning.data import find_data
 from tf_cnn.planning.environment import ProcessEnvironment
@@ -21,13 +27,7 @@ from tf_cnn.planning.machine import (
 from tf_cnn.planning.outputs import check_outputs, find_checkpoints, find_instruments, find_reports
 from tf_cnn.planning.plan import ClusterRole, Machine, Plan, ServerPlan, Workload
 from tf_cnn.planning.process_settings import choose_start, find_visible_gpus
-from tf_cnn.planning.processes import (
-    add_file_hashes,
-    find_cluster_role,
-    remove_outputs_of_other_tasks,
-    warn_of_open_ports,
-)
-from tf_cnn.planning.subject import check_folder, check_rules, find_workload
+from tf_cnn.planning.workload import check_folder, check_rules, find_workload
 from tf_cnn.system.errors import ErrorCollector
 
 

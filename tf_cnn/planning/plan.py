@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from models.model_facts import ModelSpec
+from models.model_spec import ModelSpec
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.cluster.topology import Cluster, Timeout
 from tf_cnn.graph.devices import HOST_DEVICE

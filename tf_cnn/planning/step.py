@@ -4,7 +4,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from models.model_facts import ModelSpec, Network, RateSchedule
+from models.model_spec import ModelSpec, Network, RateSchedule
 from models.network_check import check_network
 from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
 from tf_cnn.managers.modes import MODES

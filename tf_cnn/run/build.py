@@ -15,8 +15,8 @@ from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.catalog import InputRow, Source, pipeline_row_for
 from tf_cnn.inputs.data_sets import Arrays, Shards
 from tf_cnn.inputs.pipeline import InputConfig, InputPipeline, WorkersInput
-from tf_cnn.inputs.pipelines import PIPELINE_CLASSES
-from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.inputs.pipeline_classes import PIPELINE_CLASSES
+from tf_cnn.inputs.pipeline_stages import TRANSFER
 from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.inputs.validation import (
     Dataset,
@@ -34,7 +34,7 @@ from tf_cnn.managers.all_reduce import (
 )
 from tf_cnn.managers.buckets import Packing
 from tf_cnn.managers.classes import make_variable_mgr
-from tf_cnn.managers.parts import ManagerConfig
+from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.params.user_modes import convert_manager_errors
 from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
@@ -44,7 +44,7 @@ from tf_cnn.run.constant_weights import freeze
 from tf_cnn.run.evaluation import Evaluation, SlicedVariables
 from tf_cnn.run.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.run.export import Array, export_saved_model
-from tf_cnn.run.recording import run_section
+from tf_cnn.run.result_builder import run_section
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.optimizers import UPDATE_RULES
 from tf_cnn.training.schedules import epochs_to_steps

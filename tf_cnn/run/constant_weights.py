@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from models.folding import Array, ConstantNorm, FoldedNetwork, fold_batch_norms
 from models.layers import Tensor, VariableSource
-from models.model_facts import Network
+from models.model_spec import Network
 from models.networks import build_network
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.run.evaluation import InferenceVariables

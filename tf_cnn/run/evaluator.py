@@ -18,9 +18,9 @@ from tf_cnn.run.build import build_evaluation, export, make_banner
 from tf_cnn.run.evaluation import TowerVariables, combine_accuracy, write_accuracy_summary
 from tf_cnn.run.export import ModelValues
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.measurement import StepRecorder
-from tf_cnn.run.process import RunLifecycle
+from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.session import open_session
+from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from models.layers import Tensor
-from models.model_facts import Network
+from models.model_spec import Network
 from models.networks import build_network
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Initializer

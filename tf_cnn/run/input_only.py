@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.inputs.pipeline_stages import TRANSFER
 from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.build import make_banner, make_input
-from tf_cnn.run.input_stages import StageTime, stage_rows
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.measurement import StepRecorder
-from tf_cnn.run.process import RunLifecycle
-from tf_cnn.run.recording import ResultBuilder
+from tf_cnn.run.lifecycle import RunLifecycle
+from tf_cnn.run.result_builder import ResultBuilder
 from tf_cnn.run.session import open_session
+from tf_cnn.run.stage_times import StageTime, stage_rows
 from tf_cnn.run.step_loop import run_steps
+from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.signals import SIGNALS
 
 

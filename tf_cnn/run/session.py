@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import StepValues
+from tf_cnn.run.graph_loop import GraphLoop
 from tf_cnn.run.instruments import StepTracer, SummaryWriter
 from tf_cnn.run.step_graph import Fetches
-from tf_cnn.run.steps_in_graph import GraphLoop
 
 
 @contextlib.contextmanager

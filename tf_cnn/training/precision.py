@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.graph.staging import StagingArea
+from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.graph.variables import Variable
 from tf_cnn.training.contents import OPTIONAL_PREFIX
 

@@ -26,7 +26,7 @@ from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Step
-from tf_cnn.run.measurement import StepRecorder
+from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.errors import RunError, UsageError, format_error, plural
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
 from tf_cnn.training.checkpoint_files import latest_checkpoint, lock_folder

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.graph.staging import StagingArea
+from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
-from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.inputs.pipeline_stages import TRANSFER
 
 # The images and the labels of one device; in a pipeline that ends early, the tensors of its last
 # stage.

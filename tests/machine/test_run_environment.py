@@ -29,7 +29,7 @@ from tests.support.machines import (
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
 from tf_cnn.machine.processors import describe_processor
-from tf_cnn.machine.surroundings import (
+from tf_cnn.machine.run_environment import (
     describe_machine,
     fingerprint,
     free_memory,

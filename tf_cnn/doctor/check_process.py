@@ -1,4 +1,4 @@
-"""Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.doctor.process
+"""Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.doctor.check_process
 FAMILY FINDINGS`.
 
 It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its

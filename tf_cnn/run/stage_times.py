@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_cnn.inputs.stages import STAGES, stages_up_to
+from tf_cnn.inputs.pipeline_stages import STAGES, stages_up_to
 from tf_cnn.results.sections import StageRow
 from tf_cnn.results.statistics import throughput
 from tf_cnn.results.tables import Table, TableColumn

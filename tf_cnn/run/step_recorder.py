@@ -24,9 +24,9 @@ from tf_cnn.results.sections import ExitSection, Phase
 from tf_cnn.results.statistics import RunningRate
 from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
 from tf_cnn.results.summary import format_summary
-from tf_cnn.run.input_stages import format_stage_table
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.recording import ResultBuilder, run_section
+from tf_cnn.run.result_builder import ResultBuilder, run_section
+from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.system.errors import RunError, format_flag
 
 # How often the live line gets new numbers.
