@@ -297,7 +297,8 @@ def _run_command(arguments: list[str]) -> int:
             suggestion = nearest(name, SUBCOMMANDS) or (model and f'--model={model}')
             hint = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
             raise UsageError(
-                f'{name}: there is no such subcommand; {f"did you mean {suggestion}?" if suggestion else hint}'
+                f'{name}: there is no such subcommand; '
+                f'{f"did you mean {suggestion}?" if suggestion else hint}'
             )
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []

@@ -83,7 +83,8 @@ def write_table() -> None:
 def format_docs_table(costs: Sequence[ModelCost]) -> str:
     rows = [
         f'| `{cost.model.name}` | {cost.model.data_set} | {cost.parameters:,} | {cost.gmacs:.3g} | '
-        f'{cost.model.image_size} | {cost.model.batch_size} | {_format_learning_rate(cost.model)} |\n'
+        f'{cost.model.image_size} | {cost.model.batch_size} | '
+        f'{_format_learning_rate(cost.model)} |\n'
         for cost in costs
     ]
     return ''.join([_DOCS_HEAD, '|---|---|---|---|---|---|---|\n', *rows])

@@ -56,8 +56,9 @@ class RateSchedule:
     Attributes:
       factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the
         factor.
-      reference_batch_size: the images per update for which the default learning rate is meant; the first rate
-        is proportional to the images per update. None: the first rate does not depend on them.
+      reference_batch_size: the images per update for which the default learning rate is meant; the
+        first rate is proportional to the images per update. None: the first rate does not depend on
+        them.
       warmup_epochs: the epochs in which the rate rises from 0.
       decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0
         disables this.

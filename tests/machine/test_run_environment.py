@@ -361,7 +361,8 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
         'import EnergyMeter\ndef energy(devices):\n'
         '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return '
         'meter.joules()\n'
-        'print(json.dumps([describe_gpus(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'
+        'print(json.dumps([describe_gpus(), energy("0"), energy("GPU-0"), energy("0,1"), '
+        'energy("")]))'
     )
     environment = os.environ | {'LD_LIBRARY_PATH': str(tmp_path)}
     ran = subprocess.run(

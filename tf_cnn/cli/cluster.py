@@ -126,7 +126,8 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
     params = parse_argv(run_flags).params
     if role := next((name for name in params.given_flags if SPECS[name].names_process), None):
         raise UsageError(
-            f'{params.given_flags[role]}: cluster gives each process its role and the addresses; leave '
+            f'{params.given_flags[role]}: cluster gives each process its role and the '
+            'addresses; leave '
             f'--{role} out'
         )
     # Other hosts may have other folders, and check them themselves.

@@ -140,7 +140,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
 def _compare_runs(flag_texts: Sequence[str], options: CompareOptions) -> int:
     if len(flag_texts) != 2:
         raise UsageError(
-            f'--run={flag_texts[0]}: it was given {plural(len(flag_texts), "time")}; give it twice, A and B'
+            f'--run={flag_texts[0]}: it was given {plural(len(flag_texts), "time")}; give it '
+            'twice, A and B'
         )
     # The results of each have a folder of their own.
     commands = [
@@ -203,7 +204,8 @@ def _read_run_flags(text: str) -> list[str]:
     ]
     if forbidden_flags:
         raise UsageError(
-            f'{params.given_flags[forbidden_flags[0]]}: --run takes the flags of one process that writes no '
+            f'{params.given_flags[forbidden_flags[0]]}: --run takes the flags of one process '
+            'that writes no '
             'files; leave it out, compare writes the results to --output, and --rounds says how '
             'many runs there are'
         )

@@ -162,8 +162,8 @@ def _check_family(
 def run_family(
     family: str, timeout_secs: float, command: Sequence[str] = _CHECK_COMMAND
 ) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py), which is killed after
-    limit_secs.
+    """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py), which is killed
+    after limit_secs.
 
     Returns their findings, and the last lines of output of the process. If it crashes or hangs, the
     check that was under way is wrong, and those after it were not run.

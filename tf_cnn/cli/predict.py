@@ -325,7 +325,8 @@ def _select_workloads(workloads: Sequence[_Workload], models: str | None) -> lis
     names = measured_models if models is None else models.split(',')
     if unknown := [name for name in names if name not in measured_models]:
         raise UsageError(
-            f'{format_flag("model", models)}: the results are of {join_with_or(measured_models)}; run '
+            f'{format_flag("model", models)}: the results are of '
+            f'{join_with_or(measured_models)}; run '
             f'{unknown[0]} on one device, and give that result, too'
         )
     return [work for work in workloads if work.model in names]

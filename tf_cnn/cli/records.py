@@ -327,7 +327,8 @@ def _check_subset(
     )
     records = _format_count(num_records, 'record')
     print(
-        f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen_labels}'
+        f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, '
+        f'{seen_labels}'
     )
     print(
         '  faults: '

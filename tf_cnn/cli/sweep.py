@@ -79,7 +79,8 @@ DECLARATION = Declaration(
         'exchange -- --hosts=node1,node2',
         '--resume sweep-batch_sizes-20261122-080000',
     ),
-    details=f'Sweeps that come with the program: {", ".join(list_shipped_sweeps())}. docs/sweeps.md '
+    details=f'Sweeps that come with the program: {", ".join(list_shipped_sweeps())}. '
+    'docs/sweeps.md '
     'explains how to write a file.\n\n'
     'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two '
     'devices, 2*1+1 two workers with one device each and a parameter server, which `cluster` '
@@ -184,7 +185,8 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
                 f' (repeat {finished_run.round_number})' if finished_run.round_number > 1 else ''
             )
             line = (
-                f'{finished_run.command.caption}{repeat}: {describe_outcome(finished_run.outcome)}, in '
+                f'{finished_run.command.caption}{repeat}: '
+                f'{describe_outcome(finished_run.outcome)}, in '
                 f'{finished_run.seconds:.0f} s'
             )
             console.print(line, soft_wrap=True)
@@ -197,7 +199,8 @@ def _resume_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder
     ] + [*arguments.run_argv]
     if extra_arguments:
         raise UsageError(
-            f'{extra_arguments[0]}: a sweep that continues keeps its plan; leave it out, or start a new '
+            f'{extra_arguments[0]}: a sweep that continues keeps its plan; leave it out, or '
+            'start a new '
             'sweep'
         )
     folder = Folder(Path(*arguments.positional))

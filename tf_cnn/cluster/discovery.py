@@ -38,7 +38,8 @@ def evaluator_params(params: Params, environ: ProcessEnvironment) -> Params:
         return params
     if cluster_flags := _format_flags(params, ('job_name', *HOSTS_FLAGS.values())):
         raise UsageError(
-            f'{cluster_flags} contradicts TF_CONFIG, which makes this process an evaluator; leave one of '
+            f'{cluster_flags} contradicts TF_CONFIG, which makes this process an evaluator; '
+            'leave one of '
             'them out'
         )
     if params.train_dir is None:
@@ -106,7 +107,8 @@ def find_cluster(params: Params, environ: ProcessEnvironment) -> Cluster | None:
     cluster = cluster or _cluster_of_launch(params, mode, environ)
     if cluster is None and (params.job_name or params.task_index):
         raise UsageError(
-            f'{_format_flags(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in '
+            f'{_format_flags(params)}: there are no hosts; add '
+            '--worker_hosts=HOST:PORT,... and, in '
             'modes with parameter servers, --ps_hosts=HOST:PORT,...; or leave the role out to run '
             'in one process'
         )
@@ -195,7 +197,8 @@ def _role_of_flags(
             # Every rank with this command line would be task 0.
             raise UsageError(
                 f'--job_name={params.job_name} without --task_index: {launch.source} started '
-                f'several processes ({launch.rank_variable}); add --task_index, or leave out both flags so '
+                f'several processes ({launch.rank_variable}); add --task_index, or leave out '
+                'both flags so '
                 f'that the rank decides'
             )
         return params.job_name, params.task_index or 0
@@ -211,7 +214,8 @@ def _role_of_flags(
     if launch.size != num_hosts:
         raise UsageError(
             f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and '
-            f'{launch.source} started {launch.process_count}; start one process for each host, or set '
+            f'{launch.source} started {launch.process_count}; start one process for each '
+            'host, or set '
             'the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
@@ -223,21 +227,24 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: ProcessEnvironment) 
         return None
     if mode.has_controller:
         raise UsageError(
-            f'{launch.rank_variable}: {format_flag("variable_update", mode.name)} needs the hosts of all '
+            f'{launch.rank_variable}: {format_flag("variable_update", mode.name)} needs the '
+            'hosts of all '
             'processes; add --controller_host=HOST:PORT for rank 0 and '
             '--worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if num_ps >= launch.size:
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.process_count}, and at least one must '
+            f'--num_ps={num_ps}: {launch.source} started {launch.process_count}, and at '
+            'least one must '
             f'be a worker; start more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
     if first_port is None:
         raise UsageError(
-            f'{launch.rank_variable}: no variable names the job, to derive a port; add --cluster_port=PORT'
+            f'{launch.rank_variable}: no variable names the job, to derive a port; add '
+            '--cluster_port=PORT'
         )
     hosts = tuple(f'{node}:{first_port + i}' for node, i in places)
     job, index = _role_of_rank(launch.rank, num_ps)
@@ -258,7 +265,8 @@ def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, in
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
         raise UsageError(
-            f'{_format_flags(params)} contradicts {environment}, where this process is {cluster.own_task}; '
+            f'{_format_flags(params)} contradicts {environment}, where this process is '
+            f'{cluster.own_task}; '
             f'{remedy}'
         )
 

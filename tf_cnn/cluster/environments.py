@@ -123,7 +123,8 @@ def environment_for_runs(environment: ProcessEnvironment, command: str) -> dict[
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if launch or is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(
-            f'{launch.rank_variable if launch else "TF_CONFIG"}: this process is one of several, in each of '
+            f'{launch.rank_variable if launch else "TF_CONFIG"}: this process is one of '
+            'several, in each of '
             f'which {command} would do the same; start it once, without a launcher or TF_CONFIG'
         )
     if rank_variables := find_rank_variables(environment):
@@ -337,7 +338,8 @@ def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> lis
     if launcher is not _SLURM:
         if _read_number(launcher.local_size, environ) != launch.size:
             raise UsageError(
-                f'{launch.rank_variable}: the environment of {launch.source} does not say on which hosts '
+                f'{launch.rank_variable}: the environment of {launch.source} does not say on '
+                'which hosts '
                 f'the other processes run; write {hosts}; or use srun in a job of Slurm'
             )
         return [(LOOPBACK, number) for number in range(launch.size)]
@@ -357,7 +359,8 @@ def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> lis
             f'{node} with {count}' for node, count in zip(nodes, counts, strict=False)
         )
         raise UsageError(
-            f'{launch.rank_variable}: Slurm did not fill one node after the other ({node_counts}); use srun '
+            f'{launch.rank_variable}: Slurm did not fill one node after the other '
+            f'({node_counts}); use srun '
             f'--distribution=block, or write {hosts}'
         )
     return places

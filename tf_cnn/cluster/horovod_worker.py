@@ -26,7 +26,8 @@ def load_horovod() -> Any:
             lambda mode: mode.has_cluster and not mode.needs_servers and not mode.has_controller
         )
         raise UsageError(
-            f'{horovod_modes}: the package horovod cannot be imported ({" ".join(str(error).split())}); '
+            f'{horovod_modes}: the package horovod cannot be imported '
+            f'({" ".join(str(error).split())}); '
             f'install it for this TensorFlow, or write {other_modes}'
         ) from error
     horovod.init()

@@ -302,8 +302,8 @@ class Rendezvous:
         another has others.
 
         The entries may contain settings of tasks that were replaced, or that are not in this task's
-        cluster. A cluster that is running already goes on: it raises ForeignTaskError, and publishes
-        nothing.
+        cluster. A cluster that is running already goes on: it raises ForeignTaskError, and
+        publishes nothing.
         """
         key, own_incarnation = (
             f'{_SETTINGS}{self.cluster.own_task}',
@@ -465,7 +465,10 @@ def find_difference(settings: Mapping[str, SharedSettings]) -> str | None:
         for name, value in settings[task].items():
             other, expected = first.setdefault(name, (task, value))
             if value != expected:
-                values_text = f'{_format_setting(name, expected)} in {other}, and {_format_setting(name, value)} in {task}'
+                values_text = (
+                    f'{_format_setting(name, expected)} in {other}, and '
+                    f'{_format_setting(name, value)} in {task}'
+                )
                 advice = f'write the same --{name} for all'
                 if ' ' in name:
                     advice = f'give each the same {"file" if _FILE_SEPARATOR in name else "data"}'

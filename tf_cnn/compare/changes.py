@@ -139,12 +139,16 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
 
 def format_runs(throughput: Estimate) -> str:
     line = (
-        f'rate of {plural(throughput.num_runs, "run")}: {throughput.images_per_second:.2f} images/sec (all '
+        f'rate of {plural(throughput.num_runs, "run")}: {throughput.images_per_second:.2f} '
+        'images/sec (all '
         'images / all seconds)'
     )
     if throughput.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
-    return f'{line}, 95 % interval {_format_interval(throughput, 2)} (+/- {100 * throughput.plus_minus:.1f} %)'
+    return (
+        f'{line}, 95 % interval {_format_interval(throughput, 2)} (+/- '
+        f'{100 * throughput.plus_minus:.1f} %)'
+    )
 
 
 def format_ratio(ratio: Ratio) -> str:
@@ -158,7 +162,8 @@ def format_ratio(ratio: Ratio) -> str:
 def format_outliers(rates_by_run: Mapping[str, float]) -> str:
     run_labels = [f'{escape_unprintable(name)} ({rate:.2f})' for name, rate in rates_by_run.items()]
     return (
-        f'far from the others: {abbreviate(run_labels)}; something disturbed the machine, or changed '
+        f'far from the others: {abbreviate(run_labels)}; something disturbed the machine, '
+        'or changed '
         'on it'
     )
 

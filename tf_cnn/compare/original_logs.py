@@ -156,7 +156,8 @@ def read_log(text: str, source: str) -> LogResult:
     run = _parse_log(text)
     if run.invalid_total:
         raise UsageError(
-            f'{source}: its total images/sec is {run.invalid_total}, which is not a rate; give the log '
+            f'{source}: its total images/sec is {run.invalid_total}, which is not a rate; '
+            'give the log '
             'of another run'
         )
     if run.total is None and run.last_step is None:

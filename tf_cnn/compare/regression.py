@@ -77,7 +77,8 @@ class RegressionCheck:
         -> the values in the order of the runs, that of the new runs last.
       num_left_out: the number of earlier runs of the same setting on the same machine that do not
         count, since other limits or environment variables held for them.
-      left_out_differences: the differences between the last of these and the new runs, as in changes.
+      left_out_differences: the differences between the last of these and the new runs, as in
+        changes.
     """
 
     name: str
@@ -208,7 +209,8 @@ def regression_notes(rows: Sequence[RegressionCheck]) -> list[str]:
         for changes, row_names in names.items()
     ]
     notes += [
-        f'{escape_unprintable(row.name)}: {plural(row.num_left_out, "earlier run")} of this setting '
+        f'{escape_unprintable(row.name)}: {plural(row.num_left_out, "earlier run")} of '
+        'this setting '
         f'{"does" if row.num_left_out == 1 else "do"} not count: '
         f'{_format_changes(row.left_out_differences)}'
         for row in rows

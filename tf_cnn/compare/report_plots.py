@@ -158,7 +158,8 @@ def _rates_plot(summary: Summary) -> Plot | None:
         'Images per second',
         'Longer is faster. The line at the end of a bar is the 95 % interval of three or more '
         f'runs{_BEYOND}.{_dots_help(rows)}',
-        f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to {rows[0].label} with '
+        f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to '
+        f'{rows[0].label} with '
         f'{format_number(rows[0].rate)}.{_omission_note(rows, summary.shown)}',
         figure,
     )
@@ -247,8 +248,10 @@ def _scaling_plot(summary: Summary) -> Plot | None:
         'Along a dashed line, each device is as fast as with the fewest devices of that setting. '
         'Both axes double from line to line. A line through a point is its 95 % '
         f'interval{_BEYOND}.{_dots_help(summary.shown)}',
-        f'On {largest.num_devices} devices {largest.label} reaches {format_number(times, 3)} times the rate of '
-        f'{smallest.label}, {format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
+        f'On {largest.num_devices} devices {largest.label} reaches {format_number(times, 3)} '
+        'times the rate of '
+        f'{smallest.label}, '
+        f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
         figure,
     )
 
@@ -292,7 +295,8 @@ def _published_plot(summary: Summary) -> Plot | None:
         'Beside the published numbers',
         'Each point is a row of the table: its speed-up as published, and here. On the dashed '
         'line both are equal.',
-        f'The median of here over published is {format_number(float(np.median(ours / theirs)), 3)}; '
+        'The median of here over published is '
+        f'{format_number(float(np.median(ours / theirs)), 3)}; '
         f'{rows[farthest].label} differs most: {format_number(float(ours[farthest]), 3)} here, '
         f'{format_number(float(theirs[farthest]), 3)} published.',
         figure,

@@ -208,7 +208,8 @@ def _check_matmul(tf: Any, device: str) -> None:
         values = session.run(product)
     if not (values == _MATRIX_SIZE).all():
         raise ArithmeticError(
-            f'the product of matrices on {device} is {values.min()} to {values.max()}, not {_MATRIX_SIZE}'
+            f'the product of matrices on {device} is {values.min()} to {values.max()}, not '
+            f'{_MATRIX_SIZE}'
         )
 
 

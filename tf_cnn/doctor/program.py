@@ -92,7 +92,8 @@ def list_misplaced_ops(built_nodes: Iterable[Any], executed_nodes: Iterable[Any]
     """
     devices = {node.name: node.device for node in built_nodes}
     return [
-        f'{node.op} {node.name} on {_device_name(node.device)} instead of {_device_name(devices[node.name])}'
+        f'{node.op} {node.name} on {_device_name(node.device)} instead of '
+        f'{_device_name(devices[node.name])}'
         for node in executed_nodes
         if devices.get(node.name)
         and _device_name(devices[node.name]) != _device_name(node.device)

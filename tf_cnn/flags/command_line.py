@@ -123,7 +123,10 @@ def _plain_quotes(value: str) -> str:
 def _describe_altered(word: str) -> str:
     word_text = word if word.isprintable() else repr(word)
     advice = f'use {to_keyboard(word)}' if to_keyboard(word) else 'remove it'
-    return f'{word_text}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
+    return (
+        f'{word_text}: a text processor or web page has altered its dashes, quotes or '
+        f'spaces; {advice}'
+    )
 
 
 class _TextCollector(flags.ArgumentParser[str]):

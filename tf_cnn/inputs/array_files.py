@@ -114,7 +114,8 @@ def _find_files(data_set: str, data_dir: str, subset: str) -> tuple['_FileFormat
         else ''
     )
     raise UsageError(
-        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; give the folder that contains '
+        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; give the folder '
+        'that contains '
         f'{content}'
     )
 
@@ -142,7 +143,8 @@ def _count_cifar(paths: list[str]) -> int:
         num_images, remaining_bytes = divmod(os.path.getsize(path), _CIFAR_BYTES)
         if remaining_bytes or not num_images:
             raise UsageError(
-                f'{path}: the file is truncated: its last image has {remaining_bytes} of {_CIFAR_BYTES} '
+                f'{path}: the file is truncated: its last image has {remaining_bytes} of '
+                f'{_CIFAR_BYTES} '
                 'bytes; download it again'
             )
         count += num_images

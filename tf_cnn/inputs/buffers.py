@@ -31,7 +31,10 @@ def format_memory(buffers: Sequence[Buffer]) -> str:
         f'{buffer.count:,} {buffer.what} of {_format_bytes(buffer.bytes_each)}'
         for buffer in buffers
     )
-    return f'input memory: buffers of at most {_format_bytes(max_total_bytes(buffers))} ({buffer_texts})'
+    return (
+        f'input memory: buffers of at most {_format_bytes(max_total_bytes(buffers))} '
+        f'({buffer_texts})'
+    )
 
 
 def _format_bytes(num_bytes: float) -> str:

@@ -77,7 +77,8 @@ class DataFolder:
                     > 1
                 ):
                     raise UsageError(
-                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(matching_paths)}, '
+                        f'--data_dir={self.path}: TensorFlow cannot tell '
+                        f'{" from ".join(matching_paths)}, '
                         f'because of the comma; rename one'
                     )
             return shards

@@ -8,7 +8,8 @@ import os
 import re
 import stat
 
-# How many bytes of a file wrong_kind_message needs: a tar archive shows what it is in its first 512.
+# How many bytes of a file wrong_kind_message needs: a tar archive shows what it is in its first
+# 512.
 START_BYTES = 512
 # What a file begins with, what it is then, and what to do. The first that fits counts. Most are in
 # the table of the program `file`; IDX: yann.lecun.com/exdb/mnist.

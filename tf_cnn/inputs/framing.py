@@ -56,7 +56,10 @@ class Fault:
 
     def __str__(self) -> str:
         record_text = '' if self.record is None else f', record {self.record}'
-        return f'{self.path}{record_text}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
+        return (
+            f'{self.path}{record_text}{f" ({self.filename})" if self.filename else ""}: '
+            f'{self.reason}'
+        )
 
 
 @dataclass(frozen=True)

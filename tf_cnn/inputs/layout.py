@@ -193,7 +193,8 @@ def scan_folder(root: str) -> ImageFolder:
         elif (link_error := _broken_link_reason(entry)) and not _has_image_suffix(entry):
             raise UsageError(
                 f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which '
-                f'cannot be opened ({link_error}), so that a class would be missing; mend the link, '
+                f'cannot be opened ({link_error}), so that a class would be missing; mend '
+                'the link, '
                 f'or remove it'
             )
         elif link_error or not entry.is_dir():
@@ -243,7 +244,8 @@ def _check_root_level(root: str, folders: list[list[str]]) -> None:
         problem = f'{", ".join(names)}: these are names of subsets, not of classes'
     elif shared_folders := _shared_folders(names, folders):
         problem = (
-            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets of the same '
+            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets '
+            'of the same '
             'classes'
         )
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):

@@ -13,8 +13,8 @@ class TfDataSettings:
         their order.
       prefetched_shards: how many shards beyond cycle_length are opened ahead; None lets tf.data
         decide.
-      repeats_first_record: whether every image is that of the first record: a step has all of its work
-        except reading.
+      repeats_first_record: whether every image is that of the first record: a step has all of its
+        work except reading.
       batches_per_device: how many more batches than prefetched_batches wait on the host for each
         device.
       private_threads: the number of threads of the pipeline; with None it shares the threads of the

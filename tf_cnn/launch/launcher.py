@@ -190,7 +190,10 @@ class _Cluster:
         self._stop_because(reason, exit_code, causes=[name])
 
     def _stop_servers(self) -> None:
-        reason = f'{self._running_names()} did not end within {self._servers_end_secs:g} s of the last worker'
+        reason = (
+            f'{self._running_names()} did not end within {self._servers_end_secs:g} s of the '
+            'last worker'
+        )
         self._stop_because(
             reason, exit_code=1, causes=[process.command.name for process in self._running]
         )
@@ -248,8 +251,8 @@ class _OutputLines:
 
     out receives the result, err all other lines, those of a process after its name. quiet shows
     only warnings, errors and the summary of the chief of these, and keeps the last others for
-    show_hidden_lines(). On a terminal, the chief's last line then stands in a live line until it prints a
-    result.
+    show_hidden_lines(). On a terminal, the chief's last line then stands in a live line until it
+    prints a result.
     """
 
     def __init__(

@@ -209,7 +209,8 @@ class SshHost(Host):
         if not self._ssh.wait(_END_SECS):
             # It did not answer in time.
             return (
-                f'{self._failure_reason}; check the name, and that `{shlex.join(target.ssh)} {self.name}` '
+                f'{self._failure_reason}; check the name, and that `{shlex.join(target.ssh)} '
+                f'{self.name}` '
                 f'connects'
             )
         code = self._ssh.exit_code()

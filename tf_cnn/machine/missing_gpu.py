@@ -70,7 +70,10 @@ def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = RO
     if not has_nvidia_gpu({}, root):
         return None
     if not has_nvidia_gpu(environ, root):
-        return f'{VISIBLE_VARIABLE}={environ[VISIBLE_VARIABLE]} in the environment hides the GPUs; unset it'
+        return (
+            f'{VISIBLE_VARIABLE}={environ[VISIBLE_VARIABLE]} in the environment hides the '
+            'GPUs; unset it'
+        )
     build = tensorflow_build()
     if build is None or build.cuda_version is None:
         return (
@@ -176,13 +179,15 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
     support = {name: supports_gpu(name, build.architectures) for name in driver.capabilities}
     if support and set(support.values()) == {False}:
         return (
-            f'TensorFlow has no kernels for GPUs of compute capability {", ".join(support)} (it has '
+            'TensorFlow has no kernels for GPUs of compute capability '
+            f'{", ".join(support)} (it has '
             f'{", ".join(build.architectures)}); write --device=cpu, or install an older TensorFlow'
         )
     if None in support.values() and driver.cuda_version and driver.cuda_version < needed:
         compiled = ', '.join(name for name, code in support.items() if code is None)
         return (
-            f'{driver_text} cannot compile the kernels of TensorFlow for GPUs of compute capability '
+            f'{driver_text} cannot compile the kernels of TensorFlow for GPUs of compute '
+            'capability '
             f'{compiled}; {remedy}'
         )
     return None

@@ -24,8 +24,8 @@ class ManagerConfig:
       slices: whether large variables are cut into parts for the servers.
       sync: whether the workers take their steps together.
       transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
-      nccl_over_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its
-        host.
+      nccl_over_towers: whether NCCL sums over all towers; if not, each worker first sums its towers
+        on its host.
       horovod: the module horovod.tensorflow; None without Horovod.
       horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of
         the tower.

@@ -135,7 +135,8 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         return
     if not params.evaluates_in_training:
         yield (
-            f'{params.flag_text("stop_at_top_1_accuracy")}: nothing is evaluated while training; add '
+            f'{params.flag_text("stop_at_top_1_accuracy")}: nothing is evaluated while '
+            'training; add '
             '--eval_during_training_every_n_epochs=1'
         )
     elif run and not run.is_single_process and not params.cross_replica_sync:

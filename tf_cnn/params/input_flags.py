@@ -84,7 +84,8 @@ class InputFlags:
         choices=tuple(STAGES),
         common=True,
         original=NEW,
-        not_in_cluster='the workers of a cluster have pipelines of their own, which are measured in '
+        not_in_cluster='the workers of a cluster have pipelines of their own, which are '
+        'measured in '
         'one process',
         not_in_exchange=True,
     )

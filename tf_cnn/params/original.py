@@ -254,7 +254,8 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
             else (str(on) in str(current_value)) != value
         ):
             refusals.add(
-                f'{written} contradicts {format_flag(name, current_value)}, whose other name it is; leave '
+                f'{written} contradicts {format_flag(name, current_value)}, whose other name '
+                'it is; leave '
                 'it out'
             )
     refusals.raise_all()

@@ -103,7 +103,8 @@ class RunFlags:
         lower_bound=1,
         unit='steps',
         original=NEW,
-        not_in_cluster='the workers of a cluster meet after each step, so that a lost one is noticed',
+        not_in_cluster='the workers of a cluster meet after each step, so that a lost one '
+        'is noticed',
         idle=(NO_MODEL, IN_EVAL),
     )
     display_every: int = flag(

@@ -124,7 +124,8 @@ def _find_cluster(params: Params, environment: ProcessEnvironment) -> tuple[Any,
     launch = find_launch(environment.variables)
     if len(cluster.tasks) == 1 and launch:
         raise UsageError(
-            f'{launch.rank_variable}: {launch.source} started {launch.process_count}, and Horovod did not connect '
+            f'{launch.rank_variable}: {launch.source} started {launch.process_count}, and '
+            'Horovod did not connect '
             'them; start them with horovodrun, or install a Horovod that was built for this MPI'
         )
     return horovod, cluster

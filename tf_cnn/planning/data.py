@@ -98,7 +98,8 @@ def _stages_to_measure(
         )
     if stages[-1] != params.input_only:
         warnings.append(
-            f'{flag_text}: the input pipeline {row.name} has no such stage; it runs up to {stages[-1]}'
+            f'{flag_text}: the input pipeline {row.name} has no such stage; it runs up to '
+            f'{stages[-1]}'
         )
     return stages
 

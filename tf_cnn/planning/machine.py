@@ -187,7 +187,8 @@ def _check_devices(
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{params.flag_text("xla")}: on a CPU it compiles for one device, and {flag_text}; write '
+            f'{params.flag_text("xla")}: on a CPU it compiles for one device, and '
+            f'{flag_text}; write '
             '--num_gpus=1 or --noxla'
         )
     spec = (params.all_reduce_spec or '') if uses_all_reduce_spec(params) else ''

@@ -113,7 +113,8 @@ def choose_start(
         keeps_memory = False
         if given_flag := params.given_flags.get('keep_memory'):
             warnings.append(
-                f'{given_flag} has no effect: {malloc_variables[0]} is set in the environment; unset it'
+                f'{given_flag} has no effect: {malloc_variables[0]} is set in the '
+                'environment; unset it'
             )
     memory = GpuMemory.of(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
@@ -152,7 +153,8 @@ def choose_gpu_variables(
         {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()},
     )
     warnings += (
-        f'{params.given_flags[flag]} has no effect: {name}={user_variables[name]} is set in the environment; unset '
+        f'{params.given_flags[flag]} has no effect: {name}={user_variables[name]} is set in '
+        'the environment; unset '
         'it'
         for flag, name in _GPUS.items()
         if flag in params.given_flags and name in user_variables

@@ -158,7 +158,8 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
                 )
                 reasons.append(f'{name} ({plural(len(affected), "run")}{largest_share})')
         lines.append(
-            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: {", ".join(reasons)}; measure '
+            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: '
+            f'{", ".join(reasons)}; measure '
             'on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
@@ -172,7 +173,10 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
 
 
 def _format_count(selected: Sequence[Result], results: Sequence[Result]) -> str:
-    return f'{len(selected)} of {plural(len(results), "run")} {"was" if len(selected) == 1 else "were"}'
+    return (
+        f'{len(selected)} of {plural(len(results), "run")} '
+        f'{"was" if len(selected) == 1 else "were"}'
+    )
 
 
 class _Analysis:
@@ -228,9 +232,11 @@ def _outliers(analysis: _Analysis) -> str | None:
         return None
     (usual, slowest), unit = format_times(middle, float(outlier_seconds.max()))
     return (
-        f'{plural(outlier_seconds.size, "outlier")} among {plural(seconds.size, "timed step")} took up to '
+        f'{plural(outlier_seconds.size, "outlier")} among '
+        f'{plural(seconds.size, "timed step")} took up to '
         f'{slowest} {unit}, where the median is {usual}, and lost '
-        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) before you '
+        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) '
+        'before you '
         'compare it'
     )
 
@@ -241,7 +247,8 @@ def _spread(analysis: _Analysis) -> str | None:
         return None
     (low, high), unit = format_times(*np.percentile(seconds, (5, 95)).tolist())
     return (
-        f'the steps spread by {_format_percent(share)} of their median (nine in ten took {low} to {high} '
+        f'the steps spread by {_format_percent(share)} of their median (nine in ten took '
+        f'{low} to {high} '
         f'{unit}): repeat the run (--repeat=5) before you compare it'
     )
 
@@ -261,7 +268,8 @@ def _drift(analysis: _Analysis) -> str | None:
         else ('slower', 'heats up or fills its memory')
     )
     return (
-        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than the first, '
+        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than '
+        'the first, '
         f'beyond noise: the machine {cause}; write a larger --num_warmup_batches and --num_batches'
     )
 
@@ -287,7 +295,8 @@ def _few_steps(analysis: _Analysis) -> str | None:
     if not 0 < analysis.step_seconds.size < MIN_STEPS or is_short(analysis.result):
         return None
     return (
-        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of the rate to '
+        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of '
+        'the rate to '
         'be known; '
         + _how_to_measure_longer(
             analysis.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
@@ -319,7 +328,8 @@ def _input(analysis: _Analysis) -> str | None:
     if share is None or waited is None or share <= INPUT_SHARE:
         return None
     return (
-        f'the steps waited {_format_percent(share)} of their time ({_format_seconds(waited)}) for images: the '
+        f'the steps waited {_format_percent(share)} of their time '
+        f'({_format_seconds(waited)}) for images: the '
         'input is the bottleneck, not the model; use faster storage, more cores or smaller '
         'images, or --data_dir left out to measure the model alone'
     )
@@ -333,7 +343,8 @@ def _pauses(analysis: _Analysis) -> str | None:
     cause, most = next(iter(by_cause.items()))
     remedy = f'; write a larger {_PAUSE_FLAGS[cause]}' if cause in _PAUSE_FLAGS else ''
     return (
-        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed between the steps, '
+        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed '
+        'between the steps, '
         f'{_format_seconds(most)} of it with {cause} work{remedy}'
     )
 
@@ -352,7 +363,8 @@ def _other_processes(analysis: _Analysis) -> str | None:
     if share is None or share <= LOADED_SHARE:
         return None
     return (
-        f'other processes used {_format_percent(share)} of the cores that this one may use; close them, '
+        f'other processes used {_format_percent(share)} of the cores that this one may use; '
+        'close them, '
         'or give the run cores of its own (taskset), and measure again'
     )
 
@@ -362,7 +374,8 @@ def _steal(analysis: _Analysis) -> str | None:
     if share is None or share <= STEAL_SHARE:
         return None
     return (
-        f'the host took {_format_percent(share)} of the time of the cores of this virtual machine for '
+        f'the host took {_format_percent(share)} of the time of the cores of this virtual '
+        'machine for '
         'others (steal); measure on a machine with dedicated cores, or repeat the run at several '
         'times of the day'
     )
@@ -374,7 +387,8 @@ def _cpu_quota(analysis: _Analysis) -> str | None:
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
     return (
-        f'the CPU quota of the container (cgroup) stopped threads for {_format_seconds(stopped)} in '
+        'the CPU quota of the container (cgroup) stopped threads for '
+        f'{_format_seconds(stopped)} in '
         f'{_format_seconds(seconds)}; raise the quota, or write a smaller --num_intra_threads'
     )
 
@@ -401,7 +415,8 @@ def _cores(analysis: _Analysis) -> str | None:
     if num_threads > usable:
         return (
             f'{plural(num_threads, "thread")} of an operation share {usable:.3g} of '
-            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no more; write '
+            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no '
+            'more; write '
             f'--num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.

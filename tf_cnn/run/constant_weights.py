@@ -88,7 +88,8 @@ class FrozenNetwork:
                     f'write --num_gpus={max_devices} or less' if max_devices else 'leave it out'
                 )
                 raise UsageError(
-                    f'--freeze_when_forward_only: each device gets constants of {bytes_per_device / 1e9:.2f} '
+                    '--freeze_when_forward_only: each device gets constants of '
+                    f'{bytes_per_device / 1e9:.2f} '
                     f'GB, and a graph of TensorFlow has at most 2 GB; {advice}'
                 )
         return self._by_device[constants_device]

@@ -58,7 +58,8 @@ def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Con
     flag_text = f'--wait_for_idle={max_secs:g}'
     if wait.other_cpu_share is None:
         console.warning(
-            f'{flag_text}: this system does not tell what other processes use, so the run starts at '
+            f'{flag_text}: this system does not tell what other processes use, so the run '
+            'starts at '
             'once'
         )
     elif wait.other_cpu_share > LOADED_SHARE:

@@ -383,11 +383,13 @@ def check_record_lengths(
     if scan.num_unfinished:
         warn(
             f'the record lengths of {scan.num_unfinished} of the {shards.subset} shards could not '
-            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records '
+            '--check does that'
         )
     elif shards.num_expected_images not in (None, scan.num_records):
         raise RunError(
-            f'{shards.folder / DATASET_INFO_FILE}: it says that there are {shards.num_expected_images:,} '
+            f'{shards.folder / DATASET_INFO_FILE}: it says that there are '
+            f'{shards.num_expected_images:,} '
             f'{shards.subset} images, and the shards hold {scan.num_records:,}; remove it, then '
             f'the shards are counted'
         )
@@ -398,7 +400,8 @@ def check_record_lengths(
             else ''
         )
         warn(
-            f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again if it should '
+            f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again '
+            'if it should '
             'have some'
         )
     for path in shards.paths:

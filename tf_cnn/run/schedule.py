@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Schedule:
     """The steps of this process; start and end count those of all workers.
 
-    own_start_step: how many of the steps before `start` this process counts as its own; in synchronous
-      modes, all of them.
+    own_start_step: how many of the steps before `start` this process counts as its own; in
+      synchronous modes, all of them.
     """
 
     start_step: int

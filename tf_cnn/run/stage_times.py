@@ -91,7 +91,10 @@ def format_stage_table(
             ('target_seconds', target_secs) if target_secs else ('num_batches', num_steps)
         )
         sufficient_flag = format_flag(name, math.ceil(length * length_factor))
-        table += f'\nSome stages cost less than the noise of these steps; about {sufficient_flag} would do.'
+        table += (
+            '\nSome stages cost less than the noise of these steps; about '
+            f'{sufficient_flag} would do.'
+        )
     measured_stages = [row.stage for row in rows]
     if missing_stages := [
         name

@@ -56,7 +56,8 @@ def run_repeats(
                 ):
                     console.note(banner)
                 console.note(
-                    f'run {finished_run.round_number} of {params.repeat}: {describe_outcome(finished_run.outcome)}'
+                    f'run {finished_run.round_number} of {params.repeat}: '
+                    f'{describe_outcome(finished_run.outcome)}'
                 )
                 if params.result_file and isinstance(finished_run.outcome, Result):
                     _write_result(

@@ -128,7 +128,8 @@ def check_search(plan: SweepPlan, *, has_gpu: bool, has_limit: bool) -> None:
     for configuration in plan.configurations:
         if not has_limit and (not has_gpu or parse_argv(configuration.argv).params.device == 'cpu'):
             raise UsageError(
-                f'--find_batch_size: {configuration.caption} runs on the CPU, whose memory has no limit of '
+                f'--find_batch_size: {configuration.caption} runs on the CPU, whose memory '
+                'has no limit of '
                 'its own; run it on a GPU, or in a container with a limit (docker run --memory=8g)'
             )
 

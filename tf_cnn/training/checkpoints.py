@@ -235,7 +235,8 @@ class Checkpointer:
         )
         if difference := content_difference(expected, contents):
             raise RunError(
-                f'{prefix}: this checkpoint is of another model or optimizer: {difference}; use the '
+                f'{prefix}: this checkpoint is of another model or optimizer: '
+                f'{difference}; use the '
                 'flags of the run that wrote it, or another folder'
             )
         restores = [self._restore_ops]
@@ -330,7 +331,8 @@ class WarmStart:
         if not matching:
             raise RunError(
                 f'{flag}: no variable of the checkpoint has the name and the shape of a variable '
-                f'of this model, such as {abbreviate_names(variables)}; give a checkpoint of a similar '
+                f'of this model, such as {abbreviate_names(variables)}; give a checkpoint of '
+                'a similar '
                 f'model'
             )
         self.summary = (

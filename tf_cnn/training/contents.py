@@ -99,7 +99,8 @@ def check_classes(
         if names is None
     ]
     return (
-        f'{" and ".join(unnamed_sources)}: no class names are there, so that only the number of classes '
+        f'{" and ".join(unnamed_sources)}: no class names are there, so that only the number '
+        'of classes '
         'is compared'
     )
 
@@ -112,7 +113,8 @@ def class_difference(saved_names: Sequence[str], class_names: Sequence[str]) -> 
             kind = 'another order' if sorted(saved_names) == sorted(class_names) else 'other names'
             names = (f'{label} is {"missing" if name is None else name}' for name in (there, here))
             return (
-                f'{_list_classes(saved_names)} in the checkpoint, and {_list_classes(class_names)} in '
+                f'{_list_classes(saved_names)} in the checkpoint, and '
+                f'{_list_classes(class_names)} in '
                 f'the folder: {kind}, label {" there, and ".join(names)} here'
             )
     return None

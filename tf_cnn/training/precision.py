@@ -34,8 +34,8 @@ class Precision:
 
     Attributes:
       has_16bit_variables: whether the trainable variables have the dtype of `name` too.
-      steps_until_doubling: None for a constant scale; else the scale is an AutomaticLossScale that starts
-        at loss_scale.
+      steps_until_doubling: None for a constant scale; else the scale is an AutomaticLossScale that
+        starts at loss_scale.
     """
 
     name: str = 'fp32'
