@@ -242,7 +242,7 @@ class FlagSpec:
 
 
 def flag(default: Value | tuple[str, ...], help: str, **properties: Any) -> Any:
-    """Makes a dataclass field that is a flag; the facts are those of a FlagSpec."""
+    """Makes a dataclass field that is a flag; its properties are the fields of FlagSpec."""
     return dataclasses.field(default=default, metadata={'help': help, **properties})
 
 
@@ -252,7 +252,7 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
 
     An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a
     repeated flag. The class that declares a flag may say for all its flags: GROUP, their heading;
-    FACTS, facts where they have none of their own; IDLE, reasons before their own.
+    PROPERTIES, where they set none themselves; IGNORED, reasons that come before theirs.
     """
     specs = {}
     hints = typing.get_type_hints(table)
@@ -267,10 +267,10 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         )
         properties = {
             'is_path': 'output' in field.metadata,
-            **getattr(owner, 'FACTS', {}),
+            **getattr(owner, 'PROPERTIES', {}),
             **field.metadata,
         }
-        properties['idle'] = (*getattr(owner, 'IDLE', ()), *properties.get('idle', ()))
+        properties['ignored'] = (*getattr(owner, 'IGNORED', ()), *properties.get('ignored', ()))
         specs[field.name] = FlagSpec(
             field.name,
             kind,

@@ -61,7 +61,7 @@ class ClusterFlags:
         unit='tasks',
         original=NEW,
         in_sweep=_SHAPE_SAYS,
-        idle=(_LAUNCHED, SINGLE_PROCESS, _NAMED),
+        ignored=(_LAUNCHED, SINGLE_PROCESS, _NAMED),
     )
     cluster_port: int = flag(
         0,
@@ -70,14 +70,14 @@ class ClusterFlags:
         upper_bound=65000,
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, SINGLE_PROCESS, _NAMED),
+        ignored=(_LAUNCHED, SINGLE_PROCESS, _NAMED),
     )
     server_protocol: str = flag(
         PROTOCOL,
         f'The protocol between processes; TensorFlow has {PROTOCOL} only.',
         original='TensorFlow had grpc+verbs and others then',
         not_in_cluster=f'TensorFlow has no other protocol than {PROTOCOL} any more',
-        idle=(SINGLE_PROCESS,),
+        ignored=(SINGLE_PROCESS,),
     )
     connect_timeout_secs: float = flag(
         300.0,
@@ -85,7 +85,7 @@ class ClusterFlags:
         unit='seconds',
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, SINGLE_PROCESS),
+        ignored=(_LAUNCHED, SINGLE_PROCESS),
     )
     step_timeout_secs: float = flag(
         600.0,
@@ -95,7 +95,7 @@ class ClusterFlags:
         unit='seconds',
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, NO_COMPUTING, SINGLE_PROCESS),
+        ignored=(_LAUNCHED, NO_COMPUTING, SINGLE_PROCESS),
     )
     ps_linger_secs: float = flag(
         0.0,
@@ -103,13 +103,13 @@ class ClusterFlags:
         unit='seconds',
         original=NEW,
         setting=False,
-        idle=(_LAUNCHED, SINGLE_PROCESS),
+        ignored=(_LAUNCHED, SINGLE_PROCESS),
     )
     distinct_worker_data: bool = flag(
         True,
         'Each worker has synthetic images of its own, or starts to read at a shard of its own.',
         original=NEW,
-        idle=(NO_COMPUTING, IN_EVAL, SINGLE_PROCESS),
+        ignored=(NO_COMPUTING, IN_EVAL, SINGLE_PROCESS),
     )
 
 

@@ -61,18 +61,18 @@ class DataFlags:
         'padded_crop for cifar10, none for mnist, else resized_crop.',
         choices=('resized_crop', 'padded_crop', 'none'),
         original=NEW,
-        idle=(SYNTHETIC,),
+        ignored=(SYNTHETIC,),
     )
     distortions: bool = flag(
         False,
         'Change the colours of training images at random.',
-        idle=(IN_EVAL, _NOT_AUGMENTED, SYNTHETIC, _PLAIN),
+        ignored=(IN_EVAL, _NOT_AUGMENTED, SYNTHETIC, _PLAIN),
     )
     distort_color_in_yiq: bool = flag(
         True,
         'With --distortions: change saturation and hue in YIQ, where all changes of colour '
         'together are one matrix. If false, change them in HSV, which is several times the work.',
-        idle=(
+        ignored=(
             IN_EVAL,
             _NOT_AUGMENTED,
             SYNTHETIC,
@@ -86,7 +86,7 @@ class DataFlags:
         'between the others.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
         original='there resizing samples the corners of pixels, here their centres',
-        idle=(SYNTHETIC, _PLAIN),
+        ignored=(SYNTHETIC, _PLAIN),
     )
     scaled_decode: bool = flag(
         False,
@@ -94,20 +94,20 @@ class DataFlags:
         'the size of the model, and resize the rest. This is faster for several megapixels, and '
         'changes pixels slightly.',
         original=NEW,
-        idle=(SYNTHETIC, _NO_PHOTOGRAPHS),
+        ignored=(SYNTHETIC, _NO_PHOTOGRAPHS),
     )
     input_preprocessor: str = flag(
         DEFAULT,
         f'How the images of records are preprocessed. '
         f'{"; ".join(f"{row.name}: {row.summary}" for row in PREPROCESSORS.values())}.',
         choices=tuple(PREPROCESSORS),
-        idle=(SYNTHETIC, _NO_PHOTOGRAPHS),
+        ignored=(SYNTHETIC, _NO_PHOTOGRAPHS),
     )
     ml_perf: bool = flag(
         False,
         'Normalise the images of records as the rules of MLPerf demand: the mean colour of '
         'ImageNet is subtracted, and nothing divided.',
-        idle=(
+        ignored=(
             SYNTHETIC,
             _NO_PHOTOGRAPHS,
             IgnoredWhen(

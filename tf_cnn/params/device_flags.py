@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 
 _KINDS = ('cpu', 'gpu')
-gpu_flag = functools.partial(flag, idle=(ON_CPU,))
+gpu_flag = functools.partial(flag, ignored=(ON_CPU,))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -31,7 +31,7 @@ class DeviceFlags:
         'those that CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu '
         'with one device.',
         common=True,
-        agreed=True,
+        shared_by_workers=True,
         in_sweep='the shape says how many devices each worker has',
     )
     device: str | None = flag(
@@ -50,7 +50,7 @@ class DeviceFlags:
         'variables are spread over them. By default the kind of --device.',
         choices=_KINDS,
         original='its default is gpu',
-        idle=(
+        ignored=(
             NO_MODEL,
             IN_EVAL,
             IgnoredWhen(
@@ -83,7 +83,7 @@ class DeviceFlags:
         original='its default is NCHW',
         common=True,
         resolved=True,
-        idle=(NO_COMPUTING, NO_MODEL),
+        ignored=(NO_COMPUTING, NO_MODEL),
     )
     num_intra_threads: int | None = flag(
         None,
@@ -110,7 +110,7 @@ class DeviceFlags:
         'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and '
         'one for copies.',
         unit='threads',
-        idle=(
+        ignored=(
             ON_CPU,
             IgnoredWhen(
                 lambda p, run: p.gpu_thread_mode == 'global',

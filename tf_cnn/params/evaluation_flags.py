@@ -19,7 +19,7 @@ EVAL_DURING_TRAINING = (
     'eval_during_training_at_specified_epochs',
 )
 _NOTHING_EVALUATED = IgnoredWhen(lambda p, run: not p.evaluates, 'nothing is evaluated; see --eval')
-_schedule_flag = functools.partial(flag, None, not_in_exchange=True, idle=(TRAINS_NOTHING,))
+_schedule_flag = functools.partial(flag, None, not_in_exchange=True, ignored=(TRAINS_NOTHING,))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -27,8 +27,8 @@ class EvaluationFlags:
     """The part of Params about evaluation."""
 
     GROUP: ClassVar[str] = 'Evaluation'
-    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    IGNORED: ClassVar[tuple[IgnoredWhen, ...]] = (
         IgnoredWhen(lambda p, run: p.exchange_only, '--exchange_only trains no model'),
         NO_MODEL,
     )
@@ -47,14 +47,14 @@ class EvaluationFlags:
         'With --eval, how often to look for a new checkpoint, until the training that writes them '
         'has ended; 0 evaluates the newest checkpoint once.',
         unit='seconds',
-        agreed=False,
-        idle=(IgnoredWhen(lambda p, run: not p.eval, 'only --eval uses it'),),
+        shared_by_workers=False,
+        ignored=(IgnoredWhen(lambda p, run: not p.eval, 'only --eval uses it'),),
     )
     eval_batch_size: int = flag(
         0,
         'Images evaluated at a time on each device; 0 takes the batch size of training.',
         unit='images',
-        idle=(_NOTHING_EVALUATED,),
+        ignored=(_NOTHING_EVALUATED,),
     )
     num_eval_batches: int | None = flag(
         None,
@@ -62,7 +62,7 @@ class EvaluationFlags:
         '--eval, else every validation image once, or as many synthetic batches as timed steps.',
         lower_bound=1,
         unit='batches',
-        idle=(_NOTHING_EVALUATED,),
+        ignored=(_NOTHING_EVALUATED,),
     )
     num_eval_epochs: float | None = flag(
         None,
@@ -71,7 +71,7 @@ class EvaluationFlags:
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
-        idle=(_NOTHING_EVALUATED,),
+        ignored=(_NOTHING_EVALUATED,),
     )
     eval_during_training_every_n_steps: int | None = _schedule_flag(
         'Steps of training between two evaluations.', lower_bound=1, unit='steps'
@@ -98,9 +98,9 @@ class EvaluationFlags:
         'Folder for summaries of evaluations, created if missing; by default none are written.',
         original='its default is a folder in /tmp',
         output=Output.FOLDER,
-        agreed=False,
+        shared_by_workers=False,
         setting=False,
-        idle=(_NOTHING_EVALUATED,),
+        ignored=(_NOTHING_EVALUATED,),
     )
 
 

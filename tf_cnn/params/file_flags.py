@@ -23,7 +23,7 @@ _NO_FOLDER = IgnoredWhen(
     lambda p, run: p.train_dir is None, 'checkpoints and summaries need --train_dir'
 )
 _SAVES_NOTHING = ignored_in_forward_only('--forward_only saves no checkpoints')
-_checkpoint_flag = functools.partial(flag, idle=(IN_EVAL, _NO_FOLDER, _SAVES_NOTHING))
+_checkpoint_flag = functools.partial(flag, ignored=(IN_EVAL, _NO_FOLDER, _SAVES_NOTHING))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -31,7 +31,7 @@ class FileFlags:
     """The part of Params about files."""
 
     GROUP: ClassVar[str] = 'Files'
-    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
+    IGNORED: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
 
     train_dir: str | None = flag(
         None,
@@ -48,7 +48,7 @@ class FileFlags:
             'events.out.tfevents.*',
         ),
         not_in_exchange=True,
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: (
                     p.forward_only and not (p.save_summaries_steps and p.summary_verbosity)
@@ -83,7 +83,7 @@ class FileFlags:
         is_path=True,
         inside=('checkpoint', 'model.ckpt-*'),
         not_in_exchange=True,
-        idle=(IN_EVAL, TRAINS_NOTHING),
+        ignored=(IN_EVAL, TRAINS_NOTHING),
     )
     export_saved_model: str | None = flag(
         None,
@@ -91,13 +91,13 @@ class FileFlags:
         original=NEW,
         output=Output.NEW_FOLDER,
         not_in_exchange=True,
-        idle=(TRAINS_NOTHING,),
+        ignored=(TRAINS_NOTHING,),
     )
     save_summaries_steps: int = flag(
         0,
         'Steps between two summaries in --train_dir; 0 writes none.',
         unit='steps',
-        idle=(
+        ignored=(
             IN_EVAL,
             _NO_FOLDER,
             IgnoredWhen(
@@ -110,7 +110,7 @@ class FileFlags:
         '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms of '
         'gradients.',
         upper_bound=3,
-        idle=(
+        ignored=(
             IN_EVAL,
             _NO_FOLDER,
             IgnoredWhen(
@@ -124,12 +124,12 @@ class FileFlags:
         'File for a trace of the last warm-up step.',
         common=True,
         output=Output.FILE,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     use_chrome_trace_format: bool = flag(
         True,
         'Write --trace_file in the format of chrome://tracing; without it as text.',
-        idle=(
+        ignored=(
             IN_EVAL,
             IgnoredWhen(lambda p, run: p.trace_file is None, 'only --trace_file uses it'),
         ),
@@ -138,33 +138,33 @@ class FileFlags:
         None,
         'File for the graph; it is text if its name ends with txt.',
         output=Output.FILE,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     partitioned_graph_file_prefix: str | None = flag(
         None,
         'First part of the paths of files with the graph of each device, as the last warm-up step '
         'ran it.',
         output=Output.PREFIX,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     tfprof_file: str | None = flag(
         None,
         'File for a profile of the last warm-up step.',
         output=Output.FILE,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     profile_steps: str | None = flag(
         None,
         'FIRST,LAST: the first and the last timed step to profile for TensorBoard, counted from 1.',
         original=NEW,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     profile_dir: str | None = flag(
         None,
         'Folder for the profile of --profile_steps, created if missing.',
         original=NEW,
         output=Output.CHIEF_FOLDER,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
 
 

@@ -48,7 +48,7 @@ _TF_DATA = (
 
 
 def _tf_data_flag(default: Any, help: str, *idle: IgnoredWhen, **facts: Any) -> Any:
-    return flag(default, f'With {TF_DATA}: {help}', idle=(*_TF_DATA, *idle), **facts)
+    return flag(default, f'With {TF_DATA}: {help}', ignored=(*_TF_DATA, *idle), **facts)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -65,7 +65,7 @@ class InputFlags:
         f'docs/data.md. By default {RECORD_INPUT}, {TF_DATA} with --deterministic.',
         choices=PIPELINES,
         original=NEW,
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: p.data_dir is None and p.input_pipeline not in SYNTHETIC_PIPELINES,
                 SYNTHETIC.reason,

@@ -20,7 +20,7 @@ def _argument(name: str, default: float, help: str, **facts: Any) -> Any:
     idle = IgnoredWhen(
         lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {takers} uses it'
     )
-    return flag(default, f'{help}, for {takers}.', idle=(idle,), **facts)
+    return flag(default, f'{help}, for {takers}.', ignored=(idle,), **facts)
 
 
 _NO_LOSS = IgnoredWhen(
@@ -34,8 +34,8 @@ class OptimizerFlags:
     """The part of Params about the optimizer."""
 
     GROUP: ClassVar[str] = 'Optimizer'
-    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL, IN_EVAL, TRAINS_NOTHING)
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    IGNORED: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL, IN_EVAL, TRAINS_NOTHING)
 
     optimizer: str = flag(
         DEFAULT_OPTIMIZER,
@@ -69,7 +69,7 @@ class OptimizerFlags:
     minimum_learning_rate: float = flag(
         0.0,
         'The decay of --num_epochs_per_decay does not go below this learning rate.',
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: not p.num_epochs_per_decay,
                 'the learning rate does not decay without --num_epochs_per_decay',
@@ -88,7 +88,7 @@ class OptimizerFlags:
         'For residual networks: the learning rate for 256 images per update. The rate is '
         'proportional to the images, rises for 5 epochs, and is divided by 10 after the usual '
         'epochs, see docs/training.md.',
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: not run.residual,
                 'only residual networks use it, and --model is not one',
@@ -116,12 +116,12 @@ class OptimizerFlags:
         'Factor of the L2 loss of the weights.',
         common=True,
         original='there biases decay, too',
-        idle=(_NO_LOSS,),
+        ignored=(_NO_LOSS,),
     )
     single_l2_loss_op: bool = flag(
         False,
         'Compute the L2 loss of all weights in one operation.',
-        idle=(
+        ignored=(
             NO_COMPUTING,
             IgnoredWhen(lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
         ),
@@ -131,7 +131,7 @@ class OptimizerFlags:
         'Part of each label that is spread evenly over all classes.',
         upper_bound=1,
         original=NEW,
-        idle=(NO_COMPUTING,),
+        ignored=(NO_COMPUTING,),
     )
     gradient_clip: float | None = flag(
         None,

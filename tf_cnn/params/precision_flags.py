@@ -33,8 +33,8 @@ class PrecisionFlags:
     """The part of Params about precision."""
 
     GROUP: ClassVar[str] = 'Precision'
-    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    IGNORED: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
 
     precision: str = flag(
         'fp32',
@@ -50,13 +50,13 @@ class PrecisionFlags:
         'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, which '
         'keeps 10 bits of the mantissa, as TensorFlow does by default.',
         original=NEW,
-        agreed=False,
-        idle=(ON_CPU,),
+        shared_by_workers=False,
+        ignored=(ON_CPU,),
     )
     fp16_vars: bool = flag(
         False,
         'Keep trained variables in the 16-bit type of --precision too.',
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: p.precision == 'fp32',
                 'only --precision=fp16 or --precision=bf16 uses it',
@@ -69,13 +69,13 @@ class PrecisionFlags:
         'Factor of the loss with --precision=fp16; the first one if it changes automatically. By '
         'default 128.',
         lower_bound=1,
-        idle=_OF_SCALE,
+        ignored=_OF_SCALE,
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
         'Halve the scale and skip the update after a step whose gradients overflow; double the '
         'scale after --fp16_inc_loss_scale_every_n steps without overflow.',
-        idle=_OF_SCALE,
+        ignored=_OF_SCALE,
     )
     fp16_inc_loss_scale_every_n: int = flag(
         1000,
@@ -83,7 +83,7 @@ class PrecisionFlags:
         'scale.',
         lower_bound=1,
         unit='steps',
-        idle=(
+        ignored=(
             *_OF_SCALE,
             IgnoredWhen(
                 lambda p, run: not p.fp16_enable_auto_loss_scale,
@@ -96,8 +96,8 @@ class PrecisionFlags:
         'Continue when the loss is not finite, instead of stopping with an error. On synthetic '
         'images runs always continue, with a warning.',
         original=NEW,
-        agreed=False,
-        idle=(
+        shared_by_workers=False,
+        ignored=(
             NO_COMPUTING,
             IN_EVAL,
             ignored_in_forward_only('--forward_only never stops for a loss'),

@@ -74,7 +74,7 @@ class ResultFlags:
     """The part of Params about results."""
 
     GROUP: ClassVar[str] = 'Results'
-    FACTS: ClassVar[Mapping[str, Any]] = {'original': NEW, 'setting': False}
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'original': NEW, 'setting': False}
 
     result_file: str | None = flag(
         None,
@@ -99,7 +99,7 @@ class ResultFlags:
         None,
         'The test_id in benchmark_run.log, for people who read it.',
         original=None,
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'
             ),
@@ -120,8 +120,8 @@ class ResultFlags:
         'together take as many as take about this long at the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
-        agreed=True,
-        idle=(IN_EVAL,),
+        shared_by_workers=True,
+        ignored=(IN_EVAL,),
     )
     wait_for_idle: float | None = flag(
         None,
@@ -135,7 +135,7 @@ class ResultFlags:
         False,
         'After the steps, measure large matrix products on the same devices, and print the share '
         'reached.',
-        idle=(
+        ignored=(
             NO_MODEL,
             IN_EVAL,
             IgnoredWhen(

@@ -31,7 +31,7 @@ class RunFlags:
     """The first part of Params."""
 
     GROUP: ClassVar[str] = 'Model and run'
-    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
 
     model: str = flag(
         'trivial',
@@ -39,7 +39,7 @@ class RunFlags:
         common=True,
         original='equal names mean equal cost; docs/models.md lists the differences between '
         'the networks',
-        idle=(_ONE_TENSOR,),
+        ignored=(_ONE_TENSOR,),
     )
     model_file: str | None = flag(
         None,
@@ -47,9 +47,9 @@ class RunFlags:
         is_path=True,
         original=NEW,
         # What it contains counts, not its path.
-        agreed=False,
+        shared_by_workers=False,
         setting=False,
-        idle=(_ONE_TENSOR,),
+        ignored=(_ONE_TENSOR,),
     )
     batch_size: int = flag(
         0,
@@ -57,7 +57,7 @@ class RunFlags:
         unit='images',
         common=True,
         resolved=True,
-        idle=(
+        ignored=(
             NO_COMPUTING,
             IgnoredWhen(
                 lambda p, run: p.eval and bool(p.eval_batch_size),
@@ -73,7 +73,7 @@ class RunFlags:
         unit='steps',
         common=True,
         setting=False,
-        idle=(_COUNTED_FOR_EVAL,),
+        ignored=(_COUNTED_FOR_EVAL,),
     )
     num_epochs: float | None = flag(
         None,
@@ -85,7 +85,7 @@ class RunFlags:
         common=True,
         setting=False,
         not_in_exchange=True,
-        idle=(_COUNTED_FOR_EVAL,),
+        ignored=(_COUNTED_FOR_EVAL,),
     )
     num_warmup_batches: int = flag(
         10,
@@ -93,7 +93,7 @@ class RunFlags:
         unit='steps',
         common=True,
         setting=False,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     steps_per_run: int = flag(
         1,
@@ -105,7 +105,7 @@ class RunFlags:
         original=NEW,
         not_in_cluster='the workers of a cluster meet after each step, so that a lost one '
         'is noticed',
-        idle=(NO_MODEL, IN_EVAL),
+        ignored=(NO_MODEL, IN_EVAL),
     )
     display_every: int = flag(
         10,
@@ -113,8 +113,8 @@ class RunFlags:
         lower_bound=1,
         unit='steps',
         common=True,
-        agreed=False,
-        idle=(IN_EVAL,),
+        shared_by_workers=False,
+        ignored=(IN_EVAL,),
     )
     display_perf_ewma: float | None = flag(
         None,
@@ -122,7 +122,7 @@ class RunFlags:
         'this weight, instead of the rate of all steps so far; the total at the end stays the '
         'same.',
         upper_bound=1,
-        idle=(IN_EVAL,),
+        ignored=(IN_EVAL,),
     )
     forward_only: bool = flag(
         False,
@@ -135,7 +135,7 @@ class RunFlags:
         False,
         'With --forward_only, make the weights constants, and fold batch norm into the '
         'convolution before it.',
-        idle=(
+        ignored=(
             NO_MODEL,
             IgnoredWhen(lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
         ),
@@ -154,13 +154,13 @@ class RunFlags:
         upper_bound=1 << 30,
         unit='bytes',
         original=NEW,
-        idle=(IgnoredWhen(lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),),
+        ignored=(IgnoredWhen(lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),),
     )
     print_training_accuracy: bool = flag(
         False,
         'Compute and print top-1 and top-5 accuracy while training.',
-        agreed=False,
-        idle=(
+        shared_by_workers=False,
+        ignored=(
             NO_COMPUTING,
             NO_MODEL,
             IN_EVAL,
@@ -171,8 +171,8 @@ class RunFlags:
         'total_loss',
         'The loss to print: base_loss leaves out weight decay, total_loss includes it.',
         choices=('base_loss', 'total_loss'),
-        agreed=False,
-        idle=(
+        shared_by_workers=False,
+        ignored=(
             NO_COMPUTING,
             NO_MODEL,
             IN_EVAL,
@@ -186,9 +186,9 @@ class RunFlags:
         'Seed of weights, dropout, augmentation and image order (the order of records also '
         'depends on read timing, unless --deterministic is given).',
         lower_bound=-math.inf,
-        agreed=False,
+        shared_by_workers=False,
         setting=False,
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: p.eval and p.data_dir is not None,
                 '--eval takes its weights from a checkpoint and does not augment images',
@@ -207,7 +207,7 @@ class RunFlags:
         'Print what TensorFlow prints when it starts, and a traceback after an error.',
         common=True,
         original=NEW,
-        agreed=False,
+        shared_by_workers=False,
         setting=False,
     )
 

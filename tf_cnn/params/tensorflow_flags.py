@@ -59,7 +59,7 @@ class TensorFlowFlags:
     enable_optimizations: bool = flag(
         True,
         'Let TensorFlow rewrite the graph before it runs it.',
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: p.rewriter_config is not None,
                 '--rewriter_config says what to rewrite',
@@ -92,7 +92,7 @@ class TensorFlowFlags:
         '(TF_SYNC_ON_FINISH). By default TensorFlow does.',
         original='its default is false',
         variable='TF_SYNC_ON_FINISH',
-        idle=(
+        ignored=(
             ON_CPU,
             IgnoredWhen(
                 lambda p, run: not run.is_single_process,

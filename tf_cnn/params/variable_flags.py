@@ -52,8 +52,8 @@ class VariableFlags:
     """The part of Params about variables and gradients."""
 
     GROUP: ClassVar[str] = 'Variables and gradients'
-    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
-    IDLE: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    IGNORED: ClassVar[tuple[IgnoredWhen, ...]] = (NO_MODEL,)
 
     variable_update: str = flag(
         DEFAULT_MODE,
@@ -66,7 +66,7 @@ class VariableFlags:
         'sum of their gradients, here by the mean in every mode; docs/training.md has the '
         'learning rate that takes the same steps',
         resolved=True,
-        idle=(
+        ignored=(
             IgnoredWhen(
                 lambda p, run: p.eval and run.is_single_process,
                 '--eval reads the checkpoints of every --variable_update in the same way',
@@ -80,9 +80,9 @@ class VariableFlags:
         is_path=True,
         original=NEW,
         # What it contains counts, not its path.
-        agreed=False,
+        shared_by_workers=False,
         setting=False,
-        idle=(
+        ignored=(
             IN_EVAL,
             IgnoredWhen(
                 lambda p, run: MODES[p.variable_update].file is None,
@@ -95,13 +95,13 @@ class VariableFlags:
         'All workers take each step together; without it each worker updates the parameter '
         'servers on its own.',
         shared_by_servers=True,
-        idle=(IN_EVAL, SINGLE_PROCESS, _NO_UPDATES),
+        ignored=(IN_EVAL, SINGLE_PROCESS, _NO_UPDATES),
     )
     staged_vars: bool = flag(
         False,
         'Apply the gradients of each step, and read the new values, while the next step computes, '
         f'so that no step waits for either; for {format_modes(lambda mode: mode.can_stage)}.',
-        idle=(IN_EVAL, _NO_UPDATES),
+        ignored=(IN_EVAL, _NO_UPDATES),
     )
     variable_consistency: str = flag(
         'strong',
@@ -109,7 +109,7 @@ class VariableFlags:
         'they are summed while the next step computes, for '
         f'{format_modes(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
-        idle=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
+        ignored=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
     )
     compact_gradient_transfer: bool | None = flag(
         None,
@@ -117,7 +117,7 @@ class VariableFlags:
         'bits: in the type of --precision, or float16 with NCCL and Horovod. By default on where '
         'the type of --precision can be sent.',
         original='its default is true',
-        idle=(
+        ignored=(
             IN_EVAL,
             # Workers read variables from parameter servers in forward steps, too.
             IgnoredWhen(
@@ -134,7 +134,7 @@ class VariableFlags:
         'bytes and values return while gradients are sent. Without it each variable is whole on '
         'one server, as in the original program.',
         original=NEW,
-        idle=(
+        ignored=(
             IN_EVAL,
             # With servers, the mode that is always synchronous is the one whose workers read what a
             # step updates.
@@ -152,7 +152,7 @@ class VariableFlags:
         None,
         'The kind of device on which Horovod sums gradients; by default the one where they are.',
         choices=('cpu', 'gpu'),
-        idle=(
+        ignored=(
             _only_where(lambda mode: mode.launcher is not None),
             ignored_on_cpu(lambda p: p.horovod_device == 'gpu'),
         ),
@@ -168,7 +168,7 @@ class VariableFlags:
         original='workers that sum among themselves need collective there; here they do so '
         'without it, too',
         resolved=True,
-        idle=(
+        ignored=(
             IN_EVAL,
             _NO_UPDATES,
             IgnoredWhen(
@@ -189,14 +189,14 @@ class VariableFlags:
     hierarchical_copy: bool = flag(
         False,
         'Sum gradients within groups of directly connected devices first, then between the groups.',
-        idle=_OF_HALVES,
+        ignored=_OF_HALVES,
     )
     network_topology: str = flag(
         'dgx1',
         'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each '
         'GPU with one of the other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
-        idle=(
+        ignored=(
             *_OF_HALVES,
             IgnoredWhen(lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
         ),
@@ -206,13 +206,13 @@ class VariableFlags:
         'Join all gradients and cut them into this many tensors of about equal size to sum; 0 '
         'leaves them as they are.',
         unit='tensors',
-        idle=_OF_SUMS,
+        ignored=_OF_SUMS,
     )
     agg_small_grads_max_bytes: int = flag(
         0,
         'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
         unit='bytes',
-        idle=(
+        ignored=(
             *_OF_SUMS,
             IgnoredWhen(
                 lambda p, run: p.gradient_repacking > 0, '--gradient_repacking joins all gradients'
@@ -224,7 +224,7 @@ class VariableFlags:
         'Most gradients that --agg_small_grads_max_bytes joins.',
         lower_bound=1,
         unit='gradients',
-        idle=(
+        ignored=(
             *_OF_SUMS,
             IgnoredWhen(
                 lambda p, run: not p.agg_small_grads_max_bytes,
