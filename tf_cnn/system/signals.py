@@ -1,7 +1,7 @@
 """The signals that ask this process to end. They are stored, and each phase of a run asks for them.
 
 An exception that a handler raises is lost where native code calls Python and swallows it. So the
-handlers only store the signal: SIGNALS.ask() raises it, and phases call that wherever they can
+handlers only store the signal: SIGNALS.check() raises it, and phases call that wherever they can
 stop. A thread answers when no phase asks.
 """
 
