@@ -240,7 +240,7 @@ def _make_result(run: _LogContent, identity: str) -> LogResult:
         schema_version=SCHEMA_VERSION,
         id=identity,
         is_complete=reason is None,
-        ended=partial_section(sections.ExitSection, reason=reason),
+        exit_status=partial_section(sections.ExitSection, reason=reason),
         command=sections.CommandSection(
             (), flags, {name: f'--{name}={value}' for name, value in flags.items()}
         ),
