@@ -372,7 +372,7 @@ def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path:
     assert tf_cnn_benchmarks.main(['compare', *folders]) == 2
     page = make_page(collect(folders), now=NOW)
     assert '<table id="folders">' not in page.html
-    assert 'they hold different work: model resnet50 -&gt; lenet' in page.html
+    assert 'Not compared: different work: model resnet50 -&gt; lenet' in page.html
     for text in ('faster', 'leads', 'highest', 'times'):
         assert (
             text
