@@ -47,9 +47,7 @@ class Estimate:
 
     @property
     def plus_minus(self) -> float | None:
-        """Half of the interval's width over the throughput (0.02 is printed as "+/- 2.0 %"), or
-        None.
-        """
+        """Half of the interval's width over the throughput: 0.02 is printed as "+/- 2.0 %"."""
         low, high = self.interval or (math.nan, math.nan)
         return (high - low) / 2 / self.images_per_second if self.interval else None
 
