@@ -290,7 +290,7 @@ class Rendezvous:
         )
 
     def compare_settings(self, entries: Mapping[str, Any], incarnations: Incarnations) -> None:
-        """Publishes the shared settings of this task, and compares them with those of other tasks.
+        """Publishes the shared settings of this task, and compares the settings of all tasks.
 
         The entries may also contain settings of replaced processes, or of tasks outside this task's
         cluster.
