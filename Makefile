@@ -23,7 +23,7 @@ help:
 	@echo 'make test      run the tests (ten minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (a minute and a half)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
-	@echo 'make check     check format, lint, types and spelling'
+	@echo 'make check     check format, lint, types, spelling and words'
 	@echo 'make docs      write docs/flags.md and docs/result_file.md: every flag, and every value of a result'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
@@ -34,7 +34,7 @@ install: $(INSTALLED)
 # The constraints have no hashes: with them, pip would want a hash of the checkout too.
 $(INSTALLED): setup.py pyproject.toml $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
+	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; use make install PYTHON=python3.12' >&2; exit 1; }
 	@echo 'make: installing into $(VENV): 2.7 GB, about two minutes'
 	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
 	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt
@@ -89,6 +89,7 @@ check: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m mypy
 	$(VENV)/bin/codespell
+	$(RUN) .ci/check_words.py
 
 docs: $(INSTALLED)
 	$(RUN) tf_cnn_benchmarks.py help --markdown > docs/flags.md

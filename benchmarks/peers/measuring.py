@@ -85,7 +85,7 @@ def run_steps(
         display_every=args.num_batches,
         steps_per_run=1,
         tf32=False,
-        **dict.fromkeys(('sync', 'together'), True),
+        **dict.fromkeys(('sync', 'has_synchronous_workers'), True),
         **dict.fromkeys(('num_missing_shards', 'num_skipped_steps'), 0),
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
     )

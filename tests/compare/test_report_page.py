@@ -101,7 +101,7 @@ def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> N
     (command,) = re.findall(r'<code[^>]*>(.*?)</code>', page_of(record_of(document)).html)
     given = [
         text
-        for name, text in document['command']['given'].items()
+        for name, text in document['command']['given_flags'].items()
         if name not in ('repeat', 'result_file')
     ]
     assert '--model=lenet' in given

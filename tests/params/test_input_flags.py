@@ -23,7 +23,7 @@ OF_TF_DATA: dict[str, tuple[str, Any]] = {
     '--datasets_parallel_interleave_cycle_length=5': ('cycle_length', 5),
     '--datasets_parallel_interleave_prefetch=6': ('prefetched_shards', 6),
     '--datasets_sloppy_parallel_interleave': ('sloppy', True),
-    '--datasets_use_caching': ('caches', True),
+    '--datasets_use_caching': ('caches_records', True),
     '--datasets_repeat_cached_sample': ('repeats_first_record', True),
     '--datasets_num_private_threads=7': ('private_threads', 7),
 }

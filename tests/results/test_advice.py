@@ -165,7 +165,7 @@ def test_one_disturbance_is_one_warning() -> None:
     assert len(advise(document)) == 1
     the_warning(
         'machine_loaded',
-        document | {'disturbance': {'seconds': 30.0, 'other_cpu_share': 0.35}},
+        document | {'noise': {'seconds': 30.0, 'other_cpu_share': 0.35}},
         '35 %',
     )
 
@@ -186,8 +186,7 @@ def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
 def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
     disturbed = [
         record_of(
-            changed('disturbance', other_cpu_share=share)
-            | {'warnings': [{'code': code, 'text': ''}]}
+            changed('noise', other_cpu_share=share) | {'warnings': [{'code': code, 'text': ''}]}
         )
         for code, share in (('machine_loaded', 0.88), ('spread', None), ('powersave', 0.05))
     ]
@@ -246,19 +245,19 @@ def test_what_else_the_machine_did_is_told() -> None:
         'other_cpu_share': 0.05,
         'thermal_throttles': 0,
     }
-    assert advise(changed('disturbance', **quiet, cgroup_throttled_seconds=0.1)) == []
+    assert advise(changed('noise', **quiet, cgroup_throttled_seconds=0.1)) == []
     the_warning(
         'machine_loaded',
-        changed('disturbance', **quiet | {'other_cpu_share': 0.35}),
+        changed('noise', **quiet | {'other_cpu_share': 0.35}),
         '35 %',
         'taskset',
     )
-    the_warning('steal', changed('disturbance', **quiet | {'steal_share': 0.08}), '8 %')
+    the_warning('steal', changed('noise', **quiet | {'steal_share': 0.08}), '8 %')
     the_warning(
-        'thermal_throttling', changed('disturbance', **quiet | {'thermal_throttles': 1}), '1 time '
+        'thermal_throttling', changed('noise', **quiet | {'thermal_throttles': 1}), '1 time '
     )
     the_warning(
-        'cpu_quota', changed('disturbance', **quiet, cgroup_throttled_seconds=12.0), '12 s', '30 s'
+        'cpu_quota', changed('noise', **quiet, cgroup_throttled_seconds=12.0), '12 s', '30 s'
     )
 
 
@@ -290,7 +289,7 @@ def test_threads_without_cores_are_told() -> None:
 
 def test_a_run_where_tensorflow_leaves_onednn_off_names_the_command_that_measures_both() -> None:
     document = changed('run', onednn=False)
-    document['command']['given'] = {
+    document['command']['given_flags'] = {
         'model': '--model=lenet',
         'result_file': '--result_file=a b.json',
     }

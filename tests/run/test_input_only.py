@@ -107,7 +107,7 @@ def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verb
 ) -> None:
     document, _, err = run(tmp_path, noise, None, verbose=True)
     memory = document['input']['memory']
-    assert memory['most_bytes'] == round(
+    assert memory['max_bytes'] == round(
         sum(held['count'] * held['bytes_each'] for held in memory['buffers'])
     )
     assert [row['what'] for row in memory['buffers']] == [

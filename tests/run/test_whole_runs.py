@@ -54,7 +54,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert record.is_complete
     assert record.shape == '1*2'
     # The wait for idle cores came before the time to the first step.
-    assert document['disturbance']['waited_seconds'] >= 2
+    assert document['noise']['waited_seconds'] >= 2
     assert sum(document['phases'][name] or 0 for name in ('import', 'join')) < 1
     assert f'total images/sec: {record.images_per_second:.2f}' in out
     steps = document['workers'][0]['steps']
@@ -76,7 +76,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert document['compute']['flops_per_image'] == pytest.approx(
         6e9 * document['model']['gmacs_per_image']
     )
-    assert document['command']['given']['model'] == '--model=lenet'
+    assert document['command']['given_flags']['model'] == '--model=lenet'
     assert document['command']['flags']['momentum'] == 0.9
 
 

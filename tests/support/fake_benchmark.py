@@ -34,7 +34,10 @@ def main() -> None:
     document['run']['batch_size'] = size
     document['throughput']['images_per_second'] = 10.0 * size
     if 'stop early' in found or 'stop when told' in found:
-        document |= {'complete': False, 'ended': {'exit_code': 1, 'reason': 'the loss is nan'}}
+        document |= {
+            'complete': False,
+            'exit_status': {'exit_code': 1, 'reason': 'the loss is nan'},
+        }
     text = json.dumps(document)
     if 'half' in behaviours.values():
         text = text[: len(text) // 2]

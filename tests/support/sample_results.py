@@ -79,7 +79,7 @@ def step_seconds(
 
 
 def cut_off(reason: str) -> dict[str, Any]:
-    return {'complete': False, 'ended': {'exit_code': 1, 'reason': reason}}
+    return {'complete': False, 'exit_status': {'exit_code': 1, 'reason': reason}}
 
 
 def untimed_document(reason: str, **changes: Any) -> dict[str, Any]:
@@ -112,10 +112,10 @@ def _give(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
     command, run = document['command'], document['run']
     for name, value in flags.items():
         command['flags'][name] = value
-        command['given'][name] = f'--{name}={value}'
+        command['given_flags'][name] = f'--{name}={value}'
         if name in run:
             run[name] = value
-    command['argv'] = list(command['given'].values())
+    command['argv'] = list(command['given_flags'].values())
     document['model']['name'] = command['flags']['model']
 
 
@@ -197,7 +197,7 @@ def sample_failure(
         'schema': 'tf_cnn_benchmarks.failure',
         'schema_version': 1,
         'id': uuid.uuid4().hex,
-        'command': {'argv': list(given.values()), 'given': given},
+        'command': {'argv': list(given.values()), 'given_flags': given},
         'cluster': {'shape': shape},
         'reason': reason,
         'exit_code': 2,

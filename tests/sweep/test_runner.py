@@ -102,7 +102,7 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
     ]
     document = json.loads((folder.results / '1-1-1x1.1.json').read_text())
     assert document == as_json(found[0])
-    assert document['command']['given']['batch_size'] == '--batch_size=1'
+    assert document['command']['given_flags']['batch_size'] == '--batch_size=1'
     assert (document['exit_code'], document['cluster']['shape']) == (1, '1*1')
     assert [row.reason for row in collect([str(folder.results)]).failures] == reasons
     assert sweep.num_remaining == 0

@@ -198,7 +198,7 @@ class NoiseMeter:
         self._before = self._read()
 
     def stop(self) -> dict[str, Any]:
-        """Returns the object "disturbance" of a result; unknown values are None.
+        """Returns the object "noise" of a result; unknown values are None.
 
         Shares are of the usable cores' time: what a hypervisor gave to other machines (steal), and
         what processes used that do not belong to this run, all of them or those in the control

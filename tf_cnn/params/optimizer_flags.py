@@ -90,7 +90,7 @@ class OptimizerFlags:
         'epochs, see docs/training.md.',
         ignored=(
             IgnoredWhen(
-                lambda p, run: not run.residual,
+                lambda p, run: not run.is_residual,
                 'only residual networks use it, and --model is not one',
             ),
         ),

@@ -25,7 +25,7 @@ class Invocation:
 
     @property
     def wait_metrics(self) -> dict[str, float | None]:
-        """The wait of --wait_for_idle in the object "disturbance" of the result document; empty
+        """The wait of --wait_for_idle in the object "noise" of the result document; empty
         without one.
         """
         if self.idle_wait is None:
