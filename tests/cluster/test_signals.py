@@ -129,10 +129,10 @@ with SIGNALS.storing():
     Swallowing()
     print('goes on')
     try:
-        SIGNALS.ask()
+        SIGNALS.check()
     except Stopped as stop:
         print(stop.exit_code, stop.reason)
-    SIGNALS.ask()
+    SIGNALS.check()
 """
     word = 'interrupted' if number == signal.SIGINT else 'stopped'
     assert ended(code) == (
@@ -154,7 +154,7 @@ with SIGNALS.storing(finish, grace=lambda count: {grace_secs}, may_exit=True):
     time.sleep(1)
     steps.append('2')
     try:
-        SIGNALS.ask()
+        SIGNALS.check()
     except Stopped as stop:
         finish(stop)
         sys.exit(stop.exit_code)
@@ -168,7 +168,7 @@ with SIGNALS.storing():
     for pause in (0, 0, 0.5, 0):
         time.sleep(pause)
         signal.raise_signal(signal.SIGTERM)
-    print(SIGNALS.count, SIGNALS.take().reason)
+    print(SIGNALS.count, SIGNALS.take_stop().reason)
 """
     assert ended(code) == (0, '2 stopped by SIGTERM\n', '')
 
@@ -180,7 +180,7 @@ signal.signal(signal.SIGUSR1, lambda *_: print('mine'))
 with SIGNALS.storing():
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.raise_signal(number)
-    SIGNALS.ask()
+    SIGNALS.check()
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 """
     assert ended(code) == (0, 'mine\n', '')

@@ -35,7 +35,7 @@ reading, writing = os.pipe()
 keeper = os.fork()
 if keeper == 0:
     try:
-        private_network._make()
+        private_network._enter_new_network()
         os.write(writing, b'1')
     except OSError as error:
         os.write(writing, b'0' + error.strerror.encode())

@@ -73,7 +73,7 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     return server
 
 
-def exit_if_serving(exit_code: int) -> None:
+def leave(exit_code: int) -> None:
     """Exits at once if this process has a server: its threads would crash while Python exits."""
     if _servers:
         sys.stdout.flush()
