@@ -345,7 +345,6 @@ class Rendezvous:
         }
 
     def record_exit(self, exit_code: int, reason: str = '') -> None:
-        """Records the exit of this task in the store."""
         incarnations = self.incarnations()
         with contextlib.suppress(ForeignTaskError):
             self.check_own_address(incarnations)

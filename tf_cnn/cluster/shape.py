@@ -11,8 +11,6 @@ EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """The numbers of workers, of devices per worker and of parameter servers."""
-
     workers: int
     devices: int
     num_ps: int = 0

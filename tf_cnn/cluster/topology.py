@@ -134,7 +134,6 @@ def topology_of(cluster: Cluster | None) -> Topology:
 
 
 def name_tasks(tasks: Sequence[Task], conjunction: str = ', ') -> str:
-    """Returns the names of the first tasks, for messages."""
     return conjunction.join(map(str, tasks[:_MOST_NAMED])) + ' ...' * (len(tasks) > _MOST_NAMED)
 
 

@@ -141,7 +141,7 @@ def _one_line(message: str) -> str:
     if (num_omitted := len(line) - _LONGEST) <= 0:
         return line
     return (
-        f'{line[: _LONGEST // 2]} ... ({num_omitted} characters are left out) ... '
+        f'{line[: _LONGEST // 2]} ... ({num_omitted} characters omitted) ... '
         f'{line[-(_LONGEST // 2) :]}'
     )
 

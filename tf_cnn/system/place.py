@@ -3,7 +3,7 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# The folder from which Python imports the program.
+# The folder that Python imports the program from.
 FOLDER = PACKAGE.parent
 _SCRIPT = FOLDER / 'tf_cnn_benchmarks.py'
 # The file that Python runs for the command. An installation has a package with this name.
