@@ -61,16 +61,16 @@ def test_host_files_of_other_launchers_are_read(
     ('text', 'fact'),
     [
         *(
-            ('a,b,a', 'listed twice'),
+            ('a,b,a', 'appears twice'),
             ('', "''"),
             ('a:0', '0 slots'),
-            ('n[1-4]', 'is no host'),
+            ('n[1-4]', 'is not a host'),
             ('fd00::1', '[fd00::1]:4'),
-            ('[zz::1]:2', 'is no host'),
-            ('10.0.0.256', 'is no host'),
+            ('[zz::1]:2', 'is not a host'),
+            ('10.0.0.256', 'is not a host'),
             ('a,,b', "''"),
         ),
-        *(('-oProxyCommand=x', 'is no host'), ('a;reboot', 'is no host')),
+        *(('-oProxyCommand=x', 'is not a host'), ('a;reboot', 'is not a host')),
     ],
 )
 def test_wrong_lists_of_hosts_are_refused(text: str, fact: str) -> None:

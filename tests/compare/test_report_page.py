@@ -323,7 +323,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]
     html = make_page(collect(folders[:1]), now=NOW).html
     assert 'Published: a book' in html
-    assert 'Beside the published numbers' in html
+    assert 'Compared with published numbers' in html
     rows = [
         re.findall(r'>([\d.]+)<', row)[-3:]
         for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL)
@@ -372,7 +372,7 @@ def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path:
     assert tf_cnn_benchmarks.main(['compare', *folders]) == 2
     page = make_page(collect(folders), now=NOW)
     assert '<table id="folders">' not in page.html
-    assert 'they hold different work: model resnet50 -&gt; lenet' in page.html
+    assert 'Not compared: different work: model resnet50 -&gt; lenet' in page.html
     for text in ('faster', 'leads', 'highest', 'times'):
         assert (
             text

@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from tf_cnn.system.errors import UsageError
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
@@ -39,7 +39,7 @@ for name, runs in json.loads(sys.argv[1]).items():
                 found.append(int(tf.constant(1) + 1))
                 continue
             try:
-                plan = make_plan(make_params(model='lenet', **settings), Environment(os.environ))
+                plan = make_plan(make_params(model='lenet', **settings), ProcessEnvironment(os.environ))
             except UsageError as error:
                 found.append(str(error))
                 continue

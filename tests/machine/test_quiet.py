@@ -86,7 +86,7 @@ def test_notices_are_not_shown_and_the_rest_is(stand_in: Path) -> None:
     action = f"""
     os.write(2, {SUBSTANCE.encode()!r})
     print('own', file=sys.stderr)
-    quiet.started()
+    quiet.end_quiet_start()
     os.write(2, b'later')
 """
     done = run(stand_in, action)
@@ -112,7 +112,7 @@ def test_all_is_shown_at_once_to_those_who_ask(
 
 @pytest.mark.parametrize('has_gpu', [True, False])
 def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in: Path, has_gpu: bool) -> None:
-    assert run(stand_in, 'quiet.started()', has_gpu=has_gpu).stderr == 'before\n' + (
+    assert run(stand_in, 'quiet.end_quiet_start()', has_gpu=has_gpu).stderr == 'before\n' + (
         ABOUT_GPUS if has_gpu else ''
     )
 

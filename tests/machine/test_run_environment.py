@@ -360,7 +360,7 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
         'import json; from tf_cnn.machine.gpus import describe_gpus; from tf_cnn.machine.meters '
         'import EnergyMeter\ndef energy(devices):\n'
         '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return '
-        'meter.joules()\n'
+        'meter.stop()\n'
         'print(json.dumps([describe_gpus(), energy("0"), energy("GPU-0"), energy("0,1"), '
         'energy("")]))'
     )

@@ -246,14 +246,14 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
 PLAN_EACH = """
 import json, os, sys
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.this_process import THIS_PROCESS
-from tf_cnn.machine.gpus import VISIBLE
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 import tensorflow.compat.v1 as tf
 def listed(kind):
     # What TensorFlow would see: the GPUs that are shown.
-    shown = os.environ.get(VISIBLE)
+    shown = os.environ.get(VISIBLE_VARIABLE)
     names = '0,1,2,3' if shown is None else shown
     return [object()] * len([name for name in names.split(',') if name])
 tf.config.list_physical_devices = listed
@@ -262,16 +262,16 @@ for name, (flags, environ, _) in cases.items():
     pid = os.fork()
     if not pid:
         os.environ.update(environ)
-        plan = make_plan(make_params(**settings, **flags), Environment())
+        plan = make_plan(make_params(**settings, **flags), ProcessEnvironment())
         THIS_PROCESS.apply(plan.session.process)
         towers = plan.machine.towers if hasattr(plan, 'machine') else None
-        surroundings = getattr(plan, 'surroundings', None)
-        stored = surroundings and surroundings.environment.get(VISIBLE)
-        found = [os.environ.get(VISIBLE), towers, stored]
+        run_environment = getattr(plan, 'run_environment', None)
+        stored = run_environment and run_environment.environment.get(VISIBLE_VARIABLE)
+        found = [os.environ.get(VISIBLE_VARIABLE), towers, stored]
         if 'horovod.tensorflow' in sys.modules:
             from tf_cnn.cluster.horovod_worker import HorovodWorker
-            processes, config = plan.processes, plan.session.config
-            worker = HorovodWorker(processes.horovod, processes.cluster, config, settings={})
+            role, config = plan.cluster_role, plan.session.config
+            worker = HorovodWorker(role.horovod, role.cluster, config, settings={})
             options = worker.config.gpu_options
             found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
         print(json.dumps([name, found]), flush=True)

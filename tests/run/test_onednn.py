@@ -71,7 +71,7 @@ RUNS = """
 import sys
 from tf_cnn.system.errors import UsageError
 from tf_cnn.params import make_params
-from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 
 for before, onednn in {steps}:
@@ -80,7 +80,7 @@ for before, onednn in {steps}:
     try:
         few = dict(model='trivial', device='cpu', batch_size=2, num_batches=1)
         params = make_params(**few, onednn=onednn)
-        plan = make_plan(params, Environment())
+        plan = make_plan(params, ProcessEnvironment())
         from benchmark_cnn import BenchmarkCNN
         print('used', BenchmarkCNN(plan).run().run.onednn, file=sys.stderr)
     except UsageError as error:

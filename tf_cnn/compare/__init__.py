@@ -1,3 +1,1 @@
-"""Compares result documents: rates, ratios and their intervals, regressions, and the tables that
-show them.
-"""
+"""Compares result documents: throughputs, ratios and their intervals, regressions, and reports."""

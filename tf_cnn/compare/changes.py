@@ -1,4 +1,4 @@
-"""The rows of `compare`, as a table with notes or as a document; docs/compare.md describes both."""
+"""Makes the table, notes and document of `compare`; docs/compare.md describes them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ Changes = Mapping[str, tuple[Any, ...]]
 SCHEMA = 'tf_cnn_benchmarks.comparison'
 SCHEMA_VERSION = 1
 
-# The keys are those of _as_object and _table_row.
+# The keys are keys of _table_row.
 _COLUMNS = (
     ValueColumn('run', wraps=True, keys=('name',)),
     ValueColumn('shape', keys=('shape',)),
@@ -62,7 +62,6 @@ _COLUMNS = (
     DOUBTFUL,
 )
 _MAX_LINES = 8
-# The advice where too little was measured.
 _TOO_FEW_RUNS = f'an interval needs {MIN_RUNS} runs or more (--repeat={MIN_RUNS})'
 
 
@@ -74,13 +73,13 @@ class ComparisonRow:
       name: the argument, and the values that distinguish the group from the argument's other
         groups.
       status: 'complete', 'incomplete' or 'left out'.
-      remark: why it is incomplete, left out, or has no ratio.
+      remark: why the row is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
-      baseline: the name of the row with which it is compared.
-      flag_changes: the flags that differ from the baseline, with the values before and after;
-        others likewise.
-      outliers: the runs that are far from the others, with their images/sec, if there are many
-        runs.
+      baseline: the name of the baseline's row.
+      flag_changes: the flags that differ from the baseline: name -> (value before, value after).
+      machine_changes: the same for the machine and its software.
+      work_changes: the same for the work.
+      outliers: images/sec of the runs far from the others, by file; empty if there are few runs.
     """
 
     name: str
@@ -103,8 +102,9 @@ class ComparisonRow:
 
 
 def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[ComparisonRow]:
-    """Compares the runs of the sides with the first side. UsageError if the runs did different
-    work, without force.
+    """Compares all runs with the first run set.
+
+    Raises UsageError if runs did different work, unless force is set.
     """
     comparisons = pair_with_baselines(run_sets, across_work=force)
     estimates = {id(pair.group): estimate(pair.group.results) for pair in comparisons}
@@ -118,7 +118,7 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
     no_partner_remark = 'only here' if len(run_sets) > 1 else 'no other of its batch size'
     rows = []
     for pair in comparisons:
-        # A single folder with different work is refused as a whole.
+        # In a single folder, all runs must have done the same work.
         other = pair.baseline if len(run_sets) > 1 else comparisons[0].group
         if other and (work := workload_differences(other.first, pair.group.first)) and not force:
             raise UsageError(_different_work_message(other, pair.group, work))
@@ -132,16 +132,13 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
                 no_partner_remark=no_partner_remark,
             )
         )
-    return rows + [
-        _make_excluded_row(excluded_run) for side in run_sets for excluded_run in side.excluded_runs
-    ]
+    return rows + [_make_excluded_row(run) for run_set in run_sets for run in run_set.excluded_runs]
 
 
 def format_runs(throughput: Estimate) -> str:
     line = (
         f'rate of {plural(throughput.num_runs, "run")}: {throughput.images_per_second:.2f} '
-        'images/sec (all '
-        'images / all seconds)'
+        'images/sec (all images / all seconds)'
     )
     if throughput.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
@@ -152,10 +149,10 @@ def format_runs(throughput: Estimate) -> str:
 
 
 def format_ratio(ratio: Ratio) -> str:
-    is_judged = ratio.interval is not None and not ratio.is_short
+    has_verdict = ratio.interval is not None and not ratio.is_short
     return (
         f'B / A {ratio.value:.3f}, '
-        f'{f"95 % {_format_interval(ratio, 3)}" if is_judged else ratio.verdict.value}'
+        f'{f"95 % {_format_interval(ratio, 3)}" if has_verdict else ratio.verdict.value}'
     )
 
 
@@ -163,8 +160,7 @@ def format_outliers(rates_by_run: Mapping[str, float]) -> str:
     run_labels = [f'{escape_unprintable(name)} ({rate:.2f})' for name, rate in rates_by_run.items()]
     return (
         f'far from the others: {abbreviate(run_labels)}; something disturbed the machine, '
-        'or changed '
-        'on it'
+        'or changed on it'
     )
 
 
@@ -173,7 +169,7 @@ def make_comparison_table(rows: Sequence[ComparisonRow]) -> Table:
 
 
 def make_document(rows: Sequence[ComparisonRow], problems: Sequence[str]) -> dict[str, Any]:
-    """Makes the document of a comparison; its rows are also the rows of CSV."""
+    """Returns the comparison as a JSON object; CSV has the same rows."""
     return {
         'schema': SCHEMA,
         'schema_version': SCHEMA_VERSION,
@@ -183,7 +179,7 @@ def make_document(rows: Sequence[ComparisonRow], problems: Sequence[str]) -> dic
 
 
 def work_notes(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Returns a line for each difference between the work of a row and of its baseline."""
+    """Returns a line for each difference in work between a row and its baseline."""
     return [*_difference_lines('different work', [(row, row.work_changes) for row in rows])]
 
 
@@ -259,14 +255,14 @@ def _different_work_message(before: Group, after: Group, work: Changes) -> str:
     changes = ', '.join(f'{name} {first} and {second}' for name, (first, second) in work.items())
     return (
         f'{before.first.source} and {after.first.source}: they measured different work: {changes}; '
-        'compare runs of the same work, or write --force'
+        'compare runs of the same work, or use --force'
     )
 
 
 def _difference_lines(
     title: str, changes_of_rows: Sequence[tuple[ComparisonRow, Changes]]
 ) -> Iterator[str]:
-    """Yields a line for each set of changes, with the rows that have it unless all have."""
+    """Yields a line for each set of changes; it names the rows, unless all rows have the set."""
     by_text: dict[str, list[str]] = {}
     compared = [(row, changes) for row, changes in changes_of_rows if row.baseline is not None]
     for row, changes in compared:
@@ -279,8 +275,8 @@ def _difference_lines(
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MAX_LINES:
             yield (
-                f'{title}: {plural(len(by_text) - number, "more difference")}; --format=json has '
-                'all of them'
+                f'{title}: {plural(len(by_text) - number, "more difference")}; --format=json '
+                'prints all of them'
             )
             return
         yield (
@@ -291,7 +287,7 @@ def _difference_lines(
 
 
 def _doubtful_run_lines(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yields a line for each row of several runs, some of them doubtful, with these."""
+    """Yields a line for each row of several runs that names its doubtful runs."""
     for row in rows:
         doubtful = [result for result in row.results if doubtful_codes(result)]
         if doubtful and len(row.results) > 1:
@@ -332,7 +328,7 @@ def _advice(rows: Sequence[ComparisonRow]) -> Iterator[str]:
 
 def _format_interval(quantity: Estimate | Ratio, decimals: int) -> str:
     if quantity.interval is None:
-        # A single run does not know how much the next one will differ, only its steps.
+        # A single run shows the spread of its steps, not the spread of repeats.
         spread = (
             quantity.step_spread
             if isinstance(quantity, Estimate) and quantity.num_runs == 1
@@ -344,7 +340,7 @@ def _format_interval(quantity: Estimate | Ratio, decimals: int) -> str:
 
 
 def _table_row(row: ComparisonRow) -> dict[str, Any]:
-    """The object of a row, with what only the table says."""
+    """Returns the document row with the values that only the table shows."""
     throughput, ratio = row.estimate, row.ratio
     verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
     reasons = verdict, f'left out: {row.remark}' if throughput is None else row.remark

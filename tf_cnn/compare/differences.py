@@ -1,7 +1,6 @@
-"""Finds the differences between runs: flags, machine and software, work. Does not import
-TensorFlow.
+"""Finds the differences between runs: flags, machine and software. Does not import TensorFlow.
 
-A difference maps the name of a fact to its value in every run; None if unknown or not set.
+Differences map the name of a property to its values, one for each run; None if unknown or not set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,38 +17,34 @@ Differences = dict[str, tuple[Any, ...]]
 def flag_differences(results: Sequence[Result]) -> Differences:
     """Returns the flags that differ, with the values that were used.
 
-    A flag that a version does not have counts as its default. For a flag that this version does not
-    have, it counts whether it was given.
+    If a run's version lacks a flag, the flag counts as its default. A flag that this version lacks
+    counts only if it was given, or if all runs have it.
     """
     flag_values = [result.settings for result in results]
     if any(map(is_log, results)):
         return find_differences(flag_values)
     explicit_flags = {name for result in results for name in result.given_flags}
-    values = {
+    values_by_name = {
         name: tuple(
-            found.get(name, default_setting(name) if name in SPECS else None)
-            for found in flag_values
+            run.get(name, default_setting(name) if name in SPECS else None) for run in flag_values
         )
         for name in find_varying_names(flag_values)
-        if name in SPECS or name in explicit_flags or all(name in found for found in flag_values)
+        if name in SPECS or name in explicit_flags or all(name in run for run in flag_values)
     }
-    return {name: found for name, found in values.items() if not _all_same(found)}
+    return {name: values for name, values in values_by_name.items() if not _all_same(values)}
 
 
 def machine_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between machines, their software, and what limit_differences
-    finds.
-    """
+    """Returns the differences between machines and their software, with limit_differences."""
     properties_of_runs = [_machine_properties(result) for result in results]
     return find_differences(properties_of_runs) | limit_differences(results)
 
 
 def limit_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between what limited runs (Result.limits) and between their
-    environment variables.
+    """Returns the differences between the limits (Result.limits) and environment variables of runs.
 
-    A limit that only one of them has counts, and so does a variable: None for the others. Logs name
-    neither.
+    A limit or variable that some runs lack counts as a difference: None for these runs. Logs
+    contain neither limits nor variables.
     """
     if any(map(is_log, results)):
         return {}
@@ -67,19 +62,15 @@ def limit_differences(results: Sequence[Result]) -> Differences:
 
 
 def format_property(value: object) -> str:
-    """Formats a value for people: a missing one as none, numbers of cores as 0-3,8."""
+    """Formats a value for people: None as 'none', core numbers as 0-3,8."""
     if value is None:
         return 'none'
     if not isinstance(value, list | tuple):
         return str(value)
     if not value or not all(type(item) is int for item in value):
         return ', '.join(map(format_property, value)) or 'none'
-    starts = [item for place, item in enumerate(value) if not place or item != value[place - 1] + 1]
-    ends = [
-        item
-        for place, item in enumerate(value)
-        if place + 1 == len(value) or item + 1 != value[place + 1]
-    ]
+    starts = [item for i, item in enumerate(value) if not i or item != value[i - 1] + 1]
+    ends = [item for i, item in enumerate(value) if i + 1 == len(value) or item + 1 != value[i + 1]]
     return ','.join(
         str(start) if start == end else f'{start}-{end}'
         for start, end in zip(starts, ends, strict=True)
@@ -87,7 +78,7 @@ def format_property(value: object) -> str:
 
 
 def _machine_properties(result: Result) -> Properties:
-    """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow'."""
+    """Returns the machine and software as one flat mapping: 'cpu_model', 'versions.tensorflow'."""
     ignored_names = {'fingerprint', 'load_average', *result.limits}
     properties: dict[str, Any] = {}
     sources: dict[str, Mapping[str, Any]] = {
@@ -106,27 +97,23 @@ def _machine_properties(result: Result) -> Properties:
 
 
 def find_differences(properties_of_runs: Sequence[Properties]) -> Differences:
-    """Returns the values that differ, by name. Unknown values (None, or missing) do not count as
-    differences.
-    """
-    names = sorted({name for found in properties_of_runs for name in found})
-    values = {name: tuple(found.get(name) for found in properties_of_runs) for name in names}
+    """Returns the values that differ, by name; unknown values (None or missing) never differ."""
+    names = sorted({name for run in properties_of_runs for name in run})
+    values_by_name = {name: tuple(run.get(name) for run in properties_of_runs) for name in names}
     return {
-        name: found
-        for name, found in values.items()
-        if not _all_same([value for value in found if value is not None])
+        name: values
+        for name, values in values_by_name.items()
+        if not _all_same([value for value in values if value is not None])
     }
 
 
 def find_varying_names(properties_of_runs: Sequence[Properties]) -> list[str]:
-    """Returns the names whose values are not the same in all facts, sorted; a missing value counts
-    as None.
-    """
-    names = {name for found in properties_of_runs for name in found}
+    """Returns the names that have different values, sorted; a missing value counts as None."""
+    names = {name for run in properties_of_runs for name in run}
     return sorted(
         name
         for name in names
-        if any(found.get(name) != properties_of_runs[0].get(name) for found in properties_of_runs)
+        if any(run.get(name) != properties_of_runs[0].get(name) for run in properties_of_runs)
     )
 
 

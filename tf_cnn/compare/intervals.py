@@ -1,6 +1,4 @@
-"""Rates of repeated runs with their 95 % intervals, as docs/results.md defines them. Does not need
-SciPy.
-"""
+"""Estimates throughputs of repeated runs with 95 % intervals (docs/results.md), without SciPy."""
 
 import functools
 import math
@@ -26,10 +24,10 @@ class Estimate:
 
     Attributes:
       images_per_second: all images over all seconds; nan if no step was timed.
-      num_steps: the number of steps of all runs.
+      num_steps: the steps of all runs.
       variance: the variance of the relative error; nan for fewer than MIN_RUNS runs.
       step_spread: the standard deviation of step seconds over their mean; nan if unknown.
-      is_short: whether a run took too little time for a verdict.
+      is_short: whether a run was too short for a verdict.
     """
 
     images_per_second: float
@@ -49,15 +47,13 @@ class Estimate:
 
     @property
     def plus_minus(self) -> float | None:
-        """Half of the interval's width over the rate: 0.02 is printed as "+/- 2.0 %"; None without
-        an interval.
-        """
+        """Half of the interval's width over the throughput: 0.02 is printed as "+/- 2.0 %"."""
         low, high = self.interval or (math.nan, math.nan)
         return (high - low) / 2 / self.images_per_second if self.interval else None
 
 
 def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Estimate:
-    """Estimates the rate of repeated runs (images/sec, all above 0): all images over all seconds.
+    """Estimates the throughput of repeated runs from their images/sec, all above 0.
 
     The interval is Student's t (1908, The Probable Error of a Mean) on the relative errors of the
     seconds per image. Runs of unequal length count by their images (Cochran 1977, Sampling
@@ -80,8 +76,9 @@ def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Es
 def interval_around(
     value: float, variance: float, degrees_of_freedom: float
 ) -> tuple[float, float]:
-    """Returns the 95 % interval of a rate or ratio from the variance of its relative error: (low,
-    high).
+    """Returns the 95 % interval (low, high) of a throughput or ratio.
+
+    variance is the variance of its relative error.
     """
     half = t_quantile(degrees_of_freedom) * math.sqrt(variance)
     return value * math.exp(-half), value * math.exp(half)
@@ -89,8 +86,7 @@ def interval_around(
 
 @functools.cache
 def t_quantile(degrees_of_freedom: float) -> float:
-    """Returns the value that the absolute value of Student's t exceeds with probability 1 -
-    CONFIDENCE.
+    """Returns the value that |T| exceeds with probability 1 - CONFIDENCE; T is Student's t.
 
     With t = √ν tan θ the probability of |T| <= t is C ∫ cos^(ν-1) over [0, θ], where C = 2
     Γ((ν+1)/2) / (√π Γ(ν/2)): Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's

@@ -1,8 +1,7 @@
-"""Reads the printed output of a run of the original tf_cnn_benchmarks, or of this program, as a
-result.
+"""Reads the printed output of this program, or of the original tf_cnn_benchmarks, as a result.
 
-People's logs are decorated with time stamps, ranks and names of pods, so lines are searched for
-their labels, in time linear in their length. Missing facts are None.
+Logs in the field have time stamps, ranks or pod names before each line, so the parser searches each
+line for a label. This takes time linear in the line's length. Missing values are None.
 """
 
 import hashlib
@@ -48,25 +47,24 @@ _RATE = re.compile(rf'\s*({_NUMBER})')
 _NO_RATE = re.compile(r'\s*([-+]?(?:nan|inf)\w*)', re.IGNORECASE)
 _SPREAD = re.compile(rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)')
 _PER_DEVICE = re.compile(rf'(?<![\d.])({_NUMBER}) per device')
-# The tasks of a job print the same facts, but for these.
+# The tasks of a job print the same banner except for these lines.
 _LABELS_OF_TASKS = ('Devices', 'NUMA bind')
 _ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
 
 
 @dataclass
 class _LogContent:
-    """What a run printed, in one or several tasks.
+    """The content of a log: the output of one or several tasks.
 
     Attributes:
-      facts: the values of the banner's lines, by label.
-      servers: the numbers of the parameter servers, which this program prints.
-      last_step: images/sec so far, standard error, jitter.
-      invalid_total: the text of a total that is no number; None if the last one is a number.
-      total: images/sec of the run; the last one, as an evaluation during training may print another
-        one before.
-      models: the model of each banner: of each task, or each run.
-      values: all different values of each line of the banners, by label.
-      devices_of_tasks: the devices in each banner, where they name one task.
+      banner: the first value of each banner line, by label.
+      ps_numbers: the numbers of the parameter servers; only this program prints them.
+      last_step: images/sec, standard error and jitter of the last step line.
+      invalid_total: the text of the last total, if it is not a number.
+      total: images/sec of the last total; an evaluation during training may print an earlier one.
+      models: the model of each banner; each task or run prints a banner.
+      banner_values: all values of each banner line, by label.
+      devices_of_tasks: the `Devices` line of each banner, if its devices belong to one task.
     """
 
     banner: dict[str, str] = field(default_factory=dict)
@@ -89,13 +87,13 @@ class _LogContent:
 
     @property
     def shape(self) -> tuple[int | None, int | None]:
-        """(workers, devices of each); None if unknown."""
+        """(workers, devices per worker); None if unknown."""
         devices, workers = self.devices, _first_number(self.banner.get('Workers'))
         tasks = {match[1] for device in devices if (match := re.search(r'/task:?(\d+)', device))}
         if not devices:
             return int(workers) if workers else None, None
         if devices[0].startswith('horovod/'):
-            # Lists the devices of all workers.
+            # The line lists the devices of all workers.
             return len(devices), 1
         if len(tasks) > 1:
             return len(tasks), len(devices) // len(tasks)
@@ -105,14 +103,14 @@ class _LogContent:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks of the job print a banner; 1 if unknown."""
+        """The number of tasks that print a banner; 1 if unknown."""
         mode = MODES.get(self.banner.get('Variables', ''))
         # A controller prints for all workers.
         return 1 if mode and mode.has_controller else self.shape[0] or 1
 
     @property
     def differing_banner_lines(self) -> dict[str, list[str]]:
-        """The lines of the banners in which runs differ, by label."""
+        """The banner lines that differ between runs: label -> values."""
         if len(self.models) < 2:
             return {}
         return {
@@ -123,13 +121,12 @@ class _LogContent:
 
     @property
     def num_runs(self) -> int:
-        """How many runs printed the text, as far as it shows."""
+        """The number of runs that the log contains, as far as it shows."""
         same_task = max(Counter(self.devices_of_tasks).values(), default=1)
-        by_facts = max(map(len, self.differing_banner_lines.values()), default=1)
-        return max(same_task, by_facts, math.ceil(len(self.models) / self.num_tasks))
+        by_banner = max(map(len, self.differing_banner_lines.values()), default=1)
+        return max(same_task, by_banner, math.ceil(len(self.models) / self.num_tasks))
 
     def add_banner_line(self, name: str, value: str) -> None:
-        """Adds a line of a banner."""
         self.banner.setdefault(name, value)
         self.banner_values.setdefault(name, {})[value] = None
         if name == 'Devices' and len({*re.findall(r'/task:?(\d+)', value)}) == 1:
@@ -137,28 +134,28 @@ class _LogContent:
 
 
 class LogResult(Result):
-    """What a log says about a run."""
+    """A result read from a log."""
 
 
 def is_log(result: Result) -> bool:
-    """Whether a result was read from a log, so that most of its facts are unknown."""
+    """Whether the result was read from a log, so that most of its fields are unknown."""
     return isinstance(result, LogResult)
 
 
 def read_log(text: str, source: str) -> LogResult:
-    """Reads the log of one run, which may contain lines of other programs.
+    """Reads the log of one run; the log may contain lines of other programs.
 
-    The tasks of one job are one run, whether their lines are mixed or follow each other. Raises
-    UsageError if the log has neither step lines nor a total, if its total is no number, or if it
-    has several runs: more banners than the job has workers, a banner that differs from another one,
-    or the same task twice.
+    The tasks of one job are one run, whether their lines are mixed or follow each other.
+
+    Raises UsageError if the log has neither step lines nor a total, if its total is not a number,
+    or if it has several runs: more banners than the job has workers, banners that differ, or the
+    same task twice.
     """
     run = _parse_log(text)
     if run.invalid_total:
         raise UsageError(
             f'{source}: its total images/sec is {run.invalid_total}, which is not a rate; '
-            'give the log '
-            'of another run'
+            'give the log of another run'
         )
     if run.total is None and run.last_step is None:
         raise UsageError(
@@ -198,7 +195,7 @@ def _parse_log(text: str) -> _LogContent:
             if name == 'TensorFlow':
                 version = {name: value}
             elif name == 'Model' and len(value.split()) == 1:
-                # Before the first step, what another program printed may have been read as facts.
+                # Lines of another program may have been read as a banner before the first step.
                 if run.banner.get(name) != value and not run.last_step:
                     run.banner, run.models, run.banner_values, run.devices_of_tasks = {}, [], {}, []
                 run.models.append(value)
@@ -228,7 +225,7 @@ def _make_result(run: _LogContent, identity: str) -> LogResult:
         'optimizer': banner.get('Optimizer'),
         'data_format': banner.get('Data format', '').partition(' ')[0] or None,
         'precision': precision.partition(' ')[0] if banner else None,
-        # A banner without TF32 may come from a program that does not report it.
+        # A banner without TF32 may come from a version that does not report it.
         'tf32': precision.endswith(IN_TF32) or None,
         'all_reduce_spec': banner.get('AllReduce'),
     }
@@ -243,7 +240,7 @@ def _make_result(run: _LogContent, identity: str) -> LogResult:
         schema_version=SCHEMA_VERSION,
         id=identity,
         is_complete=reason is None,
-        ended=partial_section(sections.ExitSection, reason=reason),
+        exit_status=partial_section(sections.ExitSection, reason=reason),
         command=sections.CommandSection(
             (), flags, {name: f'--{name}={value}' for name, value in flags.items()}
         ),

@@ -1,22 +1,21 @@
-"""Predicts steps on more devices or of other models, by two rules and a band; see docs/compare.md.
-Without TensorFlow.
+"""Predicts step times on more devices or of other models, see docs/compare.md. Without TensorFlow.
 
-All seconds are those of a step with the same images on each device.
+All seconds are step times with the same number of images per device.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Devices of one cluster compute this much longer than one alone: they share power, memory and the
+# The factor by which several devices compute longer than one: they share power, memory and the
 # host's processors.
 CROWDING = 1.03
 ANOTHER_MODEL, MORE_DEVICES = 'another model', 'more devices'
-# For 1, 2 ... doublings, the last for all further ones: the 1.25 % and 98.75 % quantiles of the
-# logarithm of predicted over measured seconds, and no narrower than for fewer doublings. They are
-# those of 206 published throughputs of the original program on six machines, of K80 to RTX 8000.
-# With a machine's own rows left out they hold 98 % (another model) and 95 % (more devices) of
-# these.
+# The 1.25 % and 98.75 % quantiles of log(predicted seconds / measured seconds) for 1, 2, ...
+# doublings; the last pair is for all further doublings. No pair is narrower than the pair before.
+# Source: 206 published throughputs of the original program on six machines, from K80 to RTX 8000.
+# Quantiles computed without a machine's rows hold 98 % (another model) and 95 % (more devices) of
+# these rows.
 ERRORS: Mapping[str, Sequence[tuple[float, float]]] = {
     ANOTHER_MODEL: [(-0.106, 0.067), (-0.328, 0.097), (-0.4, 0.135), (-0.4, 0.168)],
     MORE_DEVICES: [(-0.345, 0.216), (-1.052, 0.366), (-1.052, 0.526), (-1.052, 0.713)],
@@ -25,13 +24,13 @@ ERRORS: Mapping[str, Sequence[tuple[float, float]]] = {
 
 @dataclass(frozen=True)
 class Series:
-    """Measured steps of one model in one setting, on more and more devices.
+    """Step times of one model in one setting, on increasing numbers of devices.
 
     Attributes:
-      gradient_bytes: the bytes of its gradients, as they are sent.
-      images: images of a step on each device.
-      alone: seconds on one device; None if unknown.
-      seconds: seconds by the number of devices.
+      gradient_bytes: the bytes of the gradients as sent.
+      images_per_device: images per step on each device.
+      seconds_on_one_device: step time on one device; None if unknown.
+      seconds_by_devices: step time by the number of devices.
     """
 
     model: str
@@ -51,9 +50,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The seconds of a step by a rule, None for a band, and the ends of their interval or of the
-    band.
-    """
+    """A predicted step time with its interval; seconds is None for a band."""
 
     rule: str
     seconds: float | None
@@ -62,10 +59,10 @@ class Prediction:
 
 
 def predict(series: Series, other_series: Sequence[Series], devices: int) -> Prediction | None:
-    """Predicts a series from itself, or else from the most similar of others; None if neither can.
+    """Predicts a step time from the series itself, or else from the most similar other series.
 
-    The others are of the same machine, mode and precision. The series was not measured on this
-    number of devices.
+    Returns None if neither is possible. The other series must have the same machine, mode and
+    precision. The series must not have been measured on this number of devices.
     """
     if len(series.seconds_below(devices)) > 1:
         return predict_more_devices(series, devices)
@@ -79,7 +76,7 @@ def predict(series: Series, other_series: Sequence[Series], devices: int) -> Pre
         return None
 
     def distance(other: Series) -> tuple[bool, float, bool, float]:
-        """Measured there, similar gradients, no wait for images, similar batches: in this order."""
+        """Sorts by: measured on `devices`, similar gradients, synthetic images, similar batches."""
         ratios = (
             series.gradient_bytes / other.gradient_bytes,
             series.images_per_device / other.images_per_device,
@@ -91,10 +88,10 @@ def predict(series: Series, other_series: Sequence[Series], devices: int) -> Pre
 
 
 def predict_more_devices(series: Series, devices: int) -> Prediction:
-    """Predicts a series from its steps on fewer devices, at least one.
+    """Predicts a step time from the series on fewer devices, at least one measurement.
 
-    The logarithm of the seconds rises with each further doubling as it did over the last one
-    measured, and never falls. So the logarithm of the efficiency falls on.
+    Each further doubling multiplies the step time by the same factor as the last measured doubling,
+    at least by 1. So the logarithm of the efficiency falls linearly.
     """
     seconds_by_devices = series.seconds_below(devices)
     largest = max(seconds_by_devices)
@@ -118,12 +115,11 @@ def predict_more_devices(series: Series, devices: int) -> Prediction:
 
 
 def _predict_from_another_model(series: Series, other: Series, devices: int) -> Prediction:
-    """Predicts a series from its step on one device, and from what another one takes longer on
-    several.
+    """Predicts a step time from the series on one device and the exchange of another model.
 
-    What the other takes beyond its step on one device and CROWDING is its exchange, which grows
-    with the bytes. If its gradients are the smaller ones, an unknown part of it depends on the
-    number of messages: it grows with the square root.
+    The exchange is the other model's step time minus CROWDING times its step time on one device. It
+    is scaled by the ratio of the gradient bytes. If the other model has the smaller gradients, the
+    factor is the square root: an unknown part of the exchange depends on the number of messages.
     """
     other_seconds, doublings = (
         other.seconds_by_devices.get(devices),
@@ -141,7 +137,7 @@ def _predict_from_another_model(series: Series, other: Series, devices: int) -> 
 
 
 def _add_interval(rule: str, seconds: float, doublings: Mapping[str, float]) -> Prediction:
-    """Adds the interval; the errors of two rules multiply."""
+    """Adds the interval; if two rules were used, their errors multiply."""
     ends = [
         ERRORS[name][min(math.ceil(number), len(ERRORS[name])) - 1]
         for name, number in doublings.items()
@@ -151,14 +147,14 @@ def _add_interval(rule: str, seconds: float, doublings: Mapping[str, float]) -> 
 
 
 def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
-    """Returns the bytes that the busiest link carries, in each direction, for gradients of size
-    bytes; 0 without one.
+    """Returns the bytes that the busiest link carries in each direction; 0 without a link.
 
-    Links are those between hosts with one worker each; of one worker, those between its devices.
-    There is at most one parameter server on each host of the workers; with 0 servers, a ring.
+    size is the bytes of the gradients. Several workers run on different hosts, and the links are
+    between these; with one worker, the links are between its devices. Each host has at most one
+    parameter server; 0 servers mean a ring.
     """
     if workers > 1 and servers:
-        # A server exchanges its share with every worker on another host.
+        # A server exchanges its share with each worker on another host.
         return size * (workers - 1) / min(servers, workers)
     # Patarasuk and Yuan 2009, section 3: each of n sends 2 (n - 1) / n of the gradients.
     number = workers if workers > 1 else devices
@@ -166,7 +162,5 @@ def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
 
 
 def num_transfers(workers: int, servers: int) -> int:
-    """Returns how often these bytes cross, one after the other: gradients go to servers, then
-    values come back.
-    """
+    """Returns how many transfers follow each other: with servers, gradients out and values back."""
     return 2 if workers > 1 and servers else 1

@@ -1,12 +1,11 @@
-"""Compares throughputs: rates and ratios with 95 % intervals, and whether a difference is
-significant.
+"""Compares throughputs: ratios with 95 % intervals, and whether a difference is significant.
 
-The true ratio of two settings is that of their expected wall seconds per image. Each run is one
-value, since processes differ from each other more than their steps show (Kalibera and Jones 2013,
-Rigorous Benchmarking in Reasonable Time, section 4). Errors are relative: the variance of a rate is
-that of the logarithm of its seconds per image, and intervals are symmetric on a logarithmic scale.
-They use Student's t, with the degrees of freedom of Welch 1947, The Generalization of Student's
-Problem, equation 29. A bootstrap of 3 to 5 runs would be far too narrow.
+The true ratio of two settings is the ratio of their expected wall seconds per image. Each run is
+one value, since processes differ from each other more than their steps show (Kalibera and Jones
+2013, Rigorous Benchmarking in Reasonable Time, section 4). Errors are relative: the variance of a
+throughput is the variance of log(seconds per image), and intervals are symmetric on a logarithmic
+scale. They use Student's t, with the degrees of freedom of Welch 1947, The Generalization of
+Student's Problem, equation 29. A bootstrap of 3 to 5 runs would be far too narrow.
 """
 
 import enum
@@ -31,10 +30,9 @@ class Significance(enum.Enum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The throughput of one setting relative to that of another; above 1 if the setting is faster
-    than the baseline.
+    """Candidate throughput over baseline throughput; above 1 if the candidate is faster.
 
-    The interval is the 95 % one, (low, high); None if a side has fewer than MIN_RUNS runs.
+    interval is the 95 % interval (low, high), or None if a side has fewer than MIN_RUNS runs.
     """
 
     value: float
@@ -62,7 +60,7 @@ class Ratio:
 
 
 def estimate(results: Sequence[Result]) -> Estimate:
-    """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
+    """Estimates the throughput of one setting from one or more runs; see estimate_runs."""
     images = [result.images for result in results]
     throughput = estimate_runs(
         [result.images_per_second for result in results],

@@ -1,8 +1,7 @@
-"""`compare --against`: judges new runs by the earlier runs of the same setting on the same machine.
-Without TensorFlow.
+"""`compare --against`: checks new runs against earlier runs. Does not import TensorFlow.
 
-The rate is compared with the median of the last runs, with a tolerance. docs/compare.md explains
-both, and the formats.
+The throughput is compared with the median of the last runs of the same setting on the same machine,
+with a tolerance. docs/compare.md explains both, and the formats.
 """
 
 import statistics
@@ -35,18 +34,18 @@ from tf_cnn.system.errors import plural
 SCHEMA = 'tf_cnn_benchmarks.regression'
 SCHEMA_VERSION = 2
 
-# Only this many last runs count, so that the median follows a machine that has changed.
+# Only the last runs count, so that the median follows a machine that has changed.
 MAX_RUNS = 10
-# Smaller differences come and go with the memory layout of a process or the temperature of a room.
+# The memory layout of a process or the room temperature causes smaller differences.
 _MIN_TOLERANCE = 0.02
 # A larger tolerance would find no regressions.
 _MAX_TOLERANCE = 0.5
 # The tolerance as a multiple of the runs' spread, by the number of runs. In 400,000 simulated
-# series of each length, one in 20 equal runs, normally distributed, was off by more. The spread of
-# 3 runs is often far too small.
+# series of each length, one in 20 equal runs (normally distributed) exceeded it. The spread of 3
+# runs is often far too small.
 SPREAD_MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
 
-# The keys are those of _as_object.
+# The keys are keys of _document_row, `mark` and `doubtful`.
 _COLUMNS = (
     ValueColumn('run', wraps=True, keys=('name',)),
     ValueColumn('shape', keys=('shape',)),
@@ -64,21 +63,21 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class RegressionCheck:
-    """A row: the new runs of one setting, judged by the earlier ones.
+    """A row: the new runs of one setting, checked against the earlier runs.
 
     Attributes:
       rate: images/sec of the new runs.
-      num_compared: the number of earlier runs that count, the last ones.
+      num_earlier: the number of earlier runs that count.
+      num_compared: how many of them, the last ones, are compared.
       median: the median of their images/sec; None if they are too few.
       interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are
         too few or differ too much.
       results: the new runs.
       changes: the differences between the machines, versions and commits of the compared runs: name
-        -> the values in the order of the runs, that of the new runs last.
+        -> the values in the order of the runs, the new runs last.
       num_left_out: the number of earlier runs of the same setting on the same machine that do not
-        count, since other limits or environment variables held for them.
-      left_out_differences: the differences between the last of these and the new runs, as in
-        changes.
+        count because of other limits or environment variables.
+      left_out_differences: the differences between the last of these runs and the new runs.
     """
 
     name: str
@@ -128,9 +127,7 @@ class RegressionCheck:
 def expected_throughput(
     earlier: Sequence[float],
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Returns the median (None for fewer than MIN_RUNS) and Judgement.interval of the last of
-    these images/sec.
-    """
+    """Returns the median and the interval of RegressionCheck from the last earlier images/sec."""
     rates = earlier[-MAX_RUNS:]
     if len(rates) < MIN_RUNS:
         return None, None
@@ -147,15 +144,14 @@ def expected_throughput(
 def check_regression(
     new: Sequence[Result], earlier: Sequence[Result], name: str = ''
 ) -> RegressionCheck:
-    """Judges the runs of one setting on one machine by earlier runs, in the order in which they
-    started.
+    """Checks the runs of one setting on one machine against earlier runs, sorted by start time.
 
-    Those may be of any setting and machine; incomplete runs, the new runs themselves, and later
-    runs are skipped.
+    The earlier runs may include other settings and machines, incomplete runs, the new runs, and
+    later runs: these are skipped.
     """
     key, setting = repeat_key(new[0], across_versions=True), setting_key(new[0])
     new_ids = {result.id for result in new}
-    # Texts in ISO 8601 and UTC sort by time.
+    # ISO 8601 texts in UTC sort by time.
     first_start = min(str(result.started_at) for result in new)
     of_setting = [
         result
@@ -210,8 +206,7 @@ def regression_notes(rows: Sequence[RegressionCheck]) -> list[str]:
     ]
     notes += [
         f'{escape_unprintable(row.name)}: {plural(row.num_left_out, "earlier run")} of '
-        'this setting '
-        f'{"does" if row.num_left_out == 1 else "do"} not count: '
+        f'this setting {"does" if row.num_left_out == 1 else "do"} not count: '
         f'{_format_changes(row.left_out_differences)}'
         for row in rows
         if row.num_left_out
@@ -220,7 +215,7 @@ def regression_notes(rows: Sequence[RegressionCheck]) -> list[str]:
 
 
 def regression_document(rows: Sequence[RegressionCheck]) -> dict[str, Any]:
-    """Makes the document; its rows are also the rows of CSV."""
+    """Returns the checks as a JSON object; CSV has the same rows."""
     return {
         'schema': SCHEMA,
         'schema_version': SCHEMA_VERSION,
@@ -238,8 +233,9 @@ def _format_changes(changes: Differences) -> str:
 
 
 def _machine_changes(results: Sequence[Result]) -> Differences:
-    """Returns the differences between runs: name -> the known values in the order of the runs,
-    without repetitions.
+    """Returns the differences between machines: name -> known values in the order of the runs.
+
+    A value that equals the value before is dropped.
     """
     changes = {}
     for name, values in machine_differences(results).items():
@@ -267,7 +263,5 @@ def _document_row(row: RegressionCheck) -> dict[str, Any]:
         'is_regression': row.is_slower,
         'different_machine': {name: list(values) for name, values in row.changes.items()},
         'num_runs_left_out': row.num_left_out,
-        'left_out_differences': {
-            name: list(values) for name, values in row.left_out_differences.items()
-        },
+        'left_out_for': {name: list(values) for name, values in row.left_out_differences.items()},
     }

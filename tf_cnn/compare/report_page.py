@@ -1,6 +1,4 @@
-"""Results as one HTML page that needs nothing else: no network, no other file. Needs the extra
-`report`.
-"""
+"""Renders results as one self-contained HTML page. Needs the extra `report`."""
 
 import base64
 import math
@@ -47,9 +45,7 @@ class Page:
 
 
 def make_page(collection: Collection, *, now: datetime, title: str | None = None) -> Page:
-    """Makes the page of a results.collection.Collection; now is in UTC, and the default title names
-    the models.
-    """
+    """Renders the page; now is in UTC, and the default title names the models."""
     summary = summarize_collection(collection)
     plots = make_plots(summary)
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
@@ -59,11 +55,11 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Documents may contain control characters, and letters that change the direction of a line.
+        # Documents may contain control characters, also ones that reverse the text direction.
         finalize=lambda value: value if isinstance(value, Markup) else escape_unprintable(value),
     )
-    # A name may go on in the next line after an underscore.
     folders, different_work = _compare_folders(summary)
+    # A long name may break after an underscore.
     environment.filters['breakable'] = lambda text: escape(escape_unprintable(text)).replace(
         '_', Markup('_<wbr>')
     )
@@ -92,7 +88,7 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
 
 
 def _subtitle(summary: Summary, now: datetime) -> str:
-    """Returns the line below the title: how much was measured, where and when."""
+    """Returns the line below the title: numbers of settings, runs and machines, and the days."""
     statuses = [row.status for row in summary.rows]
     phrases = [plural(len(statuses), 'setting')]
     phrases += [
@@ -157,10 +153,10 @@ def _settings_table(summary: Summary) -> Table:
 
 
 def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
-    """Compares the settings of the second of two folders with the first, as `compare` does.
+    """Compares the settings of two folders, as `compare` does.
 
-    Returns the table of their ratios, and the lines about settings that are not in it, since their
-    work differs.
+    Returns the table of ratios, or None unless there are two folders; and a line for each
+    difference in work, since settings of different work are not in the table.
     """
     runs_by_folder: dict[str, list[Result]] = {}
     for setting in summary.rows:
@@ -200,7 +196,7 @@ def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
 
 
 def _format_metric(row: ReportRow | None, value: float | None) -> str:
-    """Returns a number, or in its place the status of a row that is not complete."""
+    """Formats a number; a missing one as the status of the row, if the row is not complete."""
     if value is None or not math.isfinite(value):
         return row.status if row and row.status != 'complete' else _UNKNOWN
     return f'{value:.2f}'
@@ -225,9 +221,7 @@ def _time_to_goal(row: ReportRow) -> str:
 
 
 def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
-    """Returns each warning: its code, the text of the first, and which runs have it: settings with
-    their rates.
-    """
+    """Returns (code, text, runs) of each warning; runs names settings and their throughputs."""
     first_texts: dict[str, str] = {}
     rates: dict[str, dict[str, list[str]]] = {}
     for row in summary.rows:
@@ -236,17 +230,16 @@ def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
                 first_texts.setdefault(warning.code, warning.text)
                 by_label = rates.setdefault(warning.code, {})
                 by_label.setdefault(row.label, []).append(format_number(run.images_per_second))
-    return [
-        (code, text, f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}')
-        for code, text in first_texts.items()
-        for count in [sum(map(len, rates[code].values()))]
-        for names in [
-            [
-                f'{label} ({abbreviate(row_rates)} images/sec)'
-                for label, row_rates in rates[code].items()
-            ]
+    warning_rows = []
+    for code, text in first_texts.items():
+        count = sum(map(len, rates[code].values()))
+        names = [
+            f'{label} ({abbreviate(row_rates)} images/sec)'
+            for label, row_rates in rates[code].items()
         ]
-    ]
+        runs = f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}'
+        warning_rows.append((code, text, runs))
+    return warning_rows
 
 
 def _machines(summary: Summary) -> list[tuple[str, str]]:
@@ -258,7 +251,7 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _command(row: ReportRow) -> str:
-    """Returns the command line of one run: each flag once, with the value that counted."""
+    """Returns the command line of one run: each flag once, with the value that was used."""
     flag_texts = row.runs[0].command.given_flags
     return shlex.join(
         [

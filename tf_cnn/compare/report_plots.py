@@ -1,10 +1,7 @@
-"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, published numbers, step
-times.
+"""Draws the plots of the report: throughputs, scaling, published numbers, step times.
 
-It needs the extra `report`.
-
-Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A
-plot is left out where there is nothing to see.
+Needs the extra `report`. Each plot is drawn once, at a width that is readable on a phone; the page
+scales it up on larger screens. A plot without enough data is omitted.
 """
 
 import contextlib
@@ -31,13 +28,13 @@ from tf_cnn.compare.report_rows import (
 from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
 
-# The contrast of each with white is at least 4.5; neighbours differ in lightness too.
+# Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.
 INK, SOFT = '#191c20', '#555d66'
 SERIES = ('#1f5fa8', '#c2570c', '#0b7a6f', '#8a3f9e', '#8c6d0a', '#4d5b8c', '#b02a63', '#5d6b2f')
 _MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', 'p')
 _LINES = ('-', '--', ':', '-.')
 
-# A figure has 72 CSS pixels to an inch. This width leaves text readable on a phone 360 pixels wide.
+# In CSS pixels, 72 to an inch. At this width, text is readable on a phone 360 pixels wide.
 WIDTH, _DPI = 400, 72
 _STYLE: dict[Any, Any] = {
     'axes.axisbelow': True,
@@ -60,25 +57,29 @@ _STYLE: dict[Any, Any] = {
     **{f'{axis}tick.major.size': 0 for axis in 'xy'},
 }
 
-# More do not fit a page that people read; the table has all.
+# More do not fit on a readable page; the table has all.
 _MAX_ROWS = 12
 _MAX_SERIES = 8
 _MAX_FACETS = 4
-# The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends
-# at the edge.
+# The axes extend beyond the fastest and the slowest throughput by this factor; longer intervals are
+# cut at the edge.
 _MARGIN = 1.25
-# A single run, and the end of an interval that goes on beyond the edge.
+# The markers of a single run, and of an interval that is cut at the edge.
 _DOT: dict[str, Any] = {'marker': 'o', 'markersize': 4, 'linestyle': '', 'zorder': 4}
 _ARROW: dict[str, Any] = {'linestyle': '', 'clip_on': False, 'zorder': 4}
-_BEYOND = ' (with an arrow where it goes on beyond the edge)'
-# The ends of the line of a box, in per cent.
+_BEYOND = ' (an arrow marks an interval cut at the edge)'
+# The percentiles at the ends of a box plot's line.
 _WHISKERS = (5, 95)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of the page, its heading (title), how to read it (help), and its numbers in a sentence
-    (finding).
+    """A plot of the page.
+
+    Attributes:
+      title: its heading.
+      help: how to read it.
+      finding: its main numbers, as a sentence.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Plot:
         return self._draw(format='svg', metadata={'Date': None}, transparent=True)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yields the names and the contents of NAME.svg and NAME.png."""
+        """Yields (file name, content) of NAME.svg and NAME.png."""
         for kind in ('svg', 'png'):
             yield f'{self.name}.{kind}', self._draw(format=kind)
 
@@ -104,7 +105,7 @@ class Plot:
 
 @contextlib.contextmanager
 def _style() -> Iterator[None]:
-    """Draws in this style within the block, whatever the settings of the user are."""
+    """Replaces the user's matplotlib settings by the page's style while the block lasts."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -126,7 +127,7 @@ def make_plots(summary: Summary) -> list[Plot]:
 
 
 def _rates_plot(summary: Summary) -> Plot | None:
-    """Images/sec of all settings as bars, the fastest on top, with their intervals."""
+    """Draws images/sec of the fastest settings as bars with intervals, the fastest on top."""
     rows = _fastest(summary.shown)
     if len(rows) < 2:
         return None
@@ -159,16 +160,14 @@ def _rates_plot(summary: Summary) -> Plot | None:
         'Longer is faster. The line at the end of a bar is the 95 % interval of three or more '
         f'runs{_BEYOND}.{_dots_help(rows)}',
         f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to '
-        f'{rows[0].label} with '
-        f'{format_number(rows[0].rate)}.{_omission_note(rows, summary.shown)}',
+        f'{rows[0].label} with {format_number(rows[0].rate)}.'
+        f'{_omission_note(rows, summary.shown)}',
         figure,
     )
 
 
 def _scaling_plot(summary: Summary) -> Plot | None:
-    """Images/sec over the number of devices: a line for each setting without its shape, and the
-    ideal line.
-    """
+    """Draws images/sec over the number of devices: a line per setting, and an ideal line."""
     series_by_work = _find_scaling_series(summary)
     if not series_by_work:
         return None
@@ -178,24 +177,24 @@ def _scaling_plot(summary: Summary) -> Plot | None:
     )
     lines: dict[str, Any] = {}
     for axes, series in zip(all_axes, series_by_work.values(), strict=True):
-        rows = [row for found in series.values() for row in found]
+        rows = [row for setting_rows in series.values() for row in setting_rows]
         counts = sorted({row.num_devices for row in rows})
         ideal: list[float] = []
-        for name, found in series.items():
-            color, index = _color(summary, found[0]), names.index(name)
+        for name, setting_rows in series.items():
+            color, index = _color(summary, setting_rows[0]), names.index(name)
             line_style: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
-            counts_of_rows = [row.num_devices for row in found]
+            device_counts = [row.num_devices for row in setting_rows]
             axes.errorbar(
-                counts_of_rows,
-                [row.rate for row in found],
-                _error_bars(found),
+                device_counts,
+                [row.rate for row in setting_rows],
+                _error_bars(setting_rows),
                 linestyle='',
                 elinewidth=1,
                 **line_style,
             )
             best = {
-                count: max(row.rate for row in found if row.num_devices == count)
-                for count in sorted(counts_of_rows)
+                count: max(row.rate for row in setting_rows if row.num_devices == count)
+                for count in sorted(device_counts)
             }
             lines[name] = axes.plot(
                 [*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **line_style
@@ -236,28 +235,27 @@ def _scaling_plot(summary: Summary) -> Plot | None:
     figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
     first = next(iter(series_by_work.values()))
     largest = max(
-        (row for found in first.values() for row in found),
+        (row for setting_rows in first.values() for row in setting_rows),
         key=lambda row: (row.num_devices, row.rate),
     )
-    (setting_rows,) = (found for found in first.values() if largest in found)
+    (setting_rows,) = (rows for rows in first.values() if largest in rows)
     smallest = min(setting_rows, key=lambda row: (row.num_devices, -row.rate))
     times = largest.rate / smallest.rate
     return Plot(
         'scaling',
         'Scaling with devices',
-        'Along a dashed line, each device is as fast as with the fewest devices of that setting. '
-        'Both axes double from line to line. A line through a point is its 95 % '
+        'On a dashed line, each device is as fast as with the fewest devices of that setting. '
+        'Both axes double from grid line to grid line. A line through a point is its 95 % '
         f'interval{_BEYOND}.{_dots_help(summary.shown)}',
         f'On {largest.num_devices} devices {largest.label} reaches {format_number(times, 3)} '
-        'times the rate of '
-        f'{smallest.label}, '
+        f'times the rate of {smallest.label}, '
         f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
         figure,
     )
 
 
 def _published_plot(summary: Summary) -> Plot | None:
-    """The speed-ups of settings over published ones: a point for each row that has both."""
+    """Draws measured over published speed-ups: a point for each row that has both."""
     rows = [row for row in summary.shown if row.source_file.published_speed_up]
     if len(rows) < 2:
         return None
@@ -292,9 +290,9 @@ def _published_plot(summary: Summary) -> Plot | None:
     farthest = int(np.argmax(np.abs(np.log(ours / theirs))))
     return Plot(
         'published',
-        'Beside the published numbers',
+        'Compared with published numbers',
         'Each point is a row of the table: its speed-up as published, and here. On the dashed '
-        'line both are equal.',
+        'line they are equal.',
         'The median of here over published is '
         f'{format_number(float(np.median(ours / theirs)), 3)}; '
         f'{rows[farthest].label} differs most: {format_number(float(ours[farthest]), 3)} here, '
@@ -339,8 +337,8 @@ def _steps_plot(summary: Summary) -> Plot | None:
     return Plot(
         'steps',
         'Step times',
-        'A narrow box is a steady setting. The stroke is the median, whose time is at the right; '
-        'half of all timed steps lie in the box, 90 % on the line.',
+        'A narrow box is a steady setting. The stroke is the median; the right side shows its '
+        'time. Half of all timed steps lie in the box, 90 % on the line.',
         f'The 90 % span up to {format_percent(spans[unsteady])} of the median, for '
         f'{rows[unsteady].label}; the slowest step took {format_number(slowest, 3)} times the '
         f'median.{_omission_note(rows, with_steps)}',
@@ -365,15 +363,16 @@ def _color(summary: Summary, row: ReportRow) -> str:
 
 
 def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
-    """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is
-    none.
+    """Returns how far the intervals reach below and above the throughputs, [2, num_rows].
+
+    nan for a row without an interval.
     """
     ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
     return np.abs(ends - np.array([[row.rate] for row in rows])).T
 
 
 def _runs_as_dots(row: ReportRow) -> list[Result]:
-    """Returns the runs that are dots: those of a row that has several."""
+    """Returns the runs to draw as dots; none if the row has a single run."""
     return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
 
 
@@ -388,9 +387,9 @@ def _dots_help(rows: Sequence[ReportRow]) -> str:
 
 
 def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figure, Axes]:
-    """A figure with a horizontal line for each row, the first on top; row i is at y = i.
+    """Makes a figure with a horizontal line for each row, the first on top; row i is at y = i.
 
-    Above each line stand the label of its row, at the left, and one of the ends, at the right.
+    Above each line, the row's label is at the left and its text of `ends` at the right.
     """
     figure, (axes,) = _make_axes([''], 38 * len(rows) + 8)
     axes.set_ylim(len(rows) - 0.65, -0.8)
@@ -408,21 +407,23 @@ def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figur
 def _make_axes(
     titles: Sequence[str], height: float, legend_lines: int = 0
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with axes of this height in CSS pixels for each title, one below the other, and a
-    legend below them.
+    """Makes a figure with axes below each other, one for each title, and room for a legend.
+
+    height is the height of the axes in CSS pixels.
     """
     size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
     figure = Figure(figsize=size, layout='constrained')
     all_axes = list(figure.subplots(len(titles), squeeze=False)[:, 0])
     for axes, title in zip(all_axes, titles, strict=True):
-        # A long title must not push the axes together.
+        # Otherwise a long title would shrink the axes.
         axes.set_title(title).set_in_layout(False)
     return figure, all_axes
 
 
 def _find_scaling_series(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
-    """The series of each work that has results on different numbers of devices: rows by all but
-    their shape.
+    """Returns the rows to draw as lines, by work and setting name.
+
+    A line has the rows of one setting on different numbers of devices.
     """
     columns = [name for name in summary.columns if name != SHAPE]
     works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}

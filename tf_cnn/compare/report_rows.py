@@ -1,5 +1,6 @@
-"""The rows of the report, one for each setting, and short names of settings. Without TensorFlow and
-matplotlib.
+"""Makes the rows of the report, one for each setting, and short names for settings.
+
+Does not import TensorFlow or matplotlib.
 """
 
 import itertools
@@ -26,36 +27,35 @@ from tf_cnn.results.tables import abbreviate, escape_unprintable, format_setting
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
 STANDARD = (MODE, BATCH_SIZE, SHAPE)
 FOLDER = 'folder'
-# Flags whose values stand in the standard columns, or in those of the work.
+# Flags that have a standard column, or a column of the work.
 _FLAGS_WITH_COLUMNS = frozenset(
     {'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'}
 )
-# Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
+# The GPUs that a process saw. Only the first one is shown, since the shape gives their number.
 _GPUS = 'CUDA_VISIBLE_DEVICES'
-# The columns that come first in names of settings, those whose values need no name, and the longest
-# name.
+# In names of settings: the first columns, the columns shown as values without their name, and the
+# longest name.
 _FIRST_COLUMNS = (FOLDER, 'model', *STANDARD)
 _SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
 _MAX_NAME_LENGTH = 48
-# The longest value that a name shows whole; longer than the name of each mode.
+# Longer values are shortened in names; longer than the name of each mode.
 _LONG_VALUE = 24
-# Larger numbers have an exponent.
+# Larger numbers are written with an exponent.
 _LARGEST_IN_DIGITS = 1e12
 
 
 @dataclass(frozen=True)
 class ReportRow:
-    """A setting.
+    """One setting on one machine.
 
     Attributes:
-      traits: what was measured and how, by the name of a column, as text; of a failure only the
-        flags that were given.
-      work: names what was measured: model, data set, image size, role; empty for failures.
-      runs: its repeats; empty if it left no result.
-      reason: why it failed or is incomplete; None if it is complete.
-      base: the shown row of the same folder which speed-ups are against, see baselines; None if it
-        is not shown.
-      label: tells it from other rows, in a few words; see names_of.
+      properties: text by column name; a failure has only the flags that were given.
+      work: model, data set, image size and role as text; empty for a failure.
+      runs: the repeats; empty for a failure.
+      reason: why the run failed or is incomplete; None if it is complete.
+      baseline: the row of the same folder that speed-ups refer to, see baseline_indices; None if
+        this row is not shown.
+      label: a short name that is unique among the rows; see name_settings.
     """
 
     properties: Mapping[str, str]
@@ -75,7 +75,7 @@ class ReportRow:
 
     @property
     def num_devices(self) -> int:
-        """Workers * devices of each; 0 for failures."""
+        """Workers * devices per worker; 0 for failures."""
         cluster = self.runs[0].cluster if self.runs else None
         return cluster.num_workers * cluster.devices_per_worker if cluster else 0
 
@@ -97,7 +97,7 @@ class ReportRow:
 
     @property
     def verdict(self) -> str | None:
-        """What `compare` concludes about this row and its base; None if it is not shown."""
+        """The verdict of `compare` on this row and its baseline; None if the row is not shown."""
         if self.baseline is None:
             return None
         return (
@@ -107,13 +107,13 @@ class ReportRow:
         )
 
     def ratio_to(self, other: 'ReportRow') -> Ratio:
-        """Compares this row with another one; both are shown."""
+        """Returns this row's throughput over the other's; both rows must be shown."""
         assert self.estimate
         assert other.estimate
         return compare(other.estimate, self.estimate)
 
     def has_same_work(self, other: 'ReportRow') -> bool:
-        """Whether the rates of both rows, which have runs, may be compared."""
+        """Whether the throughputs may be compared; both rows must have runs."""
         return not workload_differences(other.runs[0], self.runs[0])
 
 
@@ -122,11 +122,11 @@ class Summary:
     """All rows.
 
     Attributes:
-      rows: by folder; those of a sweep in its order, others as they were measured, then the
+      rows: by folder; the rows of a sweep in its order, others in the order of measurement, then
         failures.
-      columns: the names of the traits that are shown: the standard ones, and those that differ
-        between rows.
-      problems: one line for each file that could not be read.
+      columns: the names of the shown properties: the standard columns, and what differs between
+        rows.
+      problems: a line for each file that could not be read.
     """
 
     rows: tuple[ReportRow, ...]
@@ -135,7 +135,7 @@ class Summary:
 
     @property
     def modes(self) -> list[str]:
-        """The different values of variable_update, in the order of the rows."""
+        """The modes, in the order of the rows."""
         return list(dict.fromkeys(row.properties[MODE] for row in self.rows))
 
     @property
@@ -152,7 +152,7 @@ def summarize_collection(collection: Collection) -> Summary:
     """Groups the repeats of each setting on each machine; see Summary."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in collection.results:
-        # An incomplete run is a row of its own.
+        # Each incomplete run has a separate row.
         key = repeat_key(result) if result.is_complete else result.source
         groups.setdefault((collection.source_of(result).folder, key), []).append(result)
     limits = differing_limits(collection.results)
@@ -205,9 +205,7 @@ def summarize_collection(collection: Collection) -> Summary:
 
 
 def describe_fastest(rows: Sequence[ReportRow]) -> list[str]:
-    """Returns what the shown rows of each work say about which is fastest, in a sentence; none for
-    a single row.
-    """
+    """Returns a sentence about the fastest row of each work that has several rows."""
     works: list[list[ReportRow]] = []
     for row in sorted(rows, key=lambda row: -row.rate):
         if same_work := next(
@@ -220,10 +218,9 @@ def describe_fastest(rows: Sequence[ReportRow]) -> list[str]:
 
 
 def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
-    """Says what `compare` concludes about the first row, which has the highest rate, and the
-    others.
+    """Compares the first row, which has the highest throughput, with the others.
 
-    It leads only if it is significantly faster than each of them.
+    The sentence says that it leads only if it is significantly faster than each of them.
     """
     best, *other_rows = rows
     by_verdict: dict[Significance, list[ReportRow]] = {}
@@ -257,11 +254,10 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
 
 
 def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too
-    long or not unique.
+    """Names each setting by the columns that distinguish them.
 
-    A name that is too long begins with the shortest values, and a long value with the part that
-    differs.
+    If a name would be too long or not unique, all names begin with '#1', '#2', ...: then short
+    values come first, and long values are shortened to the part that differs.
     """
     candidates = [name for name in _FIRST_COLUMNS if name in columns] + [
         name for name in columns if name not in _FIRST_COLUMNS
@@ -272,7 +268,7 @@ def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str])
         num_distinct = len(
             {tuple(setting.get(name) for name in (*name_columns, column)) for setting in settings}
         )
-        # The shape says how large a setting is, also where others would do.
+        # The shape is always shown, because it gives the size of a setting.
         is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
         if num_distinct > num_groups or is_shape:
             name_columns.append(column)
@@ -304,9 +300,7 @@ def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str])
 
 
 def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> str:
-    """Returns a long value without what all values of its column begin with, and without its
-    middle.
-    """
+    """Shortens a long value: drops the common prefix of its column, then its middle."""
     if len(value) <= _LONG_VALUE:
         return value
     letters = zip(*{setting[column] for setting in settings if setting.get(column)}, strict=False)
@@ -320,9 +314,7 @@ def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> 
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """A number of at most so many significant digits, with commas at thousands; a dash if
-    unknown.
-    """
+    """Formats a number with at most `digits` significant digits and commas; a dash if unknown."""
     if value is None or not math.isfinite(value):
         return '—'
     if value == 0:
@@ -348,7 +340,7 @@ def _format_part(column: str, value: str) -> str:
 
 
 def _as_text(value: object) -> str:
-    """Formats a value of a flag or a fact as a command line would have it."""
+    """Formats a value as on a command line."""
     if value is None:
         return 'none'
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -370,7 +362,7 @@ def _failure_properties(failure: Failure) -> dict[str, str]:
 
 
 def _result_properties(result: Result, limits: Iterable[str]) -> dict[str, str]:
-    """Returns the traits of a row; limits are the names of those that differ on a machine."""
+    """Returns the properties of a row; limits are the names of the limits that differ."""
     work, versions = result.workload, result.machine['versions']
     properties = {
         MODE: result.run.variable_update,
@@ -387,7 +379,7 @@ def _result_properties(result: Result, limits: Iterable[str]) -> dict[str, str]:
         **{name: version for name, version in versions.items() if name != 'tensorflow'},
         **{name: format_property(result.limits.get(name)) for name in sorted(limits)},
     }
-    # A version that lacks a flag behaves as its default.
+    # A version without a flag behaves as with the flag's default.
     defaults = {name: default_setting(name) for name in SPECS if is_setting(name)}
     settings = {
         name: value
@@ -409,7 +401,7 @@ def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     for name in dict.fromkeys(
         name for row in with_results for name in row.properties if name not in STANDARD
     ):
-        # A flag that a failure was not given is unknown, not different.
+        # A flag that is missing in a failure is unknown, not different.
         values = {row.properties.get(name) for row in with_results} | {
             row.properties.get(name) for row in rows
         } - {None}

@@ -1,6 +1,4 @@
-"""Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs
-to compare.
-"""
+"""Reads the runs that `compare` compares, groups repeats, and pairs them with their baselines."""
 
 import functools
 import sys
@@ -18,15 +16,13 @@ from tf_cnn.system.errors import UsageError, read_regular_file
 
 # The argument that stands for standard input.
 STDIN = '-'
-# Facts that have a column of their own in tables.
+# Properties with a separate column in tables, so that names of rows omit them.
 SEPARATE_COLUMNS = ('shape',)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of an argument that count and are repeats of each other, in the order in which they
-    started.
-    """
+    """The repeats of one setting on one machine in a run set, sorted by start time."""
 
     argument: str
     results: tuple[Result, ...]
@@ -37,9 +33,7 @@ class Group:
 
     @functools.cached_property
     def properties(self) -> Properties:
-        """The shape, the used values of flags, limits, the versions of libraries, and environment
-        variables.
-        """
+        """The shape, flag values, limits, versions of libraries, and environment variables."""
         limits = {
             name: value and format_property(value) for name, value in self.first.limits.items()
         }
@@ -64,13 +58,12 @@ class Group:
 
 @dataclass(frozen=True)
 class ExcludedRun:
-    """A run that is left out: a failure, an incomplete run without timed steps, or one beside
-    complete repeats.
+    """A failure, a run without timed steps, or an incomplete run that has complete repeats.
 
     Attributes:
       name: its file.
-      given: the flags as they were given.
-      is_missing: whether it should have a throughput that counts, and no repeat has one either.
+      flag_texts: the given flags, as text.
+      is_missing: whether a throughput is missing: the run should have one, and no repeat does.
     """
 
     argument: str
@@ -83,6 +76,13 @@ class ExcludedRun:
 
 @dataclass(frozen=True)
 class RunSet:
+    """The runs of one argument.
+
+    Attributes:
+      groups: the runs that count.
+      problems: a line for each file that could not be read.
+    """
+
     argument: str
     groups: tuple[Group, ...]
     excluded_runs: tuple[ExcludedRun, ...] = ()
@@ -90,22 +90,16 @@ class RunSet:
 
     @property
     def unknown_throughputs(self) -> list[str]:
-        """A line for each file or run whose throughput is not known, though it may be the slow
-        one.
-        """
+        """A line for each file or run without a known throughput: it may be the slow one."""
         return [
             *self.problems,
-            *(
-                f'{excluded_run.name}: {excluded_run.reason}'
-                for excluded_run in self.excluded_runs
-                if excluded_run.is_missing
-            ),
+            *(f'{run.name}: {run.reason}' for run in self.excluded_runs if run.is_missing),
         ]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A group and its baseline; None if it has none, or is the baseline itself."""
+    """A group and its baseline; baseline is None if there is none, or for the baseline itself."""
 
     group: Group
     baseline: Group | None = None
@@ -113,11 +107,9 @@ class Comparison:
 
 
 def read_run_set(argument: str) -> RunSet:
-    """Reads a result file, a folder of results, or a log; with STDIN a result or a log from
-    standard input.
+    """Reads a result file, a folder of results, or a log; STDIN reads standard input.
 
-    Raises UsageError if there is no such file, it is none of these, or it has no run with a timed
-    step.
+    Raises UsageError if the file does not exist, is of another kind, or has no timed step.
     """
     if argument == STDIN:
         argument = 'standard input'
@@ -158,16 +150,16 @@ def _read_text(data: bytes, source: str) -> Result | Failure:
 def pair_with_baselines(
     run_sets: Sequence[RunSet], *, across_work: bool = False
 ) -> list[Comparison]:
-    """Pairs each group with its baseline, which is in the first side; that side's pairs come first.
+    """Pairs each group with its baseline in the first run set; the first run set comes first.
 
-    If the baseline has a single group, all other groups are compared with it. The groups of a
-    single side are compared with each other: see baselines, of which complete groups come first.
-    Otherwise a group is compared with the group of the same setting. Flags, versions and variables
-    that are constant within each side may differ, since comparing them is the purpose.
+    If the first run set has a single group, it is the baseline of all other groups. The groups of a
+    single run set are compared with each other: see baseline_indices; complete groups come first.
+    Otherwise the baseline is the group of the same setting. Flags, versions and variables that are
+    constant within each run set may differ, since comparing them is the purpose.
     """
     baseline, *candidates = run_sets
     if not baseline.groups:
-        return [Comparison(group) for side in candidates for group in side.groups]
+        return [Comparison(group) for candidate in candidates for group in candidate.groups]
     if not candidates:
         groups = sorted(baseline.groups, key=lambda group: group.incomplete_reason is not None)
         firsts = baseline_indices([group.first for group in groups], across_workloads=across_work)
@@ -183,7 +175,7 @@ def pair_with_baselines(
         first = baseline.groups[0]
         return [
             Comparison(first, is_baseline=True),
-            *(Comparison(group, first) for side in candidates for group in side.groups),
+            *(Comparison(group, first) for candidate in candidates for group in candidate.groups),
         ]
     comparisons = [Comparison(group, is_baseline=True) for group in baseline.groups]
     for candidate in candidates:
@@ -205,13 +197,14 @@ def pair_with_baselines(
 
 
 def group_names(run_sets: Sequence[RunSet]) -> dict[int, str]:
-    """Names each group, by its id(): the argument, unless there is only one, and the facts that
-    vary within it.
+    """Returns the name of each group, by the group's id().
+
+    A name has the argument, if there are several, and the properties that vary within the run set.
     """
     names = {}
     for run_set in run_sets:
         hosts = {group.first.machine.get('hostname') for group in run_set.groups}
-        # What differs only between machines is said by their names.
+        # The host name already shows properties that differ only between machines.
         of_machines = {name for group in run_set.groups for name in group.first.limits}
         of_machines -= differing_limits(group.first for group in run_set.groups)
         distinguishing_names = [

@@ -1,20 +1,22 @@
-"""Starts processes on this machine for a launcher on another one: `python -m tf_cnn.launch.agent`,
-run over ssh.
+"""Starts processes on this machine for a launcher on another one, which runs it over ssh:
+`python -m tf_cnn.launch.agent`.
 
-Requests come on standard input and answers go to standard output, each one JSON object in a line,
-which begins with ANSWER, since login scripts may print lines, too:
+Requests come on standard input and answers go to standard output, one JSON object a line. Lines of
+answers begin with ANSWER, since login scripts may print lines, too:
 
     (at the start)                    {"hello": {"tf_cnn_benchmarks": ..., "commit": ..., ...}}
-    {"prepare": [arguments of Host.prepare]}    {"members": [{fields of Member}, ...]}
+    {"prepare": [arguments of Host.prepare]}    {"members": [{fields of ClusterTask}, ...]}
     {"start": {fields of Command}}    {"started": PID}
                                       {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
     {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
     {}
 
-An answer to `prepare` or `start` that failed is {"refused": ["a line", ...], "is_usage": true or
-false}. All that it started ends with it, and it ends when its input ends, as it does when the
-launcher or the connection is killed, or when nothing has come for a minute: the launcher says at
-least {} every ten seconds. ssh itself notices a silent host.
+If `prepare` or `start` fails, the answer is
+{"refused": ["a line", ...], "is_usage": true or false}.
+
+The agent ends when its input ends (the launcher or the connection is gone), or when it has received
+nothing for a minute: the launcher sends at least {} every ten seconds. It then ends all processes
+that it started. ssh itself detects a silent host.
 """
 
 import contextlib
@@ -39,31 +41,27 @@ from tf_cnn.system.documents import decode_json
 from tf_cnn.system.errors import BenchmarkError, UsageError
 
 ANSWER = 'tf_cnn_benchmarks agent: '
-# How long a silent launcher or host is waited for, and how often the launcher says something, in
-# seconds.
+# The longest wait for a silent launcher or host, and the interval between the launcher's requests.
 SILENCE_SECS, ALIVE_SECS = 60.0, 10.0
-# From SIGTERM to SIGKILL for processes whose launcher is gone, in seconds: nobody waits for what
-# they would still say.
+# From SIGTERM to SIGKILL if the launcher is gone: nobody reads their last output.
 _GRACE_SECS = 2.0
 
 
 class _Agent:
-    """Serves the requests of a launcher until it is gone, then ends all processes."""
+    """Serves the requests of a launcher until the launcher is gone, then ends all processes."""
 
     def __init__(self) -> None:
-        # That to which the ssh of the launcher connected: the other hosts probably reach it, too.
+        # The address that the launcher's ssh connected to: other hosts probably reach it, too.
         connection = os.environ.get('SSH_CONNECTION', '').split()
         self._host = Host(address=connection[2]) if len(connection) == 4 else Host()
         self._running: dict[str, LocalProcess] = {}
-        # What the main thread, the only one that starts and reaps processes, has to do; None to
-        # end.
+        # Calls for the main thread, which alone starts and reaps processes; None to end.
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     def serve(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self._inbox.put(None))
-        # The launcher decides about the interrupt of a terminal, and the end of a connection is
-        # seen at once.
+        # The launcher handles Ctrl-C; the end of the input shows the end of a connection.
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         threading.Thread(target=self._read_requests, daemon=True).start()
@@ -90,7 +88,7 @@ class _Agent:
                 )
             elif 'start' in request:
                 self._start(request['start'])
-            # It may have ended in the meantime.
+            # The process may have ended in the meantime.
             elif process := self._running.get(request.get('name', '')):
                 process.end(signal.Signals(request['end']))
         except BenchmarkError as error:
@@ -133,9 +131,7 @@ class _Agent:
 
 
 def hello() -> dict[str, str | None]:
-    """Returns the versions that a launcher compares with its own; None for those that are
-    unknown.
-    """
+    """Returns the versions that launcher and agent compare; None if unknown."""
     return {
         'tf_cnn_benchmarks': VERSION,
         'commit': git_commit(),
@@ -145,6 +141,6 @@ def hello() -> dict[str, str | None]:
 
 if __name__ == '__main__':
     agent = _Agent()
-    # As mpirun does. Without a home directory, sshd starts commands in the root directory.
+    # mpirun does the same. Without a home directory, sshd starts commands in the root directory.
     os.chdir(next(folder for folder in (sys.argv[1], Path.home(), '/') if os.path.isdir(folder)))
     agent.serve()

@@ -1,7 +1,7 @@
-"""Where the processes of a cluster run. Linux only, no TensorFlow.
+"""Starts the processes of a cluster on hosts. Linux only; does not import TensorFlow.
 
-A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start.
-cluster.ssh.SshHost asks a Host on another machine, see cluster.agent.
+A launcher calls Host.prepare, makes the command lines, and starts the processes by Host.start.
+launch.ssh.SshHost passes these calls to a Host on another machine; see launch.agent.
 """
 
 import contextlib
@@ -24,19 +24,21 @@ from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.place import COMMAND
 
-# Nothing else uses ports in a private network, and the kernel takes others for its connections.
+# No other program uses ports in a private network; the kernel gives connections other ports.
 _FIRST_PRIVATE_PORT = 2222
-# How long agents have to end their processes when the launcher ends, in seconds.
+# The time agents have to end their processes when the launcher ends.
 CLOSE_SECS = 4.0
 
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """One process of a cluster, with what its host has for it: a HOST:PORT, cores, GPUs. host is
-    None for this machine.
+    """One task of a cluster, with the resources of its host.
 
-    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as
-    it is.
+    Attributes:
+      address: HOST:PORT.
+      host: None for this machine.
+      cores: the logical cores it may run on; None for all usable ones.
+      gpus: the value of CUDA_VISIBLE_DEVICES; None to leave it unchanged.
     """
 
     job: str
@@ -53,14 +55,14 @@ class ClusterTask:
 
 @dataclass(frozen=True)
 class Command:
-    """One process of a cluster.
+    """The command of one process of a cluster.
 
     Attributes:
-      name: the prefix of its lines; unique.
-      env: its whole environment, None for that of this process; on another host what is added to
-        the environment there.
-      cores: the logical cores it may run on; None for all that it may use.
-      is_server: whether it ends by itself when all processes that are not servers have ended.
+      name: the unique prefix of its lines.
+      env: its whole environment, or None for this process's environment; on another host, the
+        variables to add there.
+      cores: the logical cores it may run on; None for all usable ones.
+      is_server: whether it ends by itself after all other processes have ended.
       has_result: whether its standard output is the result of the cluster.
       host: None for this machine.
     """
@@ -75,20 +77,20 @@ class Command:
 
 
 Show = Callable[[str], None]
-# The jobs and indices of processes.
+# (job, index) of each task.
 TaskIds = Sequence[tuple[str, int]]
 
 
 class LocalProcess(ChildProcess):
     """A process of a cluster on this machine.
 
-    It calls these functions on other threads: with each line of its two streams, and with itself
-    when it has ended.
+    Other threads call show and show_error with each line of its streams, and on_exit with the
+    process after it has ended.
     """
 
     # Whether the launcher has sent it a signal that ends it.
     is_stopped = False
-    # Why nothing more will be known about it; None unless the connection to its host has ended.
+    # Why it is lost; None unless the connection to its host has ended.
     lost_reason: str | None = None
 
     def __init__(
@@ -111,7 +113,7 @@ class LocalProcess(ChildProcess):
         self.read_lines(show, show_error)
 
         def wait_for_exit() -> None:
-            # If another process could not be started, the launcher reaps this one first.
+            # The launcher reaps it first if another process could not be started.
             with contextlib.suppress(ChildProcessError):
                 self.wait()
                 on_exit(self)
@@ -119,15 +121,13 @@ class LocalProcess(ChildProcess):
         threading.Thread(target=wait_for_exit, daemon=True).start()
 
     def end(self, number: signal.Signals) -> None:
-        """Sends a signal that ends it to the process and its descendants."""
+        """Ends the process and its descendants by this signal."""
         self.is_stopped = True
         self.signal(number)
 
 
 class RemoteProcess:
-    """A process of a cluster on another machine, as a LocalProcess. send is how its agent gets
-    requests.
-    """
+    """A process of a cluster on another machine; send passes a request to its agent."""
 
     is_stopped = False
     lost_reason: str | None = None
@@ -153,14 +153,12 @@ class RemoteProcess:
         self._send(end=int(number), name=self.command.name)
 
     def reap(self) -> int:
-        # It has ended, or its host is lost, or the launcher gives up, and the agent ends it.
+        # Unless it has ended or its host is lost, the launcher gives up and the agent ends it.
         self._has_ended.wait(CLOSE_SECS)
         return self._exit_code
 
     def handle_message(self, kind: str, value: Any) -> None:
-        """Handles what the agent says about it: 'out' or 'err' with a line, 'ended' with its exit
-        code.
-        """
+        """Handles an agent's message: kind 'out' or 'err' with a line, 'ended' with a code."""
         if kind == 'ended':
             self._exit_code = value
             self._has_ended.set()
@@ -168,9 +166,9 @@ class RemoteProcess:
         else:
             self._show[kind](value)
 
-    def mark_lost(self, why: str) -> None:
-        """Ends it for the launcher, since nothing more will be known about it."""
-        self.lost_reason = why
+    def mark_lost(self, reason: str) -> None:
+        """Reports that the process has ended, since its host is lost."""
+        self.lost_reason = reason
         self.handle_message('ended', 1)
 
 
@@ -178,10 +176,10 @@ HostProcess = LocalProcess | RemoteProcess
 
 
 class Host:
-    """A machine on which processes of a cluster run: this one, unless overridden.
+    """A machine that runs processes of a cluster: this machine, unless overridden.
 
-    `program`, the Python and the script, begins each command line. The processes listen at
-    `address`, or in a private network, which close() ends.
+    `program` (Python and the script) begins each command line. The processes listen at `address`,
+    or in a private network, which close() ends.
     """
 
     name = 'this machine'
@@ -195,12 +193,13 @@ class Host:
     def prepare(
         self, processes: TaskIds, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
     ) -> list[ClusterTask]:
-        """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host
-        to the launcher.
+        """Reserves an address for each task, and divides the cores and GPUs among the workers.
 
-        Each worker gets num_gpus of the GPUs with these indices (empty: of all). The ports stay
-        bound until close(), so that the kernel gives them to no other launcher or connection. The
-        process that gets an address can still bind to it, also after a restart: both sockets set
+        Does not set ClusterTask.host. Each worker gets num_gpus of the GPUs with these indices
+        (empty: of all GPUs).
+
+        The ports stay bound until close(), so that the kernel gives them to no other launcher or
+        connection. The task can still bind to its port, also after a restart: both sockets set
         SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)).
         """
         environ: Mapping[str, str] = os.environ
@@ -219,35 +218,32 @@ class Host:
                 reserve_addresses(len(processes), self._address)
             )
         shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
-        # A controller hides the GPUs itself, since its default of --device depends on whether there
-        # are any.
-        gpus_and_cores_by_job = {
+        # A controller hides the GPUs itself: its default of --device depends on whether GPUs exist.
+        cores_and_gpus_by_job = {
             'ps': (None, None if gpus is None else ''),
             'controller': (None, None),
         }
         return [
             ClusterTask(
-                job, index, address, None, *(gpus_and_cores_by_job.get(job) or next(shares))
+                job, index, address, None, *(cores_and_gpus_by_job.get(job) or next(shares))
             )
             for (job, index), address in zip(processes, addresses, strict=True)
         ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Returns what Command.env has of the launcher's environment variables."""
+        """Returns the launcher's environment variables that Command.env passes on."""
         return remove_cluster_variables(environ)
 
     def start(
         self, command: Command, show: Show, show_error: Show, on_exit: Callable[[Any], None]
     ) -> HostProcess:
-        """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is
-        not possible.
-        """
+        """Starts a process; raises OSError, RuntimeError or RunError if that fails."""
         return LocalProcess(
             command, show, show_error, on_exit, self._network.pid if self._network else None
         )
 
     def close(self) -> None:
-        """Frees the addresses, and ends what still runs there for this launcher."""
+        """Frees the addresses, and ends the launcher's remaining processes on this host."""
         self._reserved_ports.close()
         if self._network:
             self._network.close()
@@ -255,10 +251,11 @@ class Host:
 
 @contextlib.contextmanager
 def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
-    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see
-    Host.prepare.
+    """Yields HOST:PORT for free ports of this machine, reserved while the block lasts.
+
+    Host.prepare says why a process can bind to a reserved port.
     """
-    # A link-local address needs the number of its interface, too.
+    # getaddrinfo also gives the interface number, which a link-local address needs.
     family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with contextlib.ExitStack() as stack:
         addresses: list[str] = []
@@ -277,8 +274,9 @@ def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
-    """Returns the same number of consecutive cores for each worker; one core each, in turn, if
-    there are too few.
+    """Gives each worker the same number of consecutive cores.
+
+    If there are too few cores, several workers share one.
     """
     size = len(cores) // num_workers
     if not size:
@@ -287,11 +285,11 @@ def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]
 
 
 def _usable_cores() -> list[int]:
-    """The logical cores this process may use, sorted by package (socket), then by physical core."""
+    """Returns the logical cores this process may use, sorted by package, then physical core."""
 
     def core_order(core: int) -> list[int]:
         topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
-        # Some containers do not show it.
+        # Some containers hide the topology.
         with contextlib.suppress(OSError, ValueError):
             return [
                 int((topology / name).read_text()) for name in ('physical_package_id', 'core_id')

@@ -17,7 +17,7 @@ from tf_cnn.results.summary import is_summary_line
 from tf_cnn.system.errors import RunError, UsageError, format_error, format_warning, plural
 from tf_cnn.system.signals import SIGNALS, Stopped
 
-# How many hidden lines of each process are kept, to be shown if one fails.
+# Hidden lines kept for each process, to show if a process fails.
 _MAX_HIDDEN_LINES = 40
 _WARNING, _ERROR = format_warning(''), format_error('')
 
@@ -35,26 +35,25 @@ def launch(
     """Runs the commands in parallel until all have ended. Call it from the main thread.
 
     A process fails if it ends by itself with an exit code other than 0. The first failure stops the
-    others: SIGTERM, and SIGKILL after grace_secs. Servers are stopped after the others have ended,
-    since a worker that saves a checkpoint on SIGTERM reads the variables from them. A signal to
-    this process stops all processes in the same way, and a second one is passed on, as another
-    SIGTERM. If SIGKILL ends this process, the kernel kills the others.
+    others: SIGTERM, then SIGKILL after grace_secs. Servers are stopped last, since a worker that
+    saves a checkpoint on SIGTERM reads the variables from them. A signal to this process stops all
+    processes in the same way. A second signal sends them another SIGTERM. If SIGKILL ends this
+    process, the kernel kills the others.
 
-    Returns 0 if no process failed. Else the exit code of the first failure, since that mostly
-    causes the others; 128 + n if signal n ended the process. Also 128 + n if this process received
-    signal n before any failure. Raises BrokenPipeError if the reader of out or err has closed it.
+    Returns 0 if no process failed, else the exit code of the first failure, since it mostly causes
+    the others; 128 + n if signal n ended the process, or if this process received signal n before
+    any failure. Raises BrokenPipeError if the reader of out or err has closed it.
 
     Args:
       out: receives the standard output of commands with has_result, unchanged; by default standard
         output.
       err: receives all other lines, each prefixed with the name of its process; by default standard
         error.
-      quiet: show only warnings and errors of these lines, and the last other lines of processes
-        that fail.
-      num_restarts: how often all are started again when they have ended after a failure, except one
-        of wrong use.
-      servers_end_secs: how long servers may run after the others; then they are stopped, and failed
-        with exit code 1.
+      quiet: show only warnings and errors; if a process fails, also the last hidden lines.
+      num_restarts: how often all processes are started again after a failure, except after a usage
+        error.
+      servers_end_secs: how long servers may run after the others; then they are stopped, which is a
+        failure with exit code 1.
     """
     lines = _OutputLines(
         out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet
@@ -69,7 +68,7 @@ def launch(
                 break
             again = f'starting all processes again ({number + 1} of {plural(num_restarts, "time")})'
             lines.write_message(format_warning(again))
-    # A signal may come because the terminal is gone.
+    # After a signal the terminal may be gone, so an output error is expected.
     error = None if stop else lines.error
     if isinstance(error, BrokenPipeError):
         raise error
@@ -79,7 +78,7 @@ def launch(
 
 
 class _Cluster:
-    """The running processes. Other threads queue events, which the main thread handles."""
+    """The running processes. Other threads queue events; the main thread handles them."""
 
     def __init__(self, lines: '_OutputLines', grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
@@ -90,15 +89,12 @@ class _Cluster:
         self._running: list[HostProcess] = []
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
-        # The time (time.monotonic) until which stopped processes, or the remaining servers, may
-        # run.
+        # Until when stopped processes, or the remaining servers, may run (time.monotonic).
         self._deadline: float | None = None
 
     @property
     def may_restart(self) -> bool:
-        """Whether the processes failed for a reason that may be gone when they are started
-        again.
-        """
+        """Whether a restart may succeed after this failure."""
         return (
             self.exit_code not in (0, UsageError.exit_code)
             and not self._is_permanent
@@ -106,7 +102,7 @@ class _Cluster:
         )
 
     def queue_signal(self, stop: Stopped, count: int) -> None:
-        """Takes a signal to this process, on any thread."""
+        """Queues a signal to this process; may be called on any thread."""
         self._events.put(functools.partial(self._handle_signal, stop, count))
 
     def run(self, commands: Sequence[Command]) -> None:
@@ -116,7 +112,7 @@ class _Cluster:
             while self._running:
                 self._next_event()()
         finally:
-            # Processes remain only if something was raised.
+            # Processes remain only after an exception.
             for process in self._running:
                 process.end(signal.SIGKILL)
             for process in self._running:
@@ -131,7 +127,7 @@ class _Cluster:
             return self._kill_slow if self._is_stopping else self._stop_servers
 
     def _start(self, command: Command) -> None:
-        of_process = functools.partial(
+        write_line = functools.partial(
             self._lines.write_process_line, command.name, is_chief=command.has_result
         )
         host = command.host or Host()
@@ -139,9 +135,9 @@ class _Cluster:
             process = host.start(
                 command,
                 show=functools.partial(
-                    self._show, self._lines.write_result_line if command.has_result else of_process
+                    self._show, self._lines.write_result_line if command.has_result else write_line
                 ),
-                show_error=functools.partial(self._show, of_process),
+                show_error=functools.partial(self._show, write_line),
                 on_exit=lambda process: self._events.put(
                     functools.partial(self._handle_exit, process)
                 ),
@@ -167,7 +163,7 @@ class _Cluster:
     def _handle_exit(self, process: HostProcess) -> None:
         code = process.reap()
         self._running.remove(process)
-        # All steps are taken, whatever fails later.
+        # The result is complete, whatever fails later.
         self._has_result |= process.command.has_result and code == 0
         if self._is_stopping:
             self._stop()
@@ -185,7 +181,7 @@ class _Cluster:
             reason = f'{name} ended with exit code {code}'
         else:
             reason = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
-        # The host of a lost process may not come back.
+        # The host of a lost process may stay away.
         self._is_permanent |= bool(process.lost_reason)
         self._stop_because(reason, exit_code, causes=[name])
 
@@ -209,7 +205,7 @@ class _Cluster:
 
     def _stop_because(self, reason: str, exit_code: int, causes: Sequence[str] = ()) -> None:
         self.exit_code = self.exit_code or exit_code
-        # Stop first, since the reader of standard error may delay the message.
+        # Stop first: the reader of standard error may delay the message.
         self._stop()
         if causes:
             running_names = (process.command.name for process in self._running)
@@ -247,12 +243,13 @@ class _Cluster:
 
 
 class _OutputLines:
-    """Writes whole lines, from any thread. Stops writing at the first error, which it keeps.
+    """Writes whole lines, from any thread. After the first error it stores the error and stops.
 
-    out receives the result, err all other lines, those of a process after its name. quiet shows
-    only warnings, errors and the summary of the chief of these, and keeps the last others for
-    show_hidden_lines(). On a terminal, the chief's last line then stands in a live line until it
-    prints a result.
+    out receives the result. err receives all other lines; a process's lines begin with its name.
+
+    With quiet, err receives only warnings, errors and the chief's summary, and the last hidden
+    lines are kept for show_hidden_lines(). On a terminal, a live line then shows the chief's last
+    line until the chief prints a result.
     """
 
     def __init__(
@@ -277,10 +274,8 @@ class _OutputLines:
         self.close()
 
     def write_process_line(self, name: str, line: str, *, is_chief: bool = False) -> None:
-        """Writes or keeps another line of a process; is_chief: it is the process with the
-        result.
-        """
-        # A warning of several processes is shown once.
+        """Writes or hides a line of a process; is_chief: the process prints the result."""
+        # If several processes print the same warning, it is shown once.
         is_shown = line.startswith(_WARNING) and self._first_warned.setdefault(line, name) == name
         is_shown |= line.startswith(_ERROR) or (is_chief and is_summary_line(line))
         if is_shown or not self.is_quiet:

@@ -1,8 +1,8 @@
-"""Runs processes of a cluster on other hosts, over the user's own ssh. Linux only, no TensorFlow.
+"""Runs processes of a cluster on other hosts, over the user's ssh. Linux only, no TensorFlow.
 
-One connection for each host: it starts cluster.agent there, which starts the processes. So nothing
-needs to run on a host beforehand, the user's ssh decides about names, keys, ports and proxies, and
-all ends with the connection.
+One connection for each host starts launch.agent there, and the agent starts the processes. So
+nothing needs to run on a host beforehand, the user's ssh configuration decides about names, keys,
+ports and proxies, and everything ends with the connection.
 """
 
 import contextlib
@@ -36,8 +36,7 @@ _SSH_FAILED = 255
 
 @dataclass(frozen=True)
 class SshTarget:
-    """How a host is reached, by ssh with its options; python and folder are those of the program
-    there.
+    """How to run the program on hosts: the ssh command line, and Python and folder there.
 
     The processes run in working_folder if the host has it, else in the home directory.
     """
@@ -56,14 +55,12 @@ class SshTarget:
         folder, python, working_folder = map(
             shlex.quote, (self.folder, self.python, self.working_folder)
         )
-        # The answers begin with a line of their own, also after a login script that leaves its last
-        # one unfinished.
+        # echo: the answers begin on a new line, even after an unfinished line of a login script.
         line = (
             f'echo; cd {folder} && ls {_COMMAND} > /dev/null && exec {python} -m '
             f'tf_cnn.launch.agent {working_folder}'
         )
-        # BatchMode: a question for a password would come from many hosts at once, beside other
-        # output.
+        # BatchMode: otherwise many hosts could ask for passwords at once, between other output.
         options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
         options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')
         return [
@@ -76,7 +73,7 @@ class SshTarget:
 
 
 class SshHost(Host):
-    """Another machine, by its name for ssh. Starts to connect at once; connected() waits."""
+    """Another machine, by its name for ssh. Connects at once; wait_for_agent() waits."""
 
     def __init__(self, name: str, target: SshTarget) -> None:
         self.name = name
@@ -85,7 +82,7 @@ class SshHost(Host):
         self._processes: dict[str, RemoteProcess] = {}
         # The answers to requests, in order; None at the end of the connection.
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        # The last lines of ssh itself, which say why it failed, and those of login scripts.
+        # The last lines of ssh, which give the reason of a failure, and of login scripts.
         self._errors: deque[str] = deque(maxlen=20)
         self._write_lock = threading.Lock()
         self._is_closed = threading.Event()
@@ -100,9 +97,7 @@ class SshHost(Host):
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
     def wait_for_agent(self) -> None:
-        """Waits for the agent; raises RunError if it does not come, or if the program there is not
-        the same as here.
-        """
+        """Waits for the agent; raises RunError if it does not answer, or if its program differs."""
         answer = self._next_answer()
         if answer is None:
             raise RunError(f'{self.name}: {self._connection_error()}')
@@ -113,7 +108,7 @@ class SshHost(Host):
                 raise RunError(
                     f'{self.name}: it has {name} {there} in {self._target.folder} with '
                     f'{self._target.python}, and this machine has {here}; install the same on '
-                    f'both, or write --remote_dir and --remote_python'
+                    f'both, or set --remote_dir and --remote_python'
                 )
 
     def prepare(
@@ -169,7 +164,7 @@ class SshHost(Host):
             return None
 
     def _send(self, **request: Any) -> None:
-        # If the connection has ended, the reader of its answers tells.
+        # If the connection has ended, _handle_disconnect reports it.
         with self._write_lock, contextlib.suppress(OSError, ValueError):
             print(json.dumps(request), file=self._ssh.input, flush=True)
 
@@ -210,8 +205,7 @@ class SshHost(Host):
             # It did not answer in time.
             return (
                 f'{self._failure_reason}; check the name, and that `{shlex.join(target.ssh)} '
-                f'{self.name}` '
-                f'connects'
+                f'{self.name}` connects'
             )
         code = self._ssh.exit_code()
         self._ssh.await_last_lines()
@@ -229,8 +223,9 @@ class SshHost(Host):
 
 @contextlib.contextmanager
 def connections(names: Sequence[str], target: SshTarget) -> Iterator[list[SshHost]]:
-    """Connects to all hosts at once, until the block ends; RunError has a line for each host that
-    cannot be used.
+    """Connects to all hosts at once, until the block ends.
+
+    Raises RunError with a line for each host that cannot be used.
     """
     hosts: list[SshHost] = []
     try:

@@ -100,7 +100,7 @@ class Runner:
                 return folder.move_result(unfinished, path), process_exit.seconds
             if isinstance(outcome, Result) and is_consistent and process_exit.cause == TIMEOUT:
                 # The run did not know why this process ended it.
-                outcome = replace(outcome, ended=replace(outcome.exit_status, reason=reason))
+                outcome = replace(outcome, exit_status=replace(outcome.exit_status, reason=reason))
                 folder.write(path, json.dumps(as_json(outcome)))
                 outcome.source = str(path)
                 return outcome, process_exit.seconds
