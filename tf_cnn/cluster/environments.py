@@ -16,7 +16,7 @@ from tf_cnn.params.cluster_flags import PROTOCOL
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import UsageError, format_warning, plural
 
-ProcessEnvironment = Mapping[str, str]
+Environ = Mapping[str, str]
 
 _NUMBER = re.compile('[0-9]{1,18}')
 # The ports of a job without --cluster_port: the first port, the number of ports per job, and the
@@ -100,7 +100,7 @@ _SET_ROLE = (
 )
 
 
-def remove_cluster_variables(environment: ProcessEnvironment) -> dict[str, str]:
+def remove_cluster_variables(environment: Environ) -> dict[str, str]:
     """Returns the environment for a child process: without variables that describe a cluster."""
     return {
         name: value
@@ -109,7 +109,7 @@ def remove_cluster_variables(environment: ProcessEnvironment) -> dict[str, str]:
     }
 
 
-def environment_for_runs(environment: ProcessEnvironment, command: str) -> dict[str, str]:
+def environment_for_runs(environment: Environ, command: str) -> dict[str, str]:
     """Returns the environment for the runs that a command starts.
 
     Warns if a launcher may have started several of these commands. Raises UsageError if it has.
@@ -147,7 +147,7 @@ class _TFConfig(msgspec.Struct):
     rpc_layer: str | None = None
 
 
-def read_tf_config(environ: ProcessEnvironment) -> Cluster | None:
+def read_tf_config(environ: Environ) -> Cluster | None:
     """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it.
 
     A chief (or master) becomes worker 0. Kubeflow lists chief, master, worker and ps; an evaluator
@@ -197,7 +197,7 @@ def read_tf_config(environ: ProcessEnvironment) -> Cluster | None:
     return Cluster(lists.get('ps', ()), chiefs + workers, job, index, 'TF_CONFIG')
 
 
-def is_evaluator(environ: ProcessEnvironment) -> bool:
+def is_evaluator(environ: Environ) -> bool:
     """Whether TF_CONFIG makes this process the evaluator of a training."""
     # read_tf_config reports the errors of TF_CONFIG.
     with contextlib.suppress(UsageError):
@@ -206,7 +206,7 @@ def is_evaluator(environ: ProcessEnvironment) -> bool:
     return False
 
 
-def _decode_tf_config(environ: ProcessEnvironment) -> _TFConfig:
+def _decode_tf_config(environ: Environ) -> _TFConfig:
     text = environ.get('TF_CONFIG', '').strip() or '{}'
     try:
         config = decode_json(text, _TFConfig, strict=False)
@@ -260,7 +260,7 @@ class Launch:
         return f'{plural(self.size, "process", "es")} ({self.launcher.size}={self.size})'
 
 
-def find_launch(environ: ProcessEnvironment) -> Launch | None:
+def find_launch(environ: Environ) -> Launch | None:
     """Returns the launcher of this process and its rank; None if it is a single process."""
     launcher = next(
         (
@@ -288,7 +288,7 @@ def find_launch(environ: ProcessEnvironment) -> Launch | None:
     return Launch(launcher, rank, size, first_port) if size > 1 else None
 
 
-def find_rank_variables(environ: ProcessEnvironment) -> str | None:
+def find_rank_variables(environ: Environ) -> str | None:
     """Returns the variables which suggest that a process without a cluster is one of several:
     'RANK=1 WORLD_SIZE=3'. Returns None if there are none.
     """
@@ -304,7 +304,7 @@ def find_rank_variables(environ: ProcessEnvironment) -> str | None:
     return ' '.join(variables.values()) or None
 
 
-def find_local_rank_and_size(environ: ProcessEnvironment) -> tuple[int, int] | None:
+def find_local_rank_and_size(environ: Environ) -> tuple[int, int] | None:
     """Returns (local rank, local size) of this process from its innermost launcher, else None."""
     for launcher in _LAUNCHERS:
         if launcher.local_rank in environ and launcher.local_size in environ:
@@ -316,7 +316,7 @@ def find_local_rank_and_size(environ: ProcessEnvironment) -> tuple[int, int] | N
     return None
 
 
-def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> list[tuple[str, int]]:
+def place_ranks(launch: Launch, environ: Environ, num_ps: int) -> list[tuple[str, int]]:
     """Returns (node, local rank) of each rank.
 
     A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills one node
@@ -390,7 +390,7 @@ def expand_counts(text: str) -> list[int]:
     return [int(count) for count, times in counts for _ in range(int(times or 1))] or [1]
 
 
-def _read_number(name: str, environ: ProcessEnvironment) -> int:
+def _read_number(name: str, environ: Environ) -> int:
     text = environ.get(name, '')
     if not _NUMBER.fullmatch(text):
         raise UsageError(
