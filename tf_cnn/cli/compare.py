@@ -229,7 +229,7 @@ def _print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
         )
         longer = f' {LONGER_RUN_FLAG}' * (Significance.TOO_SHORT in inconclusive.values())
         warn(
-            f'{flag_text}: {names}: too few or too short runs for a verdict; use --repeat=3{longer}'
+            f'{flag_text}: {names}: too few runs or too short for a verdict; use --repeat=3{longer}'
         )
     return _exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant},
