@@ -151,7 +151,7 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             host_tasks = host.prepare(
                 processes, num_gpus, tuple(parse_gpu_indices(params.gpu_indices))
             )
-            tasks += [replace(member, host=host) for member in host_tasks]
+            tasks += [replace(task, host=host) for task in host_tasks]
         for task in tasks if len(hosts) > 1 else ():
             address, _ = split_host_port(task.address)
             if task.host and ipaddress.ip_address(address).is_loopback:
@@ -245,7 +245,7 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
         for job, index in processes:
             task = ClusterTask(job, index, join_host_port(host, _FIRST_PORT + len(tasks)))
             tasks[task.name] = task, name
-    commands, text = make_commands(run_flags, [member for member, _ in tasks.values()], {}), ''
+    commands, text = make_commands(run_flags, [task for task, _ in tasks.values()], {}), ''
     _check_cluster_flags(commands)
     for command in commands:
         _, name = tasks[command.name]

@@ -30,8 +30,8 @@ class Arguments(Generic[OptionsT]):
     """The parsed arguments of a subcommand.
 
     Attributes:
-      given: the names of the flags in the command line.
-      rest: the arguments after --, not parsed; a subcommand passes them on to runs.
+      given_flags: the names of the flags in the command line.
+      run_argv: the arguments after --, not parsed; a subcommand passes them on to runs.
     """
 
     options: OptionsT
@@ -81,25 +81,25 @@ class Declaration(Generic[OptionsT]):
                 raise UsageError(f'--: it appears twice; use it once, before {_RUN_FLAGS}')
         specs = specs_of(self.options)
         words = split_command_line(subcommand_argv, specs, self._help_hint)
-        refusals = ErrorCollector()
-        refusals.add(*words.mistakes, *(self._describe_unknown(name) for name in words.unknown))
+        errors = ErrorCollector()
+        errors.add(*words.mistakes, *(self._describe_unknown(name) for name in words.unknown))
         positional = tuple(
             os.path.expanduser(word) if self.takes_paths else word for word in words.arguments
         )
         # If a flag is unknown, a word after it may be its value.
         if not words.mistakes and not words.unknown:
-            with refusals.collecting():
+            with errors.collecting():
                 self._check_count(positional)
         values: dict[str, Value | tuple[Value, ...]] = {}
         for name, text in words.texts.items():
-            with refusals.collecting():
+            with errors.collecting():
                 # Gives the same errors as the flags of a run. An empty value is an error: it may
                 # come from an unset variable of a script, and would turn a gate or a limit off.
                 spec = replace(specs[name], optional=False)
                 values[name] = (
                     spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
                 )
-        refusals.raise_all()
+        errors.raise_all()
         # mypy cannot know that the spec of each field has checked its value.
         return Arguments(cast(Any, self.options)(**values), frozenset(values), positional, run_argv)
 

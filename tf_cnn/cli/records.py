@@ -145,9 +145,9 @@ def _write(options: RecordsOptions) -> int:
         options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
     )
     skipped_files = sorted(folder.skipped_paths.items())
-    for why, paths in skipped_files:
+    for reason, paths in skipped_files:
         for path in paths[:_MAX_LISTED]:
-            print(f'passed over {path}: {why}', file=sys.stderr)
+            print(f'passed over {path}: {reason}', file=sys.stderr)
     write_options = WriteOptions(
         output=options.output,
         subset=options.subset,
@@ -166,17 +166,16 @@ def _write(options: RecordsOptions) -> int:
             progress.advance(task)
 
         summary = write_shards(folder, labels, write_options, count, report)
-    images, classes = (
-        _format_count(summary.num_records, 'image'),
-        plural(len(folder.classes), 'class', 'es'),
-    )
+    images = _format_count(summary.num_records, 'image')
+    classes = plural(len(folder.classes), 'class', 'es')
     size = f'{plural(num_shards, "shard")} of {summary.num_bytes / num_shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
     print(
         f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'
     )
     print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
-    print(f'  passed over: {", ".join(f"{len(paths)} {why}" for why, paths in skipped_files) or 0}')
+    skipped = ', '.join(f'{len(paths)} {reason}' for reason, paths in skipped_files)
+    print(f'  passed over: {skipped or 0}')
     if empty := [
         name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
     ]:

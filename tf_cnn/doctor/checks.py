@@ -87,7 +87,7 @@ def check_driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> 
 
 def check_cuda_libraries() -> Finding:
     if not has_nvidia_gpu():
-        return Finding(SKIPPED, 'no GPU of NVIDIA')
+        return Finding(SKIPPED, 'no NVIDIA GPU')
     errors, install = check_libraries(), install_command('tensorflow[and-cuda]')
     if not errors:
         return Finding(WRONG, 'the installed TensorFlow is built without CUDA', f'use {install}')
@@ -101,7 +101,7 @@ def check_cuda_libraries() -> Finding:
 def check_architectures() -> Finding:
     """Checks that TensorFlow has machine code for every GPU visible in CUDA_VISIBLE_DEVICES."""
     if not has_nvidia_gpu():
-        return Finding(SKIPPED, 'no GPU of NVIDIA')
+        return Finding(SKIPPED, 'no NVIDIA GPU')
     capabilities, build = query_driver().capabilities, tensorflow_build()
     architectures = build.architectures if build else ()
     if not capabilities or not architectures:
@@ -112,7 +112,7 @@ def check_architectures() -> Finding:
     if lacking := [capability for capability, code in has.items() if code is False]:
         summary += f', and ignores GPUs of compute capability {", ".join(lacking)}'
         advice = (
-            f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE_VARIABLE}'
+            f'install an older TensorFlow for an older GPU, or hide these with {VISIBLE_VARIABLE}'
         )
         return Finding(WRONG, summary, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
@@ -122,9 +122,9 @@ def check_architectures() -> Finding:
         )
         advice = (
             'the first run may take up to half an hour to start; set '
-            'CUDA_CACHE_MAXSIZE=4294967296, so that later '
+            'CUDA_CACHE_MAXSIZE=4294967296, so that later runs find all kernels compiled'
         )
-        return Finding(WARNING, summary, f'{advice}ones find all of them compiled', figures)
+        return Finding(WARNING, summary, advice, figures)
     return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
 
 

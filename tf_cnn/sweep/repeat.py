@@ -154,10 +154,8 @@ def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> None:
     run_values = (result.model.name, result.run.batch_size, result.shape)
-    target, numbered = (
-        _result_path(params, path, *run_values, number),
-        _result_path(params, path, *run_values, RUN_FIELD),
-    )
+    target = _result_path(params, path, *run_values, number)
+    numbered = _result_path(params, path, *run_values, RUN_FIELD)
     try:
         with reserve(target, numbered, number + 1) as file:
             write_atomically(json.dumps(as_json(result)), file.path)
@@ -176,6 +174,6 @@ def _result_path(
 ) -> str:
     values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
     if RUN_FIELD not in path:
-        # Without a field for the number, it goes before the last dot.
+        # A path without a field for the number gets it before the last dot.
         path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
     return fill_fields(path, values)

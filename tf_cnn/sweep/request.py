@@ -81,11 +81,11 @@ def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Sett
         value = values[0] if len(values) == 1 else values
         remedy = f'use {_suggest_shapes(values, where)}' if name == 'num_gpus' else f'remove {name}'
         raise UsageError(f'{where} {format_key_value(name, value, where)}: {reason}; {remedy}')
-    refusals, settings = ErrorCollector(), list[Setting]()
+    errors, settings = ErrorCollector(), list[Setting]()
     for value in values:
-        with refusals.collecting():
+        with errors.collecting():
             settings.append(_read_setting(name, value, where))
-    refusals.raise_all()
+    errors.raise_all()
     return tuple(settings)
 
 
@@ -143,11 +143,11 @@ def format_key_value(name: str, value: object, where: str = '') -> str:
 def read_grid(texts: Sequence[str]) -> SweepRequest:
     """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
     values: dict[str, tuple[Setting, ...]] = {}
-    refusals = ErrorCollector()
+    errors = ErrorCollector()
     for text in sorted(texts, key=lambda text: mode_file_first(text.lstrip('-').partition('=')[0])):
         where = f'--grid={text}:'
         name, equals, several = text.lstrip('-').partition('=')
-        with refusals.collecting():
+        with errors.collecting():
             if not equals:
                 raise UsageError(
                     f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64'
@@ -157,7 +157,7 @@ def read_grid(texts: Sequence[str]) -> SweepRequest:
                     f'{where} {name} appears twice; put all its values into one --grid'
                 )
             values[name] = read_settings(name, several.split(','), where)
-    refusals.raise_all()
+    errors.raise_all()
     return SweepRequest('grid', 'Grid', 'sweep', grids=[Grid('--grid', values)])
 
 

@@ -39,7 +39,7 @@ class RepeatedCommand:
     Attributes:
       name: unique; its results are NAME.1.json, NAME.2.json ... in the folder's results/. It may
         contain a subfolder.
-      words: the words after the program; the runner adds --result_file.
+      argv: the words after the program; the runner adds --result_file.
       failure: the document of a failed run, without the reason, the times and the exit code.
       is_remote: whether the process with the result is on another host. Then its output contains
         the document, since that host may not share files.
