@@ -1,9 +1,8 @@
-"""The base class of the variable managers, which place the variables and combine the gradients.
+"""The base class of variable managers. A manager places variables and combines gradients.
 
 A manager changes the speed, never the mathematics: T towers with batch size b take the same step as
-one tower with batch size T*b. Independent, staged and asynchronous updates are exceptions,
-documented as such. The classes of the modes are in tf_cnn/managers; this module has their names,
-too.
+one tower with batch size T*b. Independent, staged and asynchronous updates are documented
+exceptions. The classes of the modes are in tf_cnn/managers; this module exports them too.
 
 A "T x V" list holds a list of V items for each of T towers.
 """
@@ -58,8 +57,7 @@ __all__ = [
     'VariableMgrLocalRelaxedReplicated',
     'VariableMgrLocalReplicated',
 ]
-# The classes of the modes, which are loaded when they are asked for: they are derived from
-# VariableMgr.
+# The classes of the modes. They are imported on first use, because they derive from VariableMgr.
 _MODES = {
     'VariableMgrCollectiveAllReduce': 'tf_cnn.managers.collective',
     'VariableMgrDistributedAllReduce': 'tf_cnn.managers.collective',
@@ -77,7 +75,7 @@ Tensor = Any
 
 
 class TowerVariables:
-    """The variables of one tower, which the layer builder reads and assigns by their names in the
+    """The variables of one tower. The layer builder reads and assigns them by their names in the
     model.
     """
 
@@ -108,11 +106,10 @@ class TowerVariables:
 
 
 class VariableMgr(ABC):
-    """Creates the variables of T towers, and combines the gradients of the towers into those to
-    apply.
+    """Creates the variables of T towers, and combines the towers' gradients for the update.
 
-    The initial value of a variable depends only on the seed and its name, so that all modes start
-    alike.
+    The initial value of a variable depends only on the seed and its name, so all modes start with
+    the same values.
 
     Attributes:
       variables: the variables of each tower, by their names in the model.
@@ -121,9 +118,9 @@ class VariableMgr(ABC):
       assignments: the (variable, value) pairs of non-trainable variables that each training step
         assigns.
       begun: scalars int64, each the number of the last step that began to update some of the
-        variables; for modes whose update may be cut off by a lost worker. While one is above the
-        global step, the variables are of two steps.
-      prologue: ops that stage, from one batch, what the first step takes from the step before;
+        variables; for modes in which a lost worker may interrupt an update. While a number is above
+        the global step, some variables are updated and others not.
+      prologue: ops that stage, from one batch, what the first step needs from a previous step;
         empty in most modes.
       bytes_of_servers: the bytes of variables on each parameter server of a cluster, by device.
     """
@@ -188,7 +185,7 @@ class VariableMgr(ABC):
 
     @abstractmethod
     def each_tower_has_variables(self) -> bool:
-        """Whether every tower computes with its own copies of the variables."""
+        """Whether every tower computes with a separate copy of the variables."""
 
     def get_devices(self) -> list[str]:
         return list(self._devices)
@@ -266,8 +263,8 @@ class VariableMgr(ABC):
         device_pairs: Sequence[Sequence[tuple[Tensor, Variable]]],
         training_ops: list[tf.Operation],
     ) -> None:
-        """Appends the ops of an update to training_ops: those that apply each tower's pairs, and
-        the assignments.
+        """Appends the ops of an update to training_ops: they apply each tower's pairs, and assign
+        non-trainable variables.
         """
         # Towers that share a model have the same gradients.
         distinct = [
@@ -290,18 +287,16 @@ class VariableMgr(ABC):
         return []
 
     def _updates_of_step(self) -> list[tf.Operation]:
-        """Returns the ops that belong to an update, besides those that apply gradients."""
+        """Returns the ops of an update that apply no gradients."""
         return self.assign_ops()
 
     def assign_ops(self) -> list[tf.Operation]:
         return [variable.assign(value) for variable, value in self.assignments]
 
     def count_step(self, global_step: Variable, update_ops: Sequence[tf.Operation]) -> tf.Operation:
-        """Increments the global step after the ops `done`, and after this step has read its
-        value.
-        """
-        # tf.group joins the ops of each device there, so that one signal per device is sent, not
-        # one per variable.
+        """Increments the global step after update_ops, and after this step has read its value."""
+        # tf.group joins the ops of each device on that device, so each device sends one signal
+        # instead of one per variable.
         with (
             tf.device(global_step.device),
             tf.control_dependencies([tf.group(*update_ops), global_step.value.op]),
@@ -311,14 +306,14 @@ class VariableMgr(ABC):
             )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        """Returns the ops that make the towers alike; run once, after the initializers or restoring
-        a checkpoint.
+        """Returns the ops that give all towers the same values; run once, after the initializers or
+        after restoring a checkpoint.
         """
         return []
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        """Returns the ops that all workers run together before an evaluation, to use the values of
-        a checkpoint.
+        """Returns the ops that all workers run together before an evaluation, to evaluate with the
+        values that a checkpoint holds.
         """
         return []
 
@@ -331,7 +326,7 @@ class VariableMgr(ABC):
         return 0
 
     def slices(self) -> dict[str, list[Slice]]:
-        """Returns the parts of each variable that a checkpoint holds, by its name in the model."""
+        """Returns the slices of each variable that a checkpoint holds, by its name in the model."""
         return {name: [full_slice(variable)] for name, variable in self.savable_variables().items()}
 
     def _create(
@@ -359,7 +354,7 @@ class VariableMgr(ABC):
 def sums_over_towers(
     device_grads: Sequence[Sequence[Tensor]], devices: Sequence[str]
 ) -> list[Tensor]:
-    """Sums the gradients of T towers for each variable, on a device of its own: T x V -> V."""
+    """Sums the gradients of T towers, each variable on the given device: T x V -> V."""
     sums = []
     for device, gradients in zip(devices, zip(*device_grads, strict=True), strict=True):
         with tf.device(device):
@@ -368,7 +363,7 @@ def sums_over_towers(
 
 
 def seed_of(name: str, seed: int) -> int:
-    """The seed of a variable's initial value in a run with this --tf_random_seed."""
+    """Returns the seed of a variable's initial value in a run with this --tf_random_seed."""
     return (zlib.crc32(name.encode()) + seed) & 0x7FFFFFFF
 
 

@@ -1,6 +1,4 @@
-"""Sums a tensor over towers, those of one process or under a controller of all workers; each gets
-the sum.
-"""
+"""All-reduce algorithms between the towers of one process, or of all workers under a controller."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -13,16 +11,14 @@ from tf_cnn.managers.all_reduce_spec import SizeRange
 from tf_cnn.managers.buckets import Packer, Packing, even_sizes
 
 Tensor = Any
-# (one tensor of each of T towers, index of this reduction) -> the sum on each tower.
+# (the tensor of each of T towers, the index of this reduction) -> the sum on each tower.
 Algorithm = Callable[[Sequence[Tensor], int], list[Tensor]]
 
 
 def _call_on_each_tower(
     towers: Sequence[str], function: Callable[..., Any], *values: Iterable[Any]
 ) -> list[Any]:
-    """Calls a function with the values of each tower, on that tower; each of `values` has an item
-    for every tower.
-    """
+    """Calls a function on each tower, with the tower's item of each sequence in `values`."""
     results = []
     for tower, *tower_values in zip(towers, *values, strict=True):
         with tf.device(tower):
@@ -35,7 +31,7 @@ def _split_flat(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def copy_algorithm(devices: Sequence[str]) -> Algorithm:
-    """Sums on one device, from which every tower copies the sum. Successive reductions rotate
+    """Sums on one device; every tower copies the sum from there. Successive reductions rotate
     through the devices.
     """
 
@@ -81,8 +77,8 @@ def halves_algorithm(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) 
     """Sums within each half of the towers, then adds the two sums; each half copies the total from
     its leader.
 
-    leaders are pairs of towers, one of each half, that are linked; successive reductions take
-    successive pairs.
+    leaders: pairs of linked towers, one tower of each half. Successive reductions use successive
+    pairs.
     """
     half = len(towers) // 2
 
@@ -102,11 +98,11 @@ def halves_algorithm(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) 
 
 
 def nccl_algorithm(towers: Sequence[str]) -> Algorithm:
-    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not
-    bfloat16.
+    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs; bfloat16 is not
+    supported.
 
     The kernels of one sum wait for each other: a session that fetches the sum of only one tower
-    hangs. A training step runs all of them, since it updates the variables of every tower.
+    hangs. A training step computes all sums, since it updates the variables of every tower.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
@@ -137,8 +133,8 @@ def compact_algorithm(algorithm: Algorithm, towers: Sequence[str], transfer: tf.
 
 
 def sharded_algorithm(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Algorithm:
-    """Wraps an algorithm so that it sums a tensor in parts of about equal size, each as a reduction
-    of its own.
+    """Wraps an algorithm so that it cuts a tensor into shards of about equal size and reduces each
+    separately.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
@@ -170,11 +166,11 @@ def nested_algorithm(
     *,
     runs_all: bool,
 ) -> Algorithm:
-    """Sums within each worker, then over one tower of each worker, from which its other towers copy
-    the total.
+    """Sums within each worker, then over one tower of each worker; the worker's other towers copy
+    the total from that tower.
 
     Args:
-      make_between: makes the algorithm for one tower of each worker. Successive reductions take
+      make_between: makes the algorithm for one tower of each worker. Successive reductions use
         successive towers.
       runs_all: whether all sums of a worker must be computed, although only one is used.
     """
@@ -201,10 +197,10 @@ def nested_algorithm(
 def make_algorithm(
     ranges: Sequence[SizeRange], towers: Sequence[str], host_device: str, hosts: Sequence[str] = ()
 ) -> Algorithm:
-    """Returns an algorithm that chooses by the size of each tensor; see params.all_reduce_spec.
+    """Returns an algorithm that depends on the size of each tensor; see all_reduce_spec.parse_spec.
 
-    hosts are the CPUs of the processes that have towers, in the order of the towers; by default
-    only this process.
+    hosts: the CPUs of the processes that have towers, in the order of the towers; by default
+    this process alone.
     """
     num_workers = len(hosts) or 1
     size = len(towers) // num_workers
@@ -238,7 +234,7 @@ def make_algorithm(
             runs_all=size_range.algorithm == 'nccl',
         )
 
-    algorithms = [(part.limit_bytes, make_for_range(part)) for part in ranges]
+    algorithms = [(size_range.limit_bytes, make_for_range(size_range)) for size_range in ranges]
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         size = tensors[0].dtype.size * int(np.prod(tensors[0].shape.as_list()))
@@ -256,7 +252,7 @@ def all_reduce(
     algorithm: Algorithm,
     packing: Packing,
 ) -> list[list[Tensor]]:
-    """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers, whose gradients
+    """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers: their gradients
     are ready first.
     """
     packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)

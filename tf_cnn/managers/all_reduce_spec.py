@@ -1,4 +1,4 @@
-"""The language of --all_reduce_spec: which algorithm sums tensors of which size. Does not import
+"""Parses --all_reduce_spec: the all-reduce algorithm for each size of tensor. Does not import
 TensorFlow.
 """
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from tf_cnn.system.errors import UsageError, format_flag
 
-# The name of each algorithm, and what it does; managers.all_reduce implements them.
+# The name of each algorithm, and a summary; managers.all_reduce implements them.
 ALGORITHMS: Mapping[str, str] = {
     'pscpu': 'sums on the CPU',
     'psgpu': "sums on the towers' own devices, which take turns",
     'xring': 'passes chunks around a ring of towers',
     'nccl': 'NCCL, for GPUs only, which sums no bfloat16',
 }
-# The original's name for the sum that workers without parameter servers make in any case.
+# The original's name for the all-reduce that workers without parameter servers always use.
 COLLECTIVE = 'collective'
 # The 16-bit types that NCCL sums correctly in TensorFlow. NcclAllReduce refuses bfloat16;
 # CollectiveReduce accepts it, but TensorFlow 2.21 passes it to NCCL as float32, which sums garbage
@@ -34,8 +34,9 @@ class SizeRange:
     """A range of tensor sizes, and how to sum its tensors.
 
     Attributes:
-      limit_bytes: tensors smaller than this that no earlier range takes; None for all others.
-      shards: the number of parts into which the algorithm cuts a tensor, to sum each separately.
+      limit_bytes: the range holds the tensors smaller than this that no earlier range holds;
+        None: all remaining tensors.
+      shards: the number of shards that a tensor is cut into; each is reduced separately.
       between: the algorithm that sums between processes, after `algorithm` has summed within each
         process; None if `algorithm` sums over all towers.
     """
@@ -54,10 +55,10 @@ class SizeRange:
 def parse_spec(spec: str) -> tuple[SizeRange, ...]:
     """Returns the ranges of --all_reduce_spec in order of their limits; the last one has none.
 
-    The spec is WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are
-    summed in the way before the limit. A way is ALG, ALG#SHARDS, or two of these separated by a
-    slash: within processes, and between them. Raises UsageError if the spec has another form, or
-    names an unknown algorithm.
+    The spec is ALG, or ALG:LIMIT:ALG...; the algorithm before a limit sums the tensors smaller
+    than LIMIT bytes (32k, 4m). ALG is a name, NAME#SHARDS, or two of these separated by a slash:
+    within processes, and between them. Raises UsageError if the spec has another form, or an
+    unknown name.
     """
     words = spec.split(':')
     algorithms = [_ALGORITHM.fullmatch(word) for word in words[::2]]
@@ -70,9 +71,9 @@ def parse_spec(spec: str) -> tuple[SizeRange, ...]:
     ):
         choices = ', '.join(f'{name} ({summary})' for name, summary in ALGORITHMS.items())
         raise UsageError(
-            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... where '
-            'each limit is larger than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor '
-            'into 4 shards, ALG/ALG sums within processes and between them, and ALG is one of '
+            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... with '
+            'increasing limits, as in pscpu:32k:xring; ALG#4 cuts a tensor into 4 shards, ALG/ALG '
+            'sums within processes and then between them, and ALG is one of '
             f'{choices}'
         )
     return tuple(

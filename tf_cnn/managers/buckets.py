@@ -1,4 +1,4 @@
-"""Packs many tensors into fewer flat tensors of similar sizes, to send them together."""
+"""Packs many tensors into fewer flat tensors, to send them together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class Packing:
     """Which tensors are packed into one flat tensor.
 
     Attributes:
-      num_chunks: if above 0, all tensors are concatenated and split into that many chunks of about
+      num_chunks: if above 0, all tensors are concatenated and split into this many chunks of about
         equal size.
-      max_bytes: consecutive tensors of at most this size each are concatenated, at most max_group
-        of them.
+      max_bytes: consecutive tensors of at most this size each are concatenated.
+      max_group: the most tensors that are concatenated because of max_bytes.
     """
 
     num_chunks: int = 0
@@ -80,5 +80,5 @@ def group_indices(shapes: Sequence[Sequence[int]], packing: Packing) -> list[lis
 
 
 def even_sizes(size: int, num_pieces: int) -> list[int]:
-    """Splits size into that many parts, which differ by at most one."""
+    """Splits a size into this many sizes that differ by at most 1."""
     return [size // num_pieces + (i < size % num_pieces) for i in range(num_pieces)]

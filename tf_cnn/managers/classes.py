@@ -1,5 +1,5 @@
-"""The classes of the modes, by mode and place. The other facts about a mode are in
-tf_cnn/managers/modes.py.
+"""The variable manager of each mode in each topology. tf_cnn/managers/modes.py has everything else
+about a mode.
 """
 
 from collections.abc import Mapping
@@ -44,6 +44,6 @@ def make_variable_mgr(
     staged: bool = False,
     relaxed: bool = False,
 ) -> VariableMgr:
-    """Makes the variable manager of a built-in mode, which must run in this place."""
+    """Makes the variable manager of a built-in mode, which must run in this topology."""
     key = mode, topology
     return ((staged and STAGED.get(key)) or (relaxed and RELAXED.get(key)) or MANAGERS[key])(config)

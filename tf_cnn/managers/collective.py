@@ -1,6 +1,4 @@
-"""Variable managers of several workers without parameter servers: the workers all-reduce their
-gradients.
-"""
+"""Variable managers of workers that all-reduce their gradients without parameter servers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +15,7 @@ from tf_cnn.training.optimizers import OptimizerStep, Slots
 Tensor = Any
 
 _ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
-# Instance keys of broadcasts, above those of the reductions.
+# The first instance keys of broadcasts; reductions have smaller keys.
 _INITIAL, _STATISTICS = 1 << 20, 1 << 21
 
 
@@ -27,18 +25,18 @@ def collective_algorithm(
     """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all
     GPUs (nccl_over_towers).
 
-    Between hosts each worker first sums its towers on its host. Tensors are sent and summed as
-    `transfer`.
+    Between hosts, each worker first sums its towers on its host. `transfer` is the dtype of the
+    sent tensors and of the sums.
 
     All workers must start their NCCL sums in the same order. NCCL does not check what it adds: in
     different orders it hangs, or adds the gradients of different variables of equal size. Therefore
-    each sum waits until the one before it has started; it does not wait for its end, so that sums
+    each sum waits until the previous sum has started, but not until it has ended, so that sums
     overlap with the backward pass. A ring between hosts needs no order, since its messages carry
     the key of their sum.
 
     NCCL must not sum bfloat16: TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
     """
-    started: list[int] = []  # the instance keys of the NCCL sums, in the order in which they start
+    started: list[int] = []  # the instance keys of the NCCL sums, in starting order
 
     def collect(
         tensor: Tensor, group: int, size: int, index: int, after: Sequence[int] = ()
@@ -77,7 +75,7 @@ def collective_algorithm(
 
 
 def ring_bytes(variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None) -> int:
-    """Returns the bytes that a ring of workers moves to sum the gradients of these variables.
+    """Returns the bytes that a ring of workers transfers to sum the gradients of these variables.
 
     Each worker sends 2 (W - 1) / W of the bytes of the gradients to its neighbour: Patarasuk & Yuan
     2009 (doi:10.1016/j.jpdc.2008.09.002). transfer is a 16-bit dtype, or None for float32.
@@ -92,9 +90,9 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
     worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
 
-    Each variable is updated as soon as the sum of its gradients is there, while other sums are
-    still on their way. The step's number is noted before its first update: if a worker is lost
-    within a step, a checkpoint holds whole steps.
+    Each variable is updated as soon as its gradients are summed, while other sums are still on
+    their way. `begun` gets the number of the step before the first update. If a worker is lost
+    within a step, the chief then knows whether some of its variables are updated already.
     """
 
     def __init__(self, config: ManagerConfig) -> None:
@@ -103,7 +101,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         with tf.device(HOST_DEVICE):
             self.initializers.append(begun.assign(tf.constant(0, tf.int64)))
         self.begun = [begun]
-        # The ops that note the step: one for each variable, or one for all.
+        # The ops that write the step's number to `begun`: one for each variable, or one for all.
         self._marks: list[tf.Operation] = []
         self._algorithm = collective_algorithm(
             config.devices,
@@ -120,7 +118,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return device_num == 0 and self._config.worker == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        # One tower of every worker, since each takes part in evaluations.
+        # One tower of every worker, since every worker takes part in evaluations.
         return device_num == 0
 
     def _begin_update(
@@ -130,15 +128,15 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         if step.needs_all_gradients:
             self._marks = [self._mark(global_step, [total for totals in sums for total in totals])]
         elif self._config.nccl_over_towers:
-            # The sum that NCCL starts first, of the last variable, also ends first, so the host
-            # waits for GPUs once.
+            # NCCL starts the sum of the last variable first, and ends it first. Waiting for this
+            # sum alone lets the host wait for GPUs once.
             self._marks = [self._mark(global_step, sums[-1])]
         else:
             self._marks = [self._mark(global_step, totals) for totals in sums]
         marked_sums = []
         for device, totals in zip(self._devices, combined_grads, strict=True):
             with tf.device(device):
-                # One signal for all variables of a tower, if they have one mark.
+                # With one mark, one signal for all variables of a tower.
                 gates = (
                     self._marks
                     if len(self._marks) == len(totals)
@@ -150,8 +148,8 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return marked_sums
 
     def _mark(self, global_step: Variable, sums: Sequence[Tensor]) -> tf.Operation:
-        """Returns the op that notes the number of this step, after these sums."""
-        # tf.group joins those of each device there, so that one signal per device is sent.
+        """Returns the op that writes the number of this step to `begun`, after these sums."""
+        # tf.group joins the sums of each device on that device, so each device sends one signal.
         with tf.device(HOST_DEVICE), tf.control_dependencies([tf.group(*sums)]):
             return self.begun[0].assign(global_step.value + 1)
 
@@ -160,7 +158,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             return tf.identity(total)
 
     def assign_ops(self) -> list[tf.Operation]:
-        # The moving averages, which are on the first tower, do not depend on any sum.
+        # The moving averages are on the first tower and do not depend on any sum.
         with tf.device(self._devices[0]):
             all_marked = tf.group(*self._marks)
         with tf.control_dependencies([all_marked]):
@@ -174,8 +172,8 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return received + copies
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Each worker averages over its own images only; checkpoints hold the moving averages of
-        # worker 0.
+        # Each worker averages over the images of its towers; checkpoints hold the moving averages
+        # of worker 0.
         return self._receive(self._moving_averages(), _STATISTICS)
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
@@ -225,8 +223,8 @@ class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
     def bytes_of_step(self, *, forward_only: bool) -> int:
         if forward_only:
             return 0
-        # The transfers depend on the algorithm, so count them. TensorFlow sends a tensor once to
-        # each device.
+        # The algorithm decides the transfers, so they are counted in the graph. TensorFlow sends a
+        # tensor to each device once.
         transferred_bytes = {
             (tensor.ref(), op.device): tensor.dtype.size * (tensor.shape.num_elements() or 1)
             for op in self._update

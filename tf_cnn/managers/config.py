@@ -1,4 +1,4 @@
-"""The facts from which variable managers are made."""
+"""The configuration of variable managers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,22 +13,22 @@ from tf_cnn.managers.buckets import Packing
 
 @dataclass(frozen=True)
 class ManagerConfig:
-    """The facts from which the manager of any mode is made.
+    """The configuration of a variable manager, the same for all modes.
 
     Attributes:
-      parameter_devices: the devices of the variables of one process, or those that receive
+      parameter_devices: the devices that hold the variables of one process, or that receive
         variables from servers.
       server_devices: the CPUs of the parameter servers.
       scalar_device: the device that computes the scalars of a step (its loss, learning rate and
         loss scale) and counts the steps, unless a parameter server counts them.
-      slices: whether large variables are cut into parts for the servers.
-      sync: whether the workers take their steps together.
-      transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
+      slices_variables: whether large variables are cut into slices for the servers.
+      is_synchronous: whether the workers take each step together.
+      transfer: the dtype of gradients and variables on the way; None: no cast before sending.
       nccl_over_towers: whether NCCL sums over all towers; if not, each worker first sums its towers
         on its host.
       horovod: the module horovod.tensorflow; None without Horovod.
-      horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of
-        the tower.
+      horovod_device: the kind of device that sums for Horovod, cpu or gpu; None: the tower's
+        device.
     """
 
     devices: Sequence[str]

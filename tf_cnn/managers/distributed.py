@@ -27,11 +27,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each
       worker on arrival
 
-    A worker receives each variable once, on the one of parameter_devices with the fewest bytes so
-    far, which also sums its towers' gradients, and sends that sum. get_gradients_to_apply returns
-    the (gradient, variable) pairs that a worker sends; append_apply_gradients_ops takes those that
-    the servers received, with their parts of the variables. If workers take steps together, only
-    the chief appends such ops.
+    A worker receives each variable on one device: the device in parameter_devices with the fewest
+    bytes so far. This device also sums the gradients of the worker's towers, and sends the sum.
+    get_gradients_to_apply returns the (gradient, variable) pairs that a worker sends;
+    append_apply_gradients_ops takes the (gradient, slice) pairs that the servers received. In
+    synchronous steps only the chief appends ops.
     """
 
     # The scope of the variables on the parameter servers.
@@ -39,11 +39,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     def __init__(self, config: ManagerConfig) -> None:
         super().__init__(config)
-        # By variable: the device that receives it and sums its gradients. By device: the bytes of
-        # its variables.
+        # The device that receives each variable and sums its gradients, and the bytes that each
+        # device receives.
         self._receiving_devices: dict[str, str] = {}
         self._received_bytes = dict.fromkeys(config.parameter_devices, 0)
-        # An asynchronous worker would cast after each update of its own, as often as all read.
+        # An asynchronous worker would cast after each of its updates, as often as workers read.
         self.server_variables = ParameterServerVariables(
             config,
             self._server_scope,
@@ -56,12 +56,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
                 config, self.server_variables.refresh, releases_readers=self._reads_updates
             )
             self.begun = list(self.synchronous_step.begun.values())
-        # The order in which a step reads the variables: that of the layers, which use them as they
-        # arrive.
+        # A step reads the variables in the order of the layers, and layers use them as they arrive.
         self._read_queues = {device: TransferQueue() for device in config.server_devices}
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
-        # Ops that must run before the update by the gradients that this worker sends.
+        # Ops that must run before the gradients of this worker update variables.
         self._before_push: list[tf.Operation] = []
 
     @property
@@ -69,7 +68,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return len(self._devices) * (self._config.num_workers if self.synchronous_step else 1)
 
     def leads(self, device_num: int) -> bool:
-        # Asynchronous workers each have a loss of their own.
+        # Each asynchronous worker has a separate loss.
         return device_num == 0 and (self._config.is_chief or not self.synchronous_step)
 
     def keeps_statistics(self, device_num: int) -> bool:
@@ -120,24 +119,24 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             # Only the first tower uses moving averages.
             return self._devices[0]
         if name not in self._receiving_devices:
-            device = min(self._received_bytes, key=lambda home: self._received_bytes[home])
+            device = min(self._received_bytes, key=self._received_bytes.__getitem__)
             self._received_bytes[device] += num_bytes(first_slice.full_shape)
             self._receiving_devices[name] = device
         return self._receiving_devices[name]
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        # Only the first tower of the chief updates it. Every worker creates it, because it affects
-        # the placement of the variables that follow, and because evaluations read it.
+        # Only the first tower of the chief updates the variable. Every worker creates it, because
+        # it affects the placement of later variables, and because evaluations read it.
         self._create_on_servers(name, shape, initializer, trainable=False)
 
     def preprocess_device_grads(
         self, device_grads: Sequence[Sequence[Tensor]]
     ) -> list[list[Tensor]]:
-        homes = [
+        devices = [
             self._receiving_device(variable.name)
             for variable in self.trainable_variables_on_device(0)
         ]
-        return [sums_over_towers(device_grads, homes)]
+        return [sums_over_towers(device_grads, devices)]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -185,8 +184,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return self.each_tower_has_variables()
 
     def _read_variables(self, updated: Updated | None = None) -> list[tf.Operation]:
-        """Returns the ops that read the trainable variables for the next step, after their updates
-        if there are any.
+        """Returns the ops that read the trainable variables for the next step, after the given
+        updates.
         """
         ops = []
         for variable in self.trainable_variables_on_device(0):
@@ -197,7 +196,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return ops
 
     def _store_for_next_step(self, name: str, value: Tensor) -> list[tf.Operation]:
-        """Returns the ops that keep a value for the next step on all towers."""
+        """Returns the ops that store a value for the next step on all towers."""
         return [tower[name].assign(value) for tower in self.variables]
 
     def append_apply_gradients_ops(
@@ -243,7 +242,7 @@ class VariableMgrDistributedFetchFromStagedPS(
     step k: compute gradients with the staged values -> staged, for step k + 1
             ps: v <- v - r (sum of the staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1).
+    The gradients belong to values that are one update old: v_k+1 = v_k - r g(v_k-1).
     """
 
     @property
@@ -257,8 +256,8 @@ class VariableMgrDistributedFetchFromStagedPS(
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        # The chief may change the loss scale as soon as it has all gradients, which are those of
-        # the step before.
+        # The chief may change the loss scale as soon as it has all gradients. They belong to the
+        # step before, so this step must have read the scale by then.
         self._before_push.append(step.loss_scale_read_op)
         return super().build_update(step, global_step, device_grads)
 

@@ -32,7 +32,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         self._horovod = config.horovod
 
     def _sum(self, tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        # The processes agree on an order of the sums by their names.
+        # Horovod orders the sums by their names, which are the same in all processes.
         (tensor,) = tensors
         device = (
             f'/{self._config.horovod_device}:0' if self._config.horovod_device else self._devices[0]
@@ -53,15 +53,15 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return self._horovod.rank() == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        # Every process needs moving averages, because each evaluates with its own.
+        # Every process evaluates with its moving averages.
         return True
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return self._receive(self._first_tower_state(slots), 'initial')
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Each process averages over its own images only; checkpoints hold the moving averages of
-        # rank 0.
+        # Each process averages over the images of its tower; checkpoints hold the moving averages
+        # of rank 0.
         return self._receive(self._moving_averages(), 'statistics')
 
     def bytes_of_step(self, *, forward_only: bool) -> int:

@@ -18,7 +18,7 @@ Tensor = Any
 
 
 class _VariablesPerTower(VariableMgr):
-    """Every tower has its own copy of all variables, initialized from tower 0."""
+    """Base of managers that give every tower a copy of all variables, initialized from tower 0."""
 
     def each_tower_has_variables(self) -> bool:
         return True
@@ -31,8 +31,8 @@ class _VariablesPerTower(VariableMgr):
         initializer: Initializer,
         trainable: bool,
     ) -> Variable:
-        # Other towers copy the values of tower 0: separate initializers would be most of the nodes
-        # of the graph.
+        # Other towers copy the values of tower 0: separate initializers would be most of the
+        # graph's nodes.
         value = self._initial_value(name, shape, initializer) if device_num == 0 else None
         return self._create(
             f'v{device_num}', self._devices[device_num], name, shape, trainable, value
@@ -70,7 +70,7 @@ class _VariablesPerTower(VariableMgr):
 
 
 class VariableMgrIndependent(_VariablesPerTower):
-    """--variable_update=independent: every tower trains its own model, without communication.
+    """--variable_update=independent: every tower trains a separate model, without communication.
 
     tower 0: v0 <- g0        tower 1: v1 <- g1
 
@@ -93,7 +93,7 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
 
     ps: v -> tower 0, tower 1 ...; v <- g0 + g1 + ...
 
-    A new variable is placed on the one of parameter_devices with the fewest bytes so far.
+    A new variable is placed on the device in parameter_devices with the fewest bytes so far.
     """
 
     def __init__(self, config: ManagerConfig) -> None:
@@ -133,9 +133,9 @@ class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLoc
     step k: compute gradients with the staged values -> staged, for step k + 1
             v <- v - r (staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Variables do not
-    wait for each other: the update of a variable waits only for its gradients, and its read only
-    for its update.
+    The gradients belong to values that are one update old: v_k+1 = v_k - r g(v_k-1). Variables do
+    not wait for each other: the update of a variable waits only for its gradients, and its read
+    only for its update.
     """
 
     def build_update(
@@ -176,9 +176,9 @@ class VariableMgrLocalRelaxedReplicated(AppliesStagedGradients, VariableMgrLocal
     step k: compute gradients with the values v_k -> staged, for step k + 1
             each tower: v_k+1 = v_k - r (sum of the staged gradients of step k - 1)
 
-    So gradients are summed and applied from the beginning of a step, while its towers compute.
+    A step sums and applies the staged gradients from its beginning, while its towers compute.
     """
 
     def _before_update(self) -> Sequence[Any]:
-        # The towers of this step compute with the values from before it.
+        # The towers of this step compute with the values from before the update.
         return [variable.value for tower in self.variables for variable in tower.values()]

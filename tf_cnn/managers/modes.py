@@ -1,8 +1,8 @@
-"""The one table of modes: every fact about each value of --variable_update. Does not import
-TensorFlow.
+"""The table of variable update modes, the values of --variable_update. Does not import TensorFlow.
 
-A mode's name appears here and in classes.py, which has its classes; all other code reads its row.
-To add a mode, see docs/extending.md; tf_cnn/params/user_modes.py adds the modes of users.
+A mode's name appears here and in classes.py, which names its managers; all other code reads its
+row.
+To add a mode, see docs/extending.md; tf_cnn/params/user_modes.py adds modes that users define.
 """
 
 import enum
@@ -13,7 +13,7 @@ from tf_cnn.system.user_file import UserFile
 
 
 class Topology(enum.Enum):
-    """The processes among which a mode runs."""
+    """The kinds of processes that a run consists of."""
 
     LOCAL = 'one process'
     PARAMETER_SERVERS = 'workers and parameter servers'
@@ -26,27 +26,26 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
-      refusals: why it does not run, for each place where it does not. In the text {mode} stands for
-        the flag with its value, {members} for the processes, and {ps} for the source that names the
-        parameter servers.
-      always_synchronous: several workers always take each step together, also without
-        --cross_replica_sync.
-      forward_only_in_cluster: whether several processes have something to share in a --forward_only
-        run.
-      shares_model: whether all towers train one model; otherwise each tower has its own.
-      sums_towers: whether one process sums the gradients of its towers, for which packing and
+      refusals: the error message for each topology that the mode does not run in. {mode} stands
+        for the flag with its value, {members} for the processes, and {ps} for the flag or variable
+        that names the parameter servers.
+      always_synchronous: whether workers take each step together even with
+        --nocross_replica_sync.
+      forward_only_in_cluster: whether processes exchange anything in a --forward_only run.
+      shares_model: whether all towers train one model; otherwise each trains a separate model.
+      sums_towers: whether one process sums the gradients of its towers, so that packing and
         transfer types matter.
-      takes_all_reduce_spec: whether --all_reduce_spec chooses how.
-      takes_hierarchy: whether --hierarchical_copy does.
+      takes_all_reduce_spec: whether --all_reduce_spec chooses the all-reduce algorithm.
+      takes_hierarchy: whether --hierarchical_copy chooses it.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of
         gradients, or None.
-      transfer_dtypes: the 16-bit types in which gradients can travel; where NCCL sums them,
-        NCCL_TRANSFER_DTYPES of params.all_reduce_spec applies instead.
-      sums_in_one_order: whether several processes sum gradients in the same order in each run.
-      nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
-      launcher: the only program that can start and number its processes; None if any can.
-      manager: the class of a user's mode, once it is known; other classes are in
-        managers/classes.py.
+      transfer_dtypes: the 16-bit types that gradients can be sent in; with NCCL,
+        managers.all_reduce_spec.NCCL_TRANSFER_DTYPES applies instead.
+      sums_in_fixed_order: whether several processes sum gradients in the same order in each run.
+      nccl_between_gpus: whether workers sum by NCCL if their towers are GPUs.
+      launcher: the program that must start and number the processes; None: any program can.
+      manager: the class of a user's mode, once its file has run; managers/classes.py has the
+        built-in classes.
       file: the --variable_mgr_file that defines the mode, if one does.
     """
 
@@ -75,9 +74,7 @@ class Mode:
 
     @property
     def is_for_peers(self) -> bool:
-        """Whether the program itself can start its workers, which need neither parameter servers
-        nor a controller.
-        """
+        """Whether this program can start its workers, without parameter servers or a controller."""
         return self.runs_in(Topology.PEERS) and self.launcher is None
 
     @property
@@ -87,7 +84,7 @@ class Mode:
 
     @property
     def has_cluster(self) -> bool:
-        """Whether the program itself can start and number several of its processes."""
+        """Whether this program can start and number several processes of the mode."""
         cluster_topologies = (Topology.PARAMETER_SERVERS, Topology.PEERS, Topology.CONTROLLER)
         return self.launcher is None and any(
             self.runs_in(topology) for topology in cluster_topologies
@@ -98,36 +95,36 @@ class Mode:
 
 
 _NEEDS_CLUSTER = (
-    '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, '
+    '{mode} needs a cluster, and this is a single process; use --job_name, --task_index, '
     '--ps_hosts and --worker_hosts, or --variable_update=replicated for one process'
 )
 _NEEDS_WORKERS = (
-    '{mode} needs several workers, and this process is alone; use --job_name, --task_index and '
+    '{mode} needs several workers, and this is a single process; use --job_name, --task_index and '
     '--worker_hosts, or --variable_update=replicated for one process'
 )
 _NEEDS_SERVERS = (
-    '{mode} needs parameter servers, and here are {members}; add {ps}, or write '
+    '{mode} needs parameter servers, and this run has {members}; add {ps}, or use '
     '--variable_update=collective_all_reduce, which needs none'
 )
 _HAS_NO_SERVERS = (
-    '{mode} has no parameter servers, and here are {members}; leave out {ps}, or write '
+    '{mode} has no parameter servers, and this run has {members}; remove {ps}, or use '
     '--variable_update=distributed_replicated'
 )
 _HAS_NO_CONTROLLER = (
-    '{mode} has no controller, and here is one; leave out --controller_host, or write '
+    '{mode} has no controller, and this run has one; remove --controller_host, or use '
     '--variable_update=distributed_all_reduce'
 )
 _STARTED_BY_HOROVODRUN = (
-    '{mode} gets its processes from horovodrun; start it with horovodrun, or write '
+    '{mode} gets its processes from horovodrun; start it with horovodrun, or use '
     '--variable_update=collective_all_reduce'
 )
 _ONE_PROCESS = {
     Topology.PARAMETER_SERVERS: (
-        '{mode} works within one process, and here are {members}; with parameter servers write '
+        '{mode} works within one process, and this run has {members}; with parameter servers use '
         '--variable_update=parameter_server or distributed_replicated'
     ),
     Topology.PEERS: (
-        '{mode} works within one process, and here are {members}; for workers alone write '
+        '{mode} works within one process, and this run has {members}; for workers alone use '
         '--variable_update=collective_all_reduce'
     ),
     Topology.CONTROLLER: _HAS_NO_CONTROLLER,
@@ -135,7 +132,7 @@ _ONE_PROCESS = {
 _ROWS = (
     Mode(
         'parameter_server',
-        'Variables live once; every tower reads them and sends its gradients to where they live.',
+        'One copy of the variables, which every tower reads; gradients go to the devices that hold it.',
         {Topology.PEERS: _NEEDS_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
         can_stage=True,
         parameter_device='variables',
@@ -152,14 +149,14 @@ _ROWS = (
     ),
     Mode(
         'independent',
-        'Every tower of one process trains a model of its own; nothing is exchanged.',
+        'Every tower of one process trains a separate model; nothing is exchanged.',
         _ONE_PROCESS,
         shares_model=False,
     ),
     Mode(
         'distributed_replicated',
-        'Every tower computes with a copy of the variables, whose master copy is on parameter '
-        'servers.',
+        'Every tower computes with a copy of the variables; parameter servers hold the master '
+        'copy.',
         {
             Topology.LOCAL: _NEEDS_CLUSTER,
             Topology.PEERS: _NEEDS_SERVERS,
@@ -181,17 +178,17 @@ _ROWS = (
     ),
     Mode(
         'distributed_all_reduce',
-        'As replicated, where one process, the controller, drives the devices of all workers.',
+        'As replicated, but one process, the controller, drives the devices of all workers.',
         {
             Topology.LOCAL: (
-                '{mode} needs a cluster, and this process is alone; write --job_name, '
+                '{mode} needs a cluster, and this is a single process; use --job_name, '
                 '--task_index, --controller_host and --worker_hosts, or '
                 '--variable_update=replicated for one process'
             ),
             Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS,
             Topology.PEERS: (
-                '{mode} needs a controller, and here are {members}; name all processes by flags, '
-                'with --controller_host=HOST:PORT and without TF_CONFIG, or write '
+                '{mode} needs a controller, and this run has {members}; name all processes by '
+                'flags, with --controller_host=HOST:PORT and without TF_CONFIG, or use '
                 '--variable_update=collective_all_reduce, which needs none'
             ),
         },
@@ -220,12 +217,12 @@ DEFAULT_MODE = _ROWS[0].name
 
 
 def format_modes(fits: Callable[[Mode], bool]) -> str:
-    """Returns the flag with the values of the modes that fit, as errors and warnings name them."""
+    """Lists the modes that fit as flags, for messages: '--variable_update=A or ...'."""
     return ' or '.join(f'--variable_update={mode.name}' for mode in MODES.values() if fits(mode))
 
 
 def make_refusals(topologies: Collection[Topology]) -> dict[Topology, str]:
-    """Returns Mode.refusals of a mode that runs in these places, and not under a controller."""
+    """Returns Mode.refusals of a mode that runs in these topologies; CONTROLLER is not allowed."""
     refusals = {
         Topology.LOCAL: _NEEDS_CLUSTER
         if Topology.PARAMETER_SERVERS in topologies

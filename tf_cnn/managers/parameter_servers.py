@@ -1,4 +1,4 @@
-"""Variables on parameter servers: their placement, reading them, and sending gradients to them."""
+"""Variables on parameter servers: places and reads them, and sends gradients to the servers."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,23 +17,23 @@ from tf_cnn.training.checkpoints import Slice, join_slices
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]
 
-# Larger variables are split into parts (--slice_variables), one for each server, so that these have
-# about the same number of bytes. Where workers read updates, there are more, so that the first
-# values of a variable return while its last gradients are on their way. Each part costs time within
-# one host: with 233 of them, a step of AlexNet with staged variables took a quarter longer.
+# Larger variables are split into slices (--slice_variables), one for each server, so that servers
+# hold about the same number of bytes. Where workers read updates, a variable has more slices: its
+# first values then return while its last gradients are on their way. Each slice costs time within
+# one host: with 233 slices, a step of AlexNet with staged variables took a quarter longer.
 _SLICE_BYTES, _MAX_SLICES = 512 << 10, 16
 # Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small
-# network has smaller ones, about 16, so that most of it overlaps: nothing returns before the first
-# segments of all workers have arrived.
+# network has about 16 smaller segments, so that most transfers overlap: no value returns before the
+# first segments of all workers have arrived.
 _MIN_SEGMENT_BYTES, _SEGMENT_BYTES, _NUM_SEGMENTS = 256 << 10, 2 << 20, 16
 
 
 class TransferQueue:
-    """Orders the transfers to one process, so that the first tensors arrive first instead of all of
-    them together.
+    """Orders the transfers to one process. Without an order all tensors would share the link, and
+    all would arrive late.
 
-    Consecutive tensors form segments. Those of one segment start when the segment before the
-    previous one is done, so that two are on their way.
+    Consecutive tensors form segments. At most two segments are on their way: segment n starts when
+    segment n - 2 has arrived.
     """
 
     def __init__(self, most_bytes: int = _SEGMENT_BYTES) -> None:
@@ -43,7 +43,7 @@ class TransferQueue:
         self._bytes = 0
 
     def ops_to_wait_for(self, size: int) -> list[tf.Operation]:
-        """Returns the op that the next transfer, of this many bytes, waits for, if any."""
+        """Returns the op that must run before the next transfer, of this many bytes, if any."""
         if self._segment and self._bytes + size > self._most_bytes:
             self._segment_ends.append(tf.group(*self._segment))
             self._segment, self._bytes = [], 0
@@ -56,8 +56,8 @@ class TransferQueue:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients packed on the host of this worker, and one server's variables (or parts of them)
-    that they update.
+    """Packed gradients on the host of this worker, and the variables (or slices) of one server that
+    they update.
     """
 
     device: str
@@ -88,14 +88,14 @@ class Bucket:
 
 
 class ParameterServerVariables:
-    """The variables on the parameter servers, by name, each in one or more parts.
+    """The variables on the parameter servers, by name, each in one or more slices.
 
-    A variable is placed on the server with the fewest bytes so far; a large one is first split
-    along its longest axis.
+    A variable is placed on the server with the fewest bytes so far; a large variable is first
+    split along its longest axis.
 
     Args:
-      keeps_compact: whether each trainable variable is cast to parts.transfer once, by refresh(),
-        for all workers that read it; else once for each of them.
+      keeps_compact: whether refresh() casts each trainable variable to config.transfer once for
+        all workers; otherwise it is cast for each worker that reads it.
       reads_updates: whether workers read the variables in the step that updates them.
     """
 
@@ -108,7 +108,7 @@ class ParameterServerVariables:
         reads_updates: bool = False,
     ) -> None:
         self.slices: dict[str, list[Slice]] = {}
-        # What refresh() keeps of each part, by a reference to the handle of its variable.
+        # The cast value of each slice, by a reference to the slice's handle; refresh() writes it.
         self._compact_values: dict[Any, Variable] = {}
         self._keeps_compact = keeps_compact
         self._max_slices = _MAX_SLICES if reads_updates else len(config.server_devices)
@@ -147,12 +147,12 @@ class ParameterServerVariables:
             )
 
     def _plan_slices(self, shape: list[int]) -> list[tuple[str, list[int], list[int]]]:
-        """Returns the device, offset and shape of each part."""
+        """Returns the device, offset and shape of each slice."""
         emptiest_first = sorted(self.server_bytes, key=self.server_bytes.__getitem__)
         num_slices = min(-(-num_bytes(shape) // _SLICE_BYTES), self._max_slices)
         if num_slices < 2 or not self._config.slices_variables:
             return [(emptiest_first[0], [0] * len(shape), shape)]
-        # Each server gets as many as the others.
+        # Each server gets the same number of slices.
         num_slices = -(-num_slices // len(emptiest_first)) * len(emptiest_first)
         axis, placements, start = int(np.argmax(shape)), [], 0
         lengths = even_sizes(shape[axis], min(num_slices, shape[axis]))
@@ -171,11 +171,11 @@ class ParameterServerVariables:
         updated: Mapping[Any, tf.Operation] | None = None,
         queues: Mapping[str, TransferQueue] | None = None,
     ) -> Tensor:
-        """Reads the current value, float32, onto a device of this worker, from which all its towers
-        copy it.
+        """Reads the current value, float32, onto a device of this worker; all its towers copy it
+        from there.
 
-        A read waits for the op that `updated` has for its variable, and for its turn in the
-        server's `make_queues`.
+        A read waits for the update of its slice in `updated`, and for its turn in the server's
+        queue.
         """
         slices = self.slices[name]
         values = []
@@ -202,7 +202,7 @@ class ParameterServerVariables:
     def refresh(self, updates: Mapping[Any, tf.Operation] | None = None) -> dict[Any, tf.Operation]:
         """Casts the variables for the workers that read them next, see keeps_compact.
 
-        Returns the updates, with the op that casts a variable in place of the op that updates it.
+        Returns `updates`, with the cast of a variable in place of its update.
         """
         ops = dict(updates or {})
         for variable in (
@@ -218,7 +218,7 @@ class ParameterServerVariables:
         return ops
 
     def make_queues(self) -> dict[str, TransferQueue]:
-        """Returns, for each server, an order of transfers that fits the size of its variables."""
+        """Returns a queue for each server, with segments that fit the size of its variables."""
         return {
             device: TransferQueue(
                 min(_SEGMENT_BYTES, max(_MIN_SEGMENT_BYTES, size // _NUM_SEGMENTS))
@@ -227,9 +227,7 @@ class ParameterServerVariables:
         }
 
     def pack(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
-        """Packs (name, gradient) pairs on the host of this worker, in the order in which they are
-        to be sent.
-        """
+        """Packs (name, gradient) pairs on the host of this worker, in sending order."""
         by_device: dict[str, Pairs] = {}
         for name, gradient in gradients:
             # Cast on the gradient's device: a GPU then sends half as many bytes to its host.
@@ -257,7 +255,7 @@ class ParameterServerVariables:
         return buckets
 
     def group_by_variable(self, pairs: Pairs) -> list[Pairs]:
-        """Groups (gradient, part) pairs by variable: all parts of a variable are in one list."""
+        """Groups (gradient, slice) pairs by variable."""
         pair_by_slice = {
             variable.handle.ref(): (gradient, variable) for gradient, variable in pairs
         }
@@ -272,5 +270,5 @@ class ParameterServerVariables:
         return [group for group in groups if group]
 
     def _compact(self, tensor: Tensor) -> Tensor:
-        # A value that is compact already stays as it is.
+        # Casting a compact value again changes nothing.
         return tensor if self._config.transfer is None else tf.cast(tensor, self._config.transfer)

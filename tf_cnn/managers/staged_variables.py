@@ -16,16 +16,16 @@ Tensor = Any
 
 
 class AppliesStagedGradients(VariableMgr):
-    """A manager whose steps apply the gradients of the step before, which are kept on the towers.
+    """Base of managers that stage gradients on the towers, and apply them one step later.
 
-    So a step can send, sum and apply gradients and read the new values while its towers compute.
+    A step can thus send, sum and apply gradients and read the new values while its towers compute.
     This costs no time if it takes no longer than the computation.
     """
 
     @property
     def _applies(self) -> bool:
-        """Whether this process applies gradients; it then unscales them by the loss scale of the
-        step before.
+        """Whether this process applies gradients, and so needs the loss scale of the previous step
+        to unscale them.
         """
         return True
 
@@ -38,11 +38,10 @@ class AppliesStagedGradients(VariableMgr):
             area = StagingArea(device, gradients)
             staged_grads.append(area.get())
             puts.append(area.put(gradients))
-        # They also run once before the first step, which then applies these gradients.
+        # The prologue stages gradients once before the first step, which applies them.
         self.prologue += puts
         updated, pairs = super().build_update(step, global_step, staged_grads)
-        # The moving averages are those of this step, whose computation the update does not wait
-        # for.
+        # The moving averages belong to this step, and the update does not wait for its towers.
         averages = step.update_if_finite(
             [gradient for tower in device_grads for gradient in tower], self.assign_ops
         )
@@ -53,10 +52,9 @@ class AppliesStagedGradients(VariableMgr):
 
 
 class ComputesWithStagedValues(AppliesStagedGradients):
-    """A manager whose towers also compute with the values that the step before staged on them.
+    """Base of managers that also stage the values of variables, for the towers of the next step.
 
-    The base class that follows this one among the bases of a manager creates the variables, which
-    all towers share.
+    The next class among the bases of such a manager creates the variables, which all towers share.
     """
 
     def __init__(self, config: ManagerConfig) -> None:
@@ -75,7 +73,7 @@ class ComputesWithStagedValues(AppliesStagedGradients):
         trainable: bool,
     ) -> Variable:
         if name not in self._sources:
-            # The class beside this one has it, which mypy cannot see.
+            # The next base class defines create; mypy does not know this class.
             self._sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
         source = self._sources[name]
         if not trainable:
@@ -93,5 +91,5 @@ class ComputesWithStagedValues(AppliesStagedGradients):
         return self._first_puts
 
     def savable_variables(self) -> dict[str, Variable]:
-        # The variables of a tower have staged values.
+        # The variables of a tower hold staged values; these hold the current values.
         return self._sources

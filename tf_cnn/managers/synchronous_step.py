@@ -10,7 +10,7 @@ from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.parameter_servers import Bucket, Pairs, TransferQueue
 
 Tensor = Any
-# For each variable (the key is a reference to its handle), the op after which it has its new value.
+# For each variable, by a reference to its handle: the op that gives it its new value.
 Updated = Mapping[Any, tf.Operation]
 # Accept every gradient: workers push one for each step, and only after the previous step.
 _NEVER_STALE = tf.int64.max
@@ -24,13 +24,13 @@ class SynchronousStep:
         worker 1: push g1 --+-- accumulators (sum) +    after all sums: count the step, release
                                                         the workers
 
-    Each bucket goes its own way: its variables are updated when the gradients of all workers for
-    them have arrived, and then released to their readers. So gradients and values cross a link at
-    the same time.
+    The variables of a bucket are updated when the gradients of all workers for the bucket have
+    arrived, and then released to their readers. So gradients and values use both directions of a
+    link at the same time.
 
     Attributes:
       begun: for each parameter server, the number of the last step that began to update variables
-        there. While one is above the global step, the variables are of two steps.
+        there. While a number is above the global step, some variables are updated and others not.
     """
 
     def __init__(
@@ -59,19 +59,20 @@ class SynchronousStep:
         buckets_are_independent: bool,
         after: Sequence[tf.Operation] = (),
     ) -> tuple[tf.Operation, Updated]:
-        """Returns the op that takes a step together with all workers, and when each variable has
-        its new value.
+        """Returns the op that takes a step together with all workers, and the op that updates each
+        variable.
 
         Args:
-          take_step: adds the ops that apply the summed gradients and count the step. The step may
-            change other variables after its second argument. Only called on the chief.
-          at_once: whether the step needs all gradients before it changes a variable.
-          in_step: whether each bucket is updated with no gradients but its own.
+          take_step: adds the ops that apply the summed gradients and count the step. Its second
+            argument is an op that must run before other variables change. Only called on the
+            chief.
+          needs_all_gradients: whether the step needs all gradients before it changes a variable.
+          buckets_are_independent: whether the update of a bucket needs the bucket's gradients only.
           after: ops of this worker that must finish before the update.
         """
         other_workers = range(1, self._config.num_workers)
-        # Workers that read the updates wait for each other: if one sent its gradients much earlier
-        # than the others, all sums would be late.
+        # Where workers read the updates, a queue waits for the sums and not only for the transfers:
+        # if a worker sent its gradients much earlier than the others, all sums would be late.
         buckets_are_independent = buckets_are_independent and self._releases_readers
         pushed: list[tf.Operation] = []
         bucket_sums: list[list[Tensor]] = []
@@ -101,8 +102,8 @@ class SynchronousStep:
                 updated |= {variable.handle.ref(): released for variable in bucket.variables}
                 segment_end = [released] if buckets_are_independent else sent_gradients
             queues[bucket.device].add(segment_end)
-        # tf.group joins the ops of each device there, so that one signal per device is sent, not
-        # one per tensor.
+        # tf.group joins the ops of each device on that device, so each device sends one signal
+        # instead of one per tensor.
         all_pushed = tf.group(*pushed)
         if not self._config.is_chief:
             with tf.control_dependencies([all_pushed]):
@@ -125,8 +126,8 @@ class SynchronousStep:
         global_step: Variable,
         needs_all_gradients: bool,
     ) -> tuple[Pairs, tf.Operation]:
-        """Returns the sums over all workers, after `begun` says so, and an op after which all of it
-        does.
+        """Returns the sums over all workers, available after `begun` has the number of this step on
+        their server, and an op that runs after all servers have it.
         """
         pairs, marks = [], []
         with tf.device(global_step.device):
@@ -149,8 +150,8 @@ class SynchronousStep:
             return _signal(f'step_done_{worker}')
 
     def restart(self, session: tf.Session, step: int) -> None:
-        """Prepares the step after this global step, once the variables have their values. Only the
-        chief calls it.
+        """Prepares the step after this global step, once the variables are restored or initialized.
+        Only the chief calls it.
         """
         with session.graph.as_default(), tf.control_dependencies(None):
             marks = [begun.assign(tf.constant(step, tf.int64)) for begun in self.begun.values()]
@@ -159,7 +160,7 @@ class SynchronousStep:
 
 
 def _accumulators(bucket: Bucket) -> list[tf.ConditionalAccumulator]:
-    """Returns the sum of each tensor of a bucket, which all workers share by its name."""
+    """Returns an accumulator for each tensor of a bucket; all workers share it by its name."""
     with tf.device(bucket.device):
         return [
             tf.ConditionalAccumulator(
