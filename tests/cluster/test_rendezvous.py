@@ -215,7 +215,9 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
         assert_waits(joining)
     members = cluster.start_all()
     (generation, _) = join_all(members) if joins_first else (None, None)
-    with refused(f"{name}'s address {cluster.task(name).host} is another process", '--task_index'):
+    with refused(
+        f"{name}'s address {cluster.task(name).host} belongs to another process", '--task_index'
+    ):
         result(joining or begin(impostor.join, NO_RESUME_POINT, PATIENT))
     impostor.record_exit(2, 'refused')
     impostor.wait_for_other_tasks(all_will_end=True)

@@ -1,3 +1,1 @@
-"""More than one process: who is in the cluster, and how it starts, runs, survives failures and
-ends.
-"""
+"""Clusters: discovery of their tasks, start, failure detection and exit."""

@@ -1,4 +1,4 @@
-"""A worker of a cluster: it joins the others, and ends with them if one is lost."""
+"""A training task of a cluster: joins the other tasks, and stops with them if one is lost."""
 
 import contextlib
 import os
@@ -28,28 +28,30 @@ from tf_cnn.system.errors import UsageError, format_error
 from tf_cnn.system.signals import SIGNALS
 
 _POLL_SECS = 0.1
-# If all tasks answer for this long after a step failed, another task is not the cause.
+# If all tasks answer for this long after a failed step, no other task is the cause.
 _CALM_SECS = 5.0
-# How long to look for a lost task after a signal.
+# Limits the search for a lost task after a signal.
 _SEARCH_SECS = 3.0
-# How long the chief may take to save the variables after a loss, and TensorFlow to abort a step.
+# Limits, after a loss, for the chief to save the variables and for TensorFlow to abort a step.
 _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
-# How long the chief waits at the end for the measurements of the other workers; after a signal
-# there is little time.
+# How long the chief waits at the end for the results of the other workers. After a signal there is
+# little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_AFTER_FAILURE = 3.0
-# How an error of TensorFlow names the task that did not answer.
+# TensorFlow's name for the task that did not answer, in its errors.
 _TARGET = r'remote target /job:(\w+)/replica:0/task:(\d+)'
-# The errors of TensorFlow for a lost connection.
+# TensorFlow's errors for a lost connection.
 _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
 class ClusterWorker(Worker):
-    """A worker, or the controller, of a cluster.
+    """A training task of a cluster: a worker or the controller.
 
-    connect limits the wait for the other tasks at the start, step_limit the wait in a step.
-    conclude keeps what was measured, with the reason in one line, if this process must end while
-    its main thread is stuck in TensorFlow; it is called on another thread.
+    Args:
+      connect: limits the wait for the other tasks at the start.
+      step_limit: limits the wait for other tasks in a step.
+      finish: saves the result so far, given the exit reason in one line. Called on another thread
+        if the process must exit while its main thread is stuck in TensorFlow.
     """
 
     cluster: Cluster
@@ -74,8 +76,7 @@ class ClusterWorker(Worker):
         self.config.use_per_session_threads = False
         self.target = start_server(cluster, self.config).target
         self.device = cluster.own_task.device
-        # A session waits for all tasks that it knows, so let it know only those that its graph
-        # uses.
+        # A session waits for every task that it knows, so it gets only the tasks of its graph.
         device_filters = (
             [f'/job:{cluster.servers[0].job}']
             if cluster.servers
@@ -110,12 +111,12 @@ class ClusterWorker(Worker):
             self._forced_end.start()
 
         def save_after(failure: PeerError) -> None:
-            # The variables on a server are lost with it.
+            # When a server is lost, so are its variables.
             if self.is_chief and (failure.answers or failure.task not in self.cluster.servers):
                 watch.await_step()
-                saving = threading.Thread(target=save, daemon=True)
-                saving.start()
-                saving.join(_SAVE_SECS)
+                thread = threading.Thread(target=save, daemon=True)
+                thread.start()
+                thread.join(_SAVE_SECS)
 
         self._watch = watch = FailureWatch(
             FailureDetector(self._rendezvous), save_after, interrupt, self._step_limit
@@ -138,8 +139,8 @@ class ClusterWorker(Worker):
 
     def begin_stop(self) -> None:
         self.stop_watching()
-        # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal
-        # are about to end.
+        # When a task is lost, launchers stop all others by a signal. Search for the lost task at
+        # once, before the others exit.
         if self._search_lock.acquire(blocking=False):
             self._peer_search.start()
 
@@ -152,7 +153,7 @@ class ClusterWorker(Worker):
         self._lost_peer = find_lost_peer(self._rendezvous)
 
     def _force_end(self) -> None:
-        """Ends the process while its main thread is stuck in TensorFlow."""
+        """Exits while the main thread is stuck in TensorFlow."""
         failure = self._watch.failure if self._watch else None
         reason = str(failure or 'a step does not end')
         self._finish(reason)
@@ -164,15 +165,15 @@ class ClusterWorker(Worker):
     def await_peer_failure(self) -> PeerError | None:
         if self._watch is None:
             return None
-        # Only once: the fault is the same.
+        # A second call reports the same fault, so it need not wait.
         calm_secs, self._calm_secs = self._calm_secs, 0.0
-        # After a signal the watch has stopped.
+        # After a signal the watch no longer runs.
         return self._watch.wait(calm_secs) or find_lost_peer(self._rendezvous)
 
     def explain_step_error(self, error: tf.errors.OpError, line: str) -> str:
         if not isinstance(error, _LOST_CONNECTIONS):
             return line
-        # As device_filters above.
+        # The same tasks as in device_filters.
         peers = self.cluster.servers or [
             task for task in self.cluster.training_tasks if task != self.cluster.own_task
         ]
@@ -195,19 +196,17 @@ class ClusterWorker(Worker):
                 return state['start'], state['end']
             if self.is_chief or not self.cluster.servers:
                 break
-            # The failure detector of asynchronous workers ignores the chief, but here the chief is
-            # needed.
-            if failure := failure_of_exit(
-                chief, self._rendezvous.exits(entries, incarnations).get(chief)
-            ):
+            # Asynchronous workers ignore the loss of the chief, but here they need it.
+            exits = self._rendezvous.exits(entries, incarnations)
+            if failure := failure_of_exit(chief, exits.get(chief)):
                 raise failure
             if is_silent:
                 raise PeerError(chief)
         return None
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the measurement of the chief; if it is lost for good, that of the first worker
-        that notices it.
+        """Returns the images and seconds of the chief, or of the first worker that notices that
+        the chief is lost for good.
         """
         if self.is_chief and images:
             self._rendezvous.put('total', [images, seconds])
@@ -227,16 +226,15 @@ class ClusterWorker(Worker):
         return [entries[key] for key in keys]
 
     def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
-        """Yields the entries of the store, the incarnations, and whether the chief is silent;
-        raises PeerError.
+        """Yields (entries of the store, incarnations, whether the chief does not answer).
+
+        Raises PeerError if a required task is lost.
         """
         last_answer = time.monotonic()
         while True:
             SIGNALS.check()
-            entries, incarnations = (
-                self._rendezvous.entries() or {},
-                self._rendezvous.incarnations(),
-            )
+            entries = self._rendezvous.entries() or {}
+            incarnations = self._rendezvous.incarnations()
             if incarnations[self.cluster.training_tasks[0]] is not None and not self.is_chief:
                 last_answer = time.monotonic()
             yield entries, incarnations, time.monotonic() - last_answer > _CALM_SECS
@@ -253,11 +251,10 @@ class ClusterWorker(Worker):
         values = [None] * self.num_training_tasks
         values[self.index] = value
         missing = [task for task in self.cluster.training_tasks if task != self.cluster.own_task]
-        deadline = time.monotonic() + (
-            _COLLECT_SECS if is_complete else _COLLECT_SECS_AFTER_FAILURE
-        )
+        secs = _COLLECT_SECS if is_complete else _COLLECT_SECS_AFTER_FAILURE
+        deadline = time.monotonic() + secs
         while missing and time.monotonic() < deadline:
-            # The order matters: a task that has ended has passed its value before.
+            # Ask in this order: a task passes its value before it records its exit.
             incarnations, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
             if entries is None:
                 break
@@ -277,7 +274,7 @@ class ClusterWorker(Worker):
         return values
 
     def _cancel_forced_end(self) -> None:
-        """Cancels the forced end: the main thread is not stuck any more."""
+        """Cancels the forced exit, since the main thread is no longer stuck."""
         if self._forced_end:
             self._forced_end.cancel()
 

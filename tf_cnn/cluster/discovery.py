@@ -1,4 +1,4 @@
-"""Finds out who is in the cluster and which role this process has. Does not import TensorFlow."""
+"""Finds the cluster and the role of this process in it. Does not import TensorFlow."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -26,21 +26,20 @@ from tf_cnn.params.variable_flags import find_cluster_conflict
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
 
 _FLAGS = 'the flags'
-# How often an evaluator looks for new checkpoints without --eval_interval_secs, in seconds.
+# How often an evaluator looks for new checkpoints if --eval_interval_secs is not set.
 _EVALUATOR_INTERVAL_SECS = 10.0
 
 
 def evaluator_params(params: Params, environ: ProcessEnvironment) -> Params:
-    """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator,
-    else unchanged.
+    """Returns the flags of this process: with --eval if TF_CONFIG makes it an evaluator, else
+    unchanged.
     """
     if not is_evaluator(environ):
         return params
     if cluster_flags := _format_flags(params, ('job_name', *HOSTS_FLAGS.values())):
         raise UsageError(
             f'{cluster_flags} contradicts TF_CONFIG, which makes this process an evaluator; '
-            'leave one of '
-            'them out'
+            'remove one of them'
         )
     if params.train_dir is None:
         raise UsageError(
@@ -48,14 +47,14 @@ def evaluator_params(params: Params, environ: ProcessEnvironment) -> Params:
             '--train_dir=DIR'
         )
     overrides: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
-    # The trainers export the model. The evaluator takes no part in training, so it runs in the mode
-    # of one process.
+    # The training tasks export the model. The evaluator does not train, so it uses the mode for one
+    # process.
     overrides |= {
         'stop_at_top_1_accuracy': None,
         'export_saved_model': None,
         'variable_update': DEFAULT_MODE,
     }
-    # They are the length of the training, and set with --eval how much is evaluated.
+    # These flags set the length of the training. With --eval they would limit the evaluation.
     overrides |= {'num_batches': None, 'num_epochs': None}
     return replace(
         params,
@@ -66,8 +65,8 @@ def evaluator_params(params: Params, environ: ProcessEnvironment) -> Params:
 
 
 def check_mode(params: Params, cluster: Cluster | None) -> None:
-    """Raises UsageError if --variable_update, or a flag with it, does not work in this cluster
-    (None: one process).
+    """Raises UsageError if --variable_update, or a flag that depends on it, conflicts with this
+    cluster (None: one process).
     """
     mode = MODES[params.variable_update]
     mode_flag = format_flag('variable_update', mode.name)
@@ -84,21 +83,22 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
 
 
 def find_cluster(params: Params, environ: ProcessEnvironment) -> Cluster | None:
-    """Returns the cluster of this process, or None if it runs alone. The first of these sources
-    with a cluster counts:
+    """Returns the cluster of this process, or None if it is the only process of its run.
 
-    1. TF_CONFIG. A host or role flag that is given and differs from it is an error.
-    2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0).
-       If both are given, the environment is ignored: the process may run inside a Slurm or MPI job
-       of another shape. Otherwise the rank that a launcher gave it decides.
+    The first of these sources that describes a cluster is used:
+
+    1. TF_CONFIG. A host or role flag that contradicts it is an error.
+    2. --ps_hosts and --worker_hosts. --job_name and --task_index (default 0) give the role; with
+       both of them the environment is ignored, since the process may run inside a Slurm or MPI job
+       of another shape. Without them, the rank from the launcher gives the role.
     3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and
-       --task_index, if given, must agree.
+       --task_index must agree with the rank if they are set.
 
-    The first ranks are parameter servers: with P of them (--num_ps, or the length of --ps_hosts),
-    rank r is ps r for r < P, else worker r - P, in 2 and 3 alike. A controller has rank 0, and only
+    In 2 and 3, the first ranks are parameter servers: with P of them (--num_ps, or the length of
+    --ps_hosts), rank r is ps r for r < P, else worker r - P. A controller has rank 0, and only
     flags can name its host.
 
-    Returns None for a mode with a launcher of its own (Horovod), which knows the processes.
+    Returns None also for a mode that only Horovod can start, which numbers its processes.
     """
     mode = MODES[params.variable_update]
     if mode.launcher:
@@ -107,16 +107,15 @@ def find_cluster(params: Params, environ: ProcessEnvironment) -> Cluster | None:
     cluster = cluster or _cluster_of_launch(params, mode, environ)
     if cluster is None and (params.job_name or params.task_index):
         raise UsageError(
-            f'{_format_flags(params)}: there are no hosts; add '
-            '--worker_hosts=HOST:PORT,... and, in '
-            'modes with parameter servers, --ps_hosts=HOST:PORT,...; or leave the role out to run '
-            'in one process'
+            f'{_format_flags(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... '
+            'and, in modes with parameter servers, --ps_hosts=HOST:PORT,...; or remove the role to '
+            'run in one process'
         )
     hosts = [task.host.lower() for task in cluster.tasks] if cluster else []
     if cluster and (duplicate := next((host for host in hosts if hosts.count(host) > 1), None)):
         raise UsageError(
-            f'{cluster.source}: two tasks of the cluster have the address {duplicate}; write one '
-            'HOST:PORT for each process'
+            f'{cluster.source}: two tasks of the cluster have the address {duplicate}; use a '
+            'different HOST:PORT for each process'
         )
     if len(hosts) == 1:
         cluster = None
@@ -133,9 +132,9 @@ def _cluster_of_tf_config(params: Params, environ: ProcessEnvironment) -> Cluste
         if flag_hosts not in ((), hosts):
             raise UsageError(
                 f'{format_flag(name, ",".join(flag_hosts))} contradicts TF_CONFIG, which has '
-                f'{",".join(hosts) or "none"}; leave out the flag, or unset TF_CONFIG'
+                f'{",".join(hosts) or "none"}; remove the flag, or unset TF_CONFIG'
             )
-    _check_role(params, cluster, 'TF_CONFIG', 'leave out the flags, or unset TF_CONFIG')
+    _check_role(params, cluster, 'TF_CONFIG', 'remove the flags, or unset TF_CONFIG')
     return cluster
 
 
@@ -164,8 +163,8 @@ def _cluster_of_flags(params: Params, environ: ProcessEnvironment) -> Cluster | 
     with problems.collecting():
         if hosts['ps'] and hosts['controller'] and MODES[params.variable_update].has_controller:
             raise UsageError(
-                f'--controller_host={params.controller_host}: --ps_hosts is given, too; use one '
-                'of them'
+                f'--controller_host={params.controller_host}: it conflicts with --ps_hosts; use '
+                'one of them'
             )
     with problems.collecting():
         if hosts['worker']:
@@ -180,7 +179,7 @@ def _cluster_of_flags(params: Params, environ: ProcessEnvironment) -> Cluster | 
     if index >= (num_hosts := len(hosts[job])):
         raise UsageError(
             f'--job_name={job} --task_index={index}: --{HOSTS_FLAGS[job]} has '
-            f'{plural(num_hosts, "host")}; write a lower --task_index, from 0, or add hosts'
+            f'{plural(num_hosts, "host")}; use a lower --task_index, from 0, or add hosts'
         )
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
@@ -188,18 +187,15 @@ def _cluster_of_flags(params: Params, environ: ProcessEnvironment) -> Cluster | 
 def _role_of_flags(
     params: Params, environ: ProcessEnvironment, counts: Mapping[str, int]
 ) -> tuple[str, int]:
-    """Returns the job and index of this process; counts: how many hosts the flags name for each
-    job.
-    """
+    """Returns the job and index of this process, given the number of hosts of each job."""
     launch, num_hosts = find_launch(environ), sum(counts.values())
     if params.job_name:
         if params.task_index is None and launch and counts[params.job_name] > 1:
-            # Every rank with this command line would be task 0.
+            # The default, 0, would make every rank with this command line the same task.
             raise UsageError(
                 f'--job_name={params.job_name} without --task_index: {launch.source} started '
-                f'several processes ({launch.rank_variable}); add --task_index, or leave out '
-                'both flags so '
-                f'that the rank decides'
+                f'several processes ({launch.rank_variable}); add --task_index, or remove '
+                'both flags so that the rank decides'
             )
         return params.job_name, params.task_index or 0
     first = 'controller' if counts['controller'] else 'ps'
@@ -214,9 +210,8 @@ def _role_of_flags(
     if launch.size != num_hosts:
         raise UsageError(
             f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and '
-            f'{launch.source} started {launch.process_count}; start one process for each '
-            'host, or set '
-            'the role of this process with --job_name and --task_index'
+            f'{launch.source} started {launch.process_count}; start one process for each host, or '
+            'set the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
 
@@ -228,23 +223,21 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: ProcessEnvironment) 
     if mode.has_controller:
         raise UsageError(
             f'{launch.rank_variable}: {format_flag("variable_update", mode.name)} needs the '
-            'hosts of all '
-            'processes; add --controller_host=HOST:PORT for rank 0 and '
+            'hosts of all processes; add --controller_host=HOST:PORT for rank 0 and '
             '--worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if num_ps >= launch.size:
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.process_count}, and at '
-            'least one must '
-            f'be a worker; start more, or write --num_ps={launch.size - 1}'
+            f'--num_ps={num_ps}: {launch.source} started {launch.process_count}, and at least one '
+            f'must be a worker; start more, or use --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
     if first_port is None:
         raise UsageError(
-            f'{launch.rank_variable}: no variable names the job, to derive a port; add '
-            '--cluster_port=PORT'
+            f'{launch.rank_variable}: no variable identifies the job, so there is no default '
+            'port; add --cluster_port=PORT'
         )
     hosts = tuple(f'{node}:{first_port + i}' for node, i in places)
     job, index = _role_of_rank(launch.rank, num_ps)
@@ -253,7 +246,7 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: ProcessEnvironment) 
         params,
         cluster,
         f'{launch.source} ({launch.rank_variable})',
-        'leave out the flags, or add --worker_hosts',
+        'remove the flags, or add --worker_hosts',
     )
     return cluster
 
@@ -266,8 +259,7 @@ def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str)
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
         raise UsageError(
             f'{_format_flags(params)} contradicts {environment}, where this process is '
-            f'{cluster.own_task}; '
-            f'{remedy}'
+            f'{cluster.own_task}; {remedy}'
         )
 
 

@@ -1,6 +1,4 @@
-"""Reads the cluster from environment variables: TF_CONFIG, and those of launchers. Does not import
-TensorFlow.
-"""
+"""Reads the cluster from TF_CONFIG and variables of launchers. Does not import TensorFlow."""
 
 import contextlib
 import itertools
@@ -18,22 +16,21 @@ from tf_cnn.params.cluster_flags import PROTOCOL
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import UsageError, format_warning, plural
 
-ProcessEnvironment = Mapping[str, str]
+Environ = Mapping[str, str]
 
 _NUMBER = re.compile('[0-9]{1,18}')
-# The ports of a job without --cluster_port: first port, ports of each job, jobs with different
-# ports. They avoid the ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's
-# automatic ports (from 32768).
+# The ports of a job without --cluster_port: the first port, the number of ports per job, and the
+# number of jobs with different ports. They avoid the ports of the system (below 1024), of
+# Kubernetes (from 30000) and the automatic ports of Linux (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _EVALUATOR = 'evaluator'
 
 
 class _Launcher(NamedTuple):
-    """The environment variables in which a launcher numbers its processes, among all and among
-    those of a host.
+    """The names of the environment variables that a launcher sets for its processes.
 
-    job differs between jobs and is the same for all processes of one; empty if there is no such
-    variable.
+    `job` is the same for all processes of a job and differs between jobs; it is empty if the
+    launcher has no such variable.
     """
 
     source: str
@@ -53,35 +50,32 @@ def _rank_variables(prefix: str) -> tuple[str, str, str, str]:
 
 
 # A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_
-# variables (srun(1), OUTPUT ENVIRONMENT VARIABLES). The last one has the number of tasks on every
-# node.
+# variables (srun(1), OUTPUT ENVIRONMENT VARIABLES). SLURM_STEP_TASKS_PER_NODE lists the number of
+# tasks on every node.
 _SLURM = _Launcher(
     'Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID', 'SLURM_STEP_TASKS_PER_NODE'
 )
-# The innermost launcher first: mpirun starts one daemon on each node with srun, so that its
-# processes have the variables of that daemon, too, and one torchrun on each node may be a process
-# of mpirun.
+# The innermost launcher first. mpirun starts its daemon on each node with srun, so its processes
+# also inherit the variables of Slurm. Likewise mpirun may start one torchrun on each node.
 _LAUNCHERS = (
     _Launcher('torchrun', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT'),
     _Launcher('horovodrun', *_rank_variables('HOROVOD_'), 'HOROVOD_GLOO_RENDEZVOUS_PORT'),
-    # mpirun(1); 4 and 5 have them.
+    # mpirun(1), Open MPI 4 and 5.
     _Launcher('Open MPI', *_rank_variables('OMPI_COMM_WORLD_'), 'PMIX_NAMESPACE'),
     # MPICH and Intel MPI. `srun --mpi` sets the first two as well.
     _Launcher('Hydra', 'PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'),
     _SLURM,
 )
-# Rank and size of processes that may belong together, by variables that may also be there for
-# another reason: a shell in an allocation, something exported for another program, a job whose pods
-# each do their own.
+# Variables for rank and size that do not prove that several processes run together. They are also
+# set in a shell of an allocation, for other programs, and in jobs of independent pods.
 _POSSIBLE_RANKS = (
     *(('RANK', 'WORLD_SIZE'), ('SLURM_PROCID', 'SLURM_NTASKS')),
     # Kubernetes: indexed jobs, Volcano, LeaderWorkerSet.
     *(('JOB_COMPLETION_INDEX', ''), ('VC_TASK_INDEX', ''), ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE')),
-    # PyTorchJob, AWS Batch, and launchers that this program does not know: MVAPICH, jsrun, Flux,
-    # PALS, ALPS, PMIx, LSF.
+    # PyTorchJob, AWS Batch, and unsupported launchers: MVAPICH, jsrun, Flux, PALS, ALPS, PMIx, LSF.
     *(('PET_NODE_RANK', 'PET_NNODES'), ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES')),
     *(
-        (f'{prefix}_RANK', f'{prefix}_MATRIX_SIZE')
+        (f'{prefix}_RANK', f'{prefix}_SIZE')
         for prefix in ('MV2_COMM_WORLD', 'MVP_COMM_WORLD', 'JSM_NAMESPACE')
     ),
     *(
@@ -93,21 +87,21 @@ _POSSIBLE_RANKS = (
     ),
     ('LSF_PM_TASKID', ''),
 )
-# Variables in which a job scheduler or an outer launcher describes a cluster: these, and all that
-# begin with the prefixes.
+# Variables that a job scheduler or an outer launcher sets: all with these prefixes, and
+# _CLUSTER_VARIABLES.
 _CLUSTER_PREFIXES = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _CLUSTER_VARIABLES = {
-    name for names in (*(one.variables for one in _LAUNCHERS), *_POSSIBLE_RANKS) for name in names
+    name
+    for names in (*(launcher.variables for launcher in _LAUNCHERS), *_POSSIBLE_RANKS)
+    for name in names
 }
 _SET_ROLE = (
     'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
 )
 
 
-def remove_cluster_variables(environment: ProcessEnvironment) -> dict[str, str]:
-    """Returns the environment for a process that this program starts: without variables that
-    describe a cluster.
-    """
+def remove_cluster_variables(environment: Environ) -> dict[str, str]:
+    """Returns the environment for a child process: without variables that describe a cluster."""
     return {
         name: value
         for name, value in environment.items()
@@ -115,23 +109,24 @@ def remove_cluster_variables(environment: ProcessEnvironment) -> dict[str, str]:
     }
 
 
-def environment_for_runs(environment: ProcessEnvironment, command: str) -> dict[str, str]:
-    """Returns the environment for a command's own runs.
+def environment_for_runs(environment: Environ, command: str) -> dict[str, str]:
+    """Returns the environment for the runs that a command starts.
 
-    Warns if a launcher may have started several of these commands, and raises UsageError if it has.
+    Warns if a launcher may have started several of these commands. Raises UsageError if it has.
     """
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if launch or is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(
-            f'{launch.rank_variable if launch else "TF_CONFIG"}: this process is one of '
-            'several, in each of '
-            f'which {command} would do the same; start it once, without a launcher or TF_CONFIG'
+            f'{launch.rank_variable if launch else "TF_CONFIG"}: this process is one of several, '
+            f'and in each of them {command} would do the same work; start it once, without a '
+            'launcher or TF_CONFIG'
         )
     if rank_variables := find_rank_variables(environment):
-        line = (
-            f'{rank_variables}: if a launcher started {command} several times, each does the same'
+        warning = format_warning(
+            f'{rank_variables}: if a launcher started {command} several times, each does the same '
+            'work'
         )
-        print(format_warning(line), file=sys.stderr, flush=True)
+        print(warning, file=sys.stderr, flush=True)
     return remove_cluster_variables(environment)
 
 
@@ -140,26 +135,30 @@ def environment_for_runs(environment: ProcessEnvironment, command: str) -> dict[
 
 class _Task(msgspec.Struct):
     type: str
-    # Kubeflow writes it as text.
+    # Kubeflow writes the number as text.
     index: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _TFConfig(msgspec.Struct):
-    """What is read of it; "environment" and others are ignored."""
+    """The fields of TF_CONFIG that are used; "environment" and others are ignored."""
 
     cluster: dict[str, list[str]] | None = None
     task: _Task | None = None
     rpc_layer: str | None = None
 
 
-def read_tf_config(environ: ProcessEnvironment) -> Cluster | None:
-    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if this process
-    is an evaluator.
+def read_tf_config(environ: Environ) -> Cluster | None:
+    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it.
 
-    A chief (or master) is worker 0. Kubeflow lists chief, master, worker and ps; an evaluator has a
-    role but is not listed in the cluster (training-operator,
-    pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a cluster the result is
-    None too.
+    A chief (or master) becomes worker 0. Kubeflow lists chief, master, worker and ps; an evaluator
+    has a role but is not listed in the cluster (training-operator,
+    pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
+
+    Returns:
+      The cluster; None if TF_CONFIG has no cluster or makes this process an evaluator.
+
+    Raises:
+      UsageError: TF_CONFIG is not valid.
     """
     config = _decode_tf_config(environ)
     job_lists = (config.cluster or {}).items()
@@ -170,7 +169,7 @@ def read_tf_config(environ: ProcessEnvironment) -> Cluster | None:
         'ps',
         _EVALUATOR,
     }:
-        raise _bad_tf_config(f'its cluster has {", ".join(sorted(unknown))}, which is unknown')
+        raise _bad_tf_config(f'its cluster has an unknown job: {", ".join(sorted(unknown))}')
     lists = {
         job: read_hosts(hosts, f'TF_CONFIG, cluster, {job}') for job, hosts in job_lists if hosts
     }
@@ -190,34 +189,34 @@ def read_tf_config(environ: ProcessEnvironment) -> Cluster | None:
         )
     if config.rpc_layer not in (None, '', PROTOCOL):
         raise _bad_tf_config(
-            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow has no other protocol than '
-            f'{PROTOCOL} any more; remove it'
+            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow supports only '
+            f'{PROTOCOL}; remove it'
         )
     if job != 'ps':
         job, index = 'worker', index + (len(chiefs) if job == 'worker' else 0)
     return Cluster(lists.get('ps', ()), chiefs + workers, job, index, 'TF_CONFIG')
 
 
-def is_evaluator(environ: ProcessEnvironment) -> bool:
-    """Whether TF_CONFIG makes this process the evaluator of what others train."""
-    # read_tf_config reports what is wrong with it.
+def is_evaluator(environ: Environ) -> bool:
+    """Whether TF_CONFIG makes this process the evaluator of a training."""
+    # read_tf_config reports the errors of TF_CONFIG.
     with contextlib.suppress(UsageError):
         task = _decode_tf_config(environ).task
         return task is not None and task.type == _EVALUATOR
     return False
 
 
-def _decode_tf_config(environ: ProcessEnvironment) -> _TFConfig:
+def _decode_tf_config(environ: Environ) -> _TFConfig:
     text = environ.get('TF_CONFIG', '').strip() or '{}'
     try:
         config = decode_json(text, _TFConfig, strict=False)
     except DocumentError as error:
         raise _bad_tf_config(str(error)) from None
-    # "Cluster", "clusters" or "sparseCluster" would let each process run alone.
+    # With "Cluster", "clusters" or "sparseCluster" each process would run without the others.
     if not config.cluster and (
-        like := re.search(r'"(\w*cluster\w*)"\s*:\s*\{[^}]', text, re.IGNORECASE)
+        match := re.search(r'"(\w*cluster\w*)"\s*:\s*\{[^}]', text, re.IGNORECASE)
     ):
-        raise _bad_tf_config(f'"{like[1]}" is not read (a TFJob needs enableDynamicWorker: false)')
+        raise _bad_tf_config(f'"{match[1]}" is not read (a TFJob needs enableDynamicWorker: false)')
     return config
 
 
@@ -234,11 +233,11 @@ def _bad_tf_config(reason: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Launch:
-    """One of several processes that one command started.
+    """The place of this process among the processes that one launcher started.
 
     first_port is the port of the first task on each node: 10000 + 64 * (job % 300); None if the job
-    has no number. For Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that consecutive jobs
-    and simultaneous steps differ. Otherwise it is the CRC-32 of the launcher's name of the job.
+    has no number. For Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, which differs between
+    consecutive jobs and simultaneous steps. For other launchers it is the CRC-32 of the job's name.
     """
 
     launcher: _Launcher
@@ -252,19 +251,17 @@ class Launch:
 
     @property
     def rank_variable(self) -> str:
-        """The variable that names this process, as messages quote it: 'SLURM_PROCID=1'."""
+        """The variable with the rank, as messages quote it: 'SLURM_PROCID=1'."""
         return f'{self.launcher.rank}={self.rank}'
 
     @property
     def process_count(self) -> str:
-        """How many processes there are, and the variable that says so: '3 processes
-        (SLURM_STEP_NUM_TASKS=3)'.
-        """
+        """The number of processes with its variable: '3 processes (SLURM_STEP_NUM_TASKS=3)'."""
         return f'{plural(self.size, "process", "es")} ({self.launcher.size}={self.size})'
 
 
-def find_launch(environ: ProcessEnvironment) -> Launch | None:
-    """Returns who started this process as one of several; None if it was started alone."""
+def find_launch(environ: Environ) -> Launch | None:
+    """Returns the launcher of this process and its rank; None if it is a single process."""
     launcher = next(
         (
             known_launcher
@@ -277,8 +274,8 @@ def find_launch(environ: ProcessEnvironment) -> Launch | None:
         return None
     rank, size = _read_number(launcher.rank, environ), _read_number(launcher.size, environ)
     if rank >= size:
-        # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all
-        # components.
+        # In a heterogeneous job of Slurm, the size counts the tasks of one component, but the ranks
+        # number the tasks of all components.
         raise UsageError(
             f'{launcher.rank}={rank}: it must be below {launcher.size}={size}; {_SET_ROLE}'
         )
@@ -291,9 +288,9 @@ def find_launch(environ: ProcessEnvironment) -> Launch | None:
     return Launch(launcher, rank, size, first_port) if size > 1 else None
 
 
-def find_rank_variables(environ: ProcessEnvironment) -> str | None:
-    """Returns the variables by which a process that runs alone may be one of several: 'RANK=1
-    WORLD_SIZE=3'.
+def find_rank_variables(environ: Environ) -> str | None:
+    """Returns the variables which suggest that a process without a cluster is one of several:
+    'RANK=1 WORLD_SIZE=3'. Returns None if there are none.
     """
     variables: dict[str, str] = {}
     for rank, size in (
@@ -307,10 +304,8 @@ def find_rank_variables(environ: ProcessEnvironment) -> str | None:
     return ' '.join(variables.values()) or None
 
 
-def find_local_rank_and_size(environ: ProcessEnvironment) -> tuple[int, int] | None:
-    """Returns (local rank, local size) of this process, by its innermost launcher; None if no
-    launcher sets them.
-    """
+def find_local_rank_and_size(environ: Environ) -> tuple[int, int] | None:
+    """Returns (local rank, local size) of this process from its innermost launcher, else None."""
     for launcher in _LAUNCHERS:
         if launcher.local_rank in environ and launcher.local_size in environ:
             local_rank = _read_number(launcher.local_rank, environ)
@@ -321,13 +316,19 @@ def find_local_rank_and_size(environ: ProcessEnvironment) -> tuple[int, int] | N
     return None
 
 
-def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> list[tuple[str, int]]:
-    """Returns for each rank the node that it runs on and its number among the ranks of that node.
+def place_ranks(launch: Launch, environ: Environ, num_ps: int) -> list[tuple[str, int]]:
+    """Returns (node, local rank) of each rank.
 
-    A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node
-    before the next (srun --distribution=block). Others say only how many ranks this node has. The
-    result is checked against the node and local rank of this process. num_ps, the parameter servers
-    among them, is for messages.
+    A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills one node
+    after the other (srun --distribution=block). Other launchers say only how many ranks this node
+    has.
+
+    Args:
+      num_ps: the number of parameter servers, for messages.
+
+    Raises:
+      UsageError: the environment does not say where all ranks run, or contradicts the node and
+        local rank of this process.
     """
     launcher = launch.launcher
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
@@ -339,19 +340,16 @@ def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> lis
         if _read_number(launcher.local_size, environ) != launch.size:
             raise UsageError(
                 f'{launch.rank_variable}: the environment of {launch.source} does not say on '
-                'which hosts '
-                f'the other processes run; write {hosts}; or use srun in a job of Slurm'
+                f'which hosts the other processes run; use {hosts}; or use srun in a job of Slurm'
             )
         return [(LOOPBACK, number) for number in range(launch.size)]
-    nodes, counts = (
-        expand_nodes(environ.get('SLURM_STEP_NODELIST', '')),
-        expand_counts(environ[launcher.local_size]),
-    )
+    nodes = expand_nodes(environ.get('SLURM_STEP_NODELIST', ''))
+    counts = expand_counts(environ[launcher.local_size])
     own_node = environ.get('SLURMD_NODENAME', '')
     if len(nodes) == 1:
         nodes, own_node = [LOOPBACK], LOOPBACK
     places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
-    # With one task on each node all distributions are the same, and Slurm calls its default cyclic.
+    # With one task on each node every distribution is in order, though Slurm calls it cyclic.
     in_order = max(counts) == 1 or environ.get('SLURM_DISTRIBUTION', 'block').startswith('block')
     own_place = own_node, _read_number(launcher.local_rank, environ)
     if not in_order or len(places) != launch.size or places[launch.rank] != own_place:
@@ -360,18 +358,16 @@ def place_ranks(launch: Launch, environ: ProcessEnvironment, num_ps: int) -> lis
         )
         raise UsageError(
             f'{launch.rank_variable}: Slurm did not fill one node after the other '
-            f'({node_counts}); use srun '
-            f'--distribution=block, or write {hosts}'
+            f'({node_counts}); use srun --distribution=block, or {hosts}'
         )
     return places
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Expands a compressed node list of Slurm, gpu[01-03,07],login1, as `scontrol show hostnames`
-    does.
+    """Expands a node list of Slurm, such as gpu[01-03,07],login1, like `scontrol show hostnames`.
 
-    Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. With several
-    brackets, the last one varies fastest.
+    Numbers have as many digits as the first of their range: n[08-10] is n08, n09, n10. With
+    several brackets, the last one varies fastest.
     """
     names: list[str] = []
     for item in re.findall(r'(?:[^,\[]|\[.*?\])+', text):
@@ -389,16 +385,15 @@ def expand_nodes(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Returns the number of tasks on each node: 2(x3),1 is [2, 2, 2, 1]."""
+    """Returns the number of tasks on each node: '2(x3),1' is [2, 2, 2, 1]."""
     counts = re.findall(r'([0-9]{1,6})(?:\(x([0-9]{1,6})\))?', text)
     return [int(count) for count, times in counts for _ in range(int(times or 1))] or [1]
 
 
-def _read_number(name: str, environ: ProcessEnvironment) -> int:
+def _read_number(name: str, environ: Environ) -> int:
     text = environ.get(name, '')
     if not _NUMBER.fullmatch(text):
         raise UsageError(
-            f'{name}={text}: it must be a number; check the launcher of this process, or '
-            f'{_SET_ROLE}'
+            f'{name}={text}: it is not a number; check the launcher of this process, or {_SET_ROLE}'
         )
     return int(text)

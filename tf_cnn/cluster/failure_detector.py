@@ -1,6 +1,4 @@
-"""Detects that another task is lost: killed, ended with a fault, out of reach, or that a step waits
-for it too long.
-"""
+"""Detects lost tasks: killed, failed, unreachable, or making a step wait too long."""
 
 import contextlib
 import threading
@@ -13,16 +11,17 @@ from tf_cnn.cluster.topology import Task, Timeout, name_tasks
 from tf_cnn.system.errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
-# For how long a task may refuse connections. One that leaves requests unanswered has longer, see
-# Health.
+# How long a task may refuse connections. A task that is slow to answer has longer, see
+# LivenessProbe.
 _SILENT_SECS = 2.0
-# How long a step may take to its end after a loss, before the variables are saved within it.
+# How long to wait after a loss for the end of the step, before the variables are saved anyway.
 _LEAST_STEP_SECS, _MOST_STEP_SECS = 1.0, 6.0
 
 
 class PeerError(RunError):
-    """Another task is lost, and this process ends because of it. answers: the task itself ends in
-    order.
+    """Another task is lost, and this process exits because of it.
+
+    answers: whether the process of the task still answers, so that its variables can be read.
     """
 
     def __init__(
@@ -40,14 +39,14 @@ class PeerError(RunError):
 
 
 class StepTimeoutError(PeerError):
-    """A step has waited for these tasks for too long, although they answer."""
+    """A step has waited too long for these tasks, although they answer."""
 
     def __init__(self, tasks: Sequence[Task], timeout: Timeout, secs: float) -> None:
-        # Not the message of a lost task.
+        # PeerError's message would say that the task was lost.
         RunError.__init__(
             self,
             f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; a '
-            f'connection was cut, or a process stands still; --{timeout.flag}={timeout.secs:g} '
+            f'connection was cut, or a process hangs; --{timeout.flag}={timeout.secs:g} '
             f'limits the wait',
         )
         self.task = tasks[0]
@@ -57,16 +56,16 @@ class StepTimeoutError(PeerError):
 class StepLimit:
     """Limits how long a step of this process waits for other tasks.
 
-    A step may take as long as timeout, or twice the time of the longest step so far if that is
-    longer. There is no limit for the first step, which may compile, and while another task
-    evaluates or saves a checkpoint.
+    A step may take as long as the timeout, or twice as long as the longest step so far if that is
+    more. There is no limit for the first step, which may compile, nor while another task evaluates
+    or saves a checkpoint.
     """
 
     def __init__(
         self, rendezvous: Rendezvous, timeout: Timeout, clock: Callable[[], float] = time.monotonic
     ) -> None:
         cluster = rendezvous.cluster
-        # Asynchronous workers wait for servers only.
+        # Asynchronous workers wait only for servers.
         tasks = cluster.tasks if rendezvous.is_synchronous else cluster.servers
         self._peers = [task for task in tasks if task != cluster.own_task]
         self._rendezvous = rendezvous
@@ -74,15 +73,15 @@ class StepLimit:
         self._clock = clock
         self._num_calls = 0
         self._longest_secs = 0.0
-        # When the current step began; None between steps and in the first one.
+        # None between steps and in the first step.
         self._step_started_at: float | None = None
-        # When another task was last known to evaluate or save.
+        # When another task last reported that it evaluates or saves.
         self._paused_at = 0.0
         self._has_published_wait = False
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Runs the block, a session call that takes steps."""
+        """Limits the block, a session call that takes steps."""
         started_at = self._clock()
         self._num_calls += 1
         self._has_published_wait = False
@@ -95,17 +94,16 @@ class StepLimit:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Runs the block, which evaluates or saves, while other tasks may wait in their next
-        step.
-        """
+        """Suspends the limits of other tasks during the block, which evaluates or saves."""
         key = self._key('paused', self._rendezvous.cluster.own_task)
         self._rendezvous.put(key, True)
         yield
         self._rendezvous.put(key, False)
 
     def check(self) -> StepTimeoutError | None:
-        """Returns the failure of a step that has waited too long. Call it every second or so, on
-        another thread.
+        """Returns the failure if the current step has waited too long.
+
+        Call it about once a second, on another thread.
         """
         started_at, num_calls = self._step_started_at, self._num_calls
         if started_at is None or not self._timeout.secs:
@@ -113,7 +111,7 @@ class StepLimit:
         limit_secs = max(self._timeout.secs, 2 * self._longest_secs)
         waited_secs = self._clock() - max(started_at, self._paused_at)
         if waited_secs > limit_secs / 2 and not self._has_published_wait:
-            # The others wait for the tasks that do not tell this.
+            # Every waiting task publishes this. The tasks without it hold up the step.
             self._has_published_wait = True
             self._rendezvous.put(self._key('waiting', self._rendezvous.cluster.own_task), num_calls)
         if waited_secs < limit_secs:
@@ -123,7 +121,7 @@ class StepLimit:
             self._paused_at = self._clock()
             return None
         if started_at != self._step_started_at:
-            # The step has ended in the meantime.
+            # The step ended meanwhile.
             return None
         late_tasks = [
             task
@@ -139,20 +137,20 @@ class StepLimit:
 
 
 class FailureDetector:
-    """Finds the first member of the training that is lost."""
+    """Finds the first lost task of the training group."""
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         assert rendezvous.group, 'it has joined'
         self._rendezvous = rendezvous
         self._required_incarnations = rendezvous.group.required_incarnations
         self._entries: Mapping[str, Any] = {}
-        # Since when each task that does not answer has been silent (time.monotonic).
+        # The time of each silent task's last answer (time.monotonic).
         self.silent_since: dict[Task, float] = {}
 
     def check(self) -> PeerError | None:
-        """Returns the loss of a member; None if all answer, or are silent for a moment only."""
+        """Returns the loss of a required task; None if all answer, or are only briefly silent."""
         incarnations, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
-        # How a task ended stays true while the task with the store is too busy to answer.
+        # If the task with the store is too busy to answer, the exits read before are still valid.
         self._entries = self._rendezvous.entries(patient=False) or self._entries
         exits = self._rendezvous.exits(
             self._entries,
@@ -162,8 +160,8 @@ class FailureDetector:
             expected = self._required_incarnations.get(str(task))
             if task == cluster.own_task or expected is None:
                 continue
-            # A task may still answer for a while after it has recorded its end, and its next
-            # process be there already.
+            # After a task records its exit, it may still answer for a while, or its next process
+            # may already be up.
             if task in exits:
                 self.silent_since.pop(task, None)
                 if failure := failure_of_exit(task, exits[task], answers=incarnation == expected):
@@ -180,10 +178,10 @@ class FailureDetector:
 
 
 class FailureWatch(threading.Thread):
-    """A thread that checks the members until one is lost.
+    """A thread that checks the tasks until one is lost.
 
-    It then calls save with the failure, while the session is still open, sets `failure`, and calls
-    interrupt, which ends whatever waits for the lost task.
+    It then calls save with the failure while the session is still open, sets `failure`, and calls
+    interrupt, which aborts every wait for the lost task.
     """
 
     def __init__(
@@ -214,14 +212,16 @@ class FailureWatch(threading.Thread):
                 return
 
     def await_step(self) -> None:
-        """Waits until the main thread is between two steps; not for long, since its step may wait
-        for the lost task.
+        """Waits until the main thread is between two steps.
+
+        Limits the wait, since the step may be waiting for the lost task.
         """
         self._between_steps.wait(min(max(_LEAST_STEP_SECS, 2 * self._step_secs), _MOST_STEP_SECS))
 
     def raise_if_lost(self, step_secs: float) -> None:
-        """Lets the variables be saved, between two steps, if a task is lost, and then raises
-        that.
+        """Raises the PeerError, after the variables are saved, if a task is lost.
+
+        Call it between two steps.
         """
         self._step_secs = step_secs
         if self._has_detected.is_set():
@@ -231,11 +231,11 @@ class FailureWatch(threading.Thread):
             raise self.failure
 
     def stop(self) -> None:
-        """Ends the thread: from now on other tasks may end without being reported."""
+        """Ends the thread, so that further exits of tasks are not reported."""
         self._stopped.set()
 
     def wait(self, calm_secs: float) -> PeerError | None:
-        """Waits for a failure; returns None when all tasks have answered for calm_secs seconds."""
+        """Waits for a failure; returns None after all tasks have answered for calm_secs."""
         calm_since = time.monotonic()
         while (
             self.failure is None and self.is_alive() and time.monotonic() - calm_since < calm_secs
@@ -247,18 +247,17 @@ class FailureWatch(threading.Thread):
 
 
 def find_lost_peer(rendezvous: Rendezvous) -> PeerError | None:
-    """Returns a task of this training that refuses connections or has failed by now; None if there
-    is none.
+    """Returns the failure of a task that refuses connections or has failed; None if there is none.
 
-    For a process that ends: unlike a FailureDetector, it does not wait until a silent task is
-      surely lost.
+    For a process that is about to exit: unlike FailureDetector, it does not wait to see whether a
+    silent task answers again.
     """
     if rendezvous.group is None:
         return None
     incarnations = rendezvous.incarnations()
     exits = rendezvous.exits(rendezvous.entries(patient=False) or {}, incarnations)
     peers = [task for task in rendezvous.cluster.tasks if task != rendezvous.cluster.own_task]
-    # Tasks that recorded their end may have ended because of one that could not.
+    # Lost tasks come first: the others may have failed because of them.
     lost_peers = [
         PeerError(task) for task in peers if incarnations[task] is None and task not in exits
     ]
@@ -269,12 +268,10 @@ def find_lost_peer(rendezvous: Rendezvous) -> PeerError | None:
 def failure_of_exit(
     task: Task, task_exit: Exit | None, *, answers: bool = False
 ) -> PeerError | None:
-    """Returns the failure of a task that recorded this end; None if it ended well or has not
-    ended.
-    """
+    """Returns the failure of a task with this exit; None if it succeeded or still runs."""
     if task_exit is None or task_exit.exit_code == 0:
         return None
-    # Wrong use of one process counts as wrong use of the cluster.
+    # A usage error of one process counts as a usage error of the cluster.
     exit_code = (
         UsageError.exit_code if task_exit.exit_code == UsageError.exit_code else RunError.exit_code
     )

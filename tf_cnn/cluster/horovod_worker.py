@@ -1,6 +1,4 @@
-"""A process that Horovod started. Horovod connects the processes, and ends all of them when one is
-lost.
-"""
+"""Workers that Horovod starts and connects. When one is lost, Horovod ends all of them."""
 
 import contextlib
 import itertools
@@ -20,45 +18,44 @@ def load_horovod() -> Any:
     try:
         import horovod.tensorflow as horovod
     except Exception as error:
-        # Horovod raises errors of several kinds when its library was built for another TensorFlow.
+        # A library that was built for another TensorFlow raises several kinds of errors.
         horovod_modes = format_modes(lambda mode: mode.launcher is not None)
         other_modes = format_modes(
             lambda mode: mode.has_cluster and not mode.needs_servers and not mode.has_controller
         )
         raise UsageError(
             f'{horovod_modes}: the package horovod cannot be imported '
-            f'({" ".join(str(error).split())}); '
-            f'install it for this TensorFlow, or write {other_modes}'
+            f'({" ".join(str(error).split())}); install it for this TensorFlow, or use '
+            f'{other_modes}'
         ) from error
     horovod.init()
     return horovod
 
 
 def horovod_cluster(horovod: Any) -> Cluster:
-    """Returns the processes that Horovod started. Only Horovod knows their addresses, so the hosts
-    are placeholders.
+    """Returns the cluster that Horovod started, with placeholders for the hosts.
+
+    Only Horovod knows the addresses.
     """
     hosts = tuple(f'rank-{rank}:0' for rank in range(horovod.size()))
     return Cluster((), hosts, 'worker', horovod.rank(), 'Horovod')
 
 
 class HorovodWorker(Worker):
-    """One of the processes that Horovod started. They take their steps together; Horovod detects
-    lost processes.
-    """
+    """One of the synchronous workers that Horovod started. Horovod detects lost processes."""
 
     def __init__(
         self, horovod: Any, cluster: Cluster, config: tf.ConfigProto, *, settings: SharedSettings
     ) -> None:
         super().__init__(config, cluster)
         self._settings = settings
-        # Each sum needs all processes: if the others ended first, the chief could not finish its
-        # step and save.
+        # Each all-reduce needs all processes. If the others exited first, the chief could not
+        # finish its step and save.
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod
 
     def join(self, resume_point: ResumePoint) -> None:
-        """All start from the variables of rank 0, at its step, and end where it ends.
+        """Takes the resume point of rank 0. All ranks start from the variables of rank 0.
 
         Raises UsageError if two ranks have different settings.
         """
@@ -93,8 +90,9 @@ class HorovodWorker(Worker):
         ]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        """Returns the values of all ranks if all steps were taken; else only its own, since lost
-        ranks never answer.
+        """Returns the values of all ranks if all steps were taken.
+
+        Otherwise returns only the value of this rank, since a lost rank would never answer.
         """
         if is_complete:
             with contextlib.suppress(tf.errors.OpError):
@@ -110,8 +108,9 @@ class HorovodWorker(Worker):
             return session.run(received)
 
     def explain_step_error(self, error: tf.errors.OpError, line: str) -> str:
-        """After the loss of another process Horovod raises an UnknownError, which may name none of
-        its operations.
+        """Recognizes the UnknownError that Horovod raises when another process is lost.
+
+        The error may not name a Horovod operation.
         """
         is_own = error.op is not None and not error.op.type.startswith('Horovod')
         if is_own or not isinstance(error, tf.errors.UnknownError):

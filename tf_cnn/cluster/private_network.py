@@ -1,10 +1,9 @@
-"""A network for the processes of a cluster on this machine, which nothing outside of it can reach.
-Linux only.
+"""An isolated network for the processes of a cluster on this machine. Linux only.
 
 TensorFlow's servers listen on all addresses of a machine (0.0.0.0 in grpc_server_lib.cc), whatever
-address the cluster has for them. So the processes share a network namespace with a loopback
-interface only (network_namespaces(7)). A small process keeps the namespace while the launcher
-lives; tf_cnn/system/tether.py enters it.
+address the cluster names. So the processes share a network namespace that has only a loopback
+interface (network_namespaces(7)). A small process keeps the namespace while the launcher lives;
+tf_cnn/system/tether.py enters it.
 """
 
 import ctypes
@@ -16,11 +15,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Of linux/sched.h, linux/sockios.h and linux/if.h.
+# From linux/sched.h, linux/sockios.h and linux/if.h.
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _READY = 'ready'
-# The kernel may give a new namespace these interfaces too. They are down.
+# The kernel may add these interfaces to a new namespace. They are down.
 _TUNNELS = {
     'tunl0',
     'gre0',
@@ -35,13 +34,14 @@ _TUNNELS = {
 
 
 class PrivateNetwork:
-    """A network namespace, until close(). Raises OSError if the system allows none.
+    """A network namespace, until close(). Raises OSError if the system does not allow one.
 
-    pid is a process in it. Create it on the main thread: the namespace ends with the thread.
+    pid is a process in the namespace. Create it on the main thread: the namespace ends with the
+    thread.
     """
 
     def __init__(self) -> None:
-        # Here, since the process that keeps the namespace runs this file without the packages.
+        # Not at the top: the process that keeps the namespace runs this file without packages.
         from tf_cnn.system.tether import die_with_parent
 
         self._keeper = subprocess.Popen(
@@ -49,14 +49,14 @@ class PrivateNetwork:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # The Ctrl-C of a terminal is for the launcher.
+            # Keep Ctrl-C for the launcher.
             start_new_session=True,
             text=True,
         )
         self.pid = self._keeper.pid
         assert self._keeper.stdout
         answer = self._keeper.stdout.readline().strip()
-        # Some systems let a user make namespaces, but not enter them.
+        # Some systems let a user create namespaces, but not enter them.
         if answer == _READY:
             entry_check = subprocess.run(
                 die_with_parent(['true'], network=self.pid), stderr=subprocess.PIPE, check=False
@@ -68,20 +68,20 @@ class PrivateNetwork:
             raise OSError(answer)
 
     def close(self) -> None:
-        """Ends the namespace when the last process in it has ended."""
+        """Releases the namespace, which ends with its last process."""
         self._keeper.communicate()
 
 
 def is_private() -> bool:
-    """Whether this process is in a network without any other machine."""
+    """Whether the network of this process has only a loopback interface."""
     return {name for _, name in socket.if_nameindex()} <= {'lo', *_TUNNELS}
 
 
 def _enter_new_network() -> None:
     """Moves this process into a new network namespace with a loopback interface."""
     uid, gid = os.geteuid(), os.getegid()
-    # Other users need a user namespace for it. In one, root would lose its access to the files of
-    # others.
+    # Only root can do this without a user namespace. In a user namespace, root would lose its
+    # access to the files of other users.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET | (_CLONE_NEWUSER if uid else 0)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,6 +1,4 @@
-"""How one task finds the others: which tasks are up, which have joined the training, and how each
-ended.
-"""
+"""One task's view of its cluster: which tasks are up, have joined the training, or have exited."""
 
 import contextlib
 import threading
@@ -27,25 +25,24 @@ from tf_cnn.system.signals import SIGNALS
 
 Result = TypeVar('Result')
 SharedSettings = Mapping[str, Any]
-# What a process brings from an earlier training: the step of its variables ('step'), and its last
-# step ('end').
+# Where an earlier training of a process stopped: the step of its variables ('step') and the last
+# step of the training ('end'); None if there was none.
 ResumePoint = Mapping[str, int | None]
 NO_RESUME_POINT: ResumePoint = {'step': None, 'end': None}
-# The incarnation of each task, a number that is new for each process; None if the task does not
-# answer.
+# The incarnation of each task: a random number, new for each process. None: no answer.
 Incarnations = Mapping[Task, int | None]
 
 _MOST_RESTARTS = 2**20
 _SETTINGS = 'settings/'
-# In the name of a setting that is the hash of a file, and how many digits of the hash are shown.
+# The part between 'SHA-256' and the flag in the name of a file's hash, and the digits to print.
 _FILE_SEPARATOR, _HASH_DIGITS = ' of --', 12
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
-# After how many seconds a task reports again for which tasks it waits.
+# Seconds until the second report of the missing tasks.
 _FIRST_LINE_SECS = 10.0
-# How long the task with the store stays for tasks that still read it.
+# How long the task with the store waits for tasks that still read it.
 _STAY_SECS = 10.0
-# How long the task with the store stays for tasks that have not started yet.
+# How long the task with the store waits for tasks that have not started yet.
 _STAY_SECS_FOR_ALL = 30.0
 
 
@@ -53,8 +50,10 @@ _STAY_SECS_FOR_ALL = 30.0
 class TrainingGroup:
     """The processes that began a training.
 
-    members are the incarnations, by str(task), of the tasks without which it cannot go on; workers
-    are those of all workers, in order. agreed has the latest of what the workers offered.
+    Attributes:
+      required_incarnations: by str(task), of the tasks that the training cannot go on without.
+      worker_incarnations: of all training tasks, in order.
+      resume_point: the latest step and the latest end among the resume points of all workers.
     """
 
     required_incarnations: Mapping[str, int]
@@ -64,21 +63,20 @@ class TrainingGroup:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a task ended: its exit code, and the reason if the code is not 0."""
+    """How a task exited. reason is empty if the exit code is 0."""
 
     exit_code: int
     reason: str
 
 
 class ForeignTaskError(UsageError):
-    """The process does not belong to the cluster that runs at its addresses, so it leaves
-    everything as it is.
-    """
+    """Another cluster, or another process, uses the addresses, so this process records nothing."""
 
 
 class Rendezvous:
-    """One task's view of the cluster and its access to the key-value store. together, restart: as
-    in Worker.
+    """One task's view of the cluster and its access to the key-value store.
+
+    is_synchronous and restart are documented in Worker.
     """
 
     def __init__(
@@ -95,17 +93,17 @@ class Rendezvous:
         self._next_report_secs = 0.0
         self._settings = shared_settings(cluster, settings)
         self.liveness = LivenessProbe()
-        # The server of this process, wherever the address of its task leads.
+        # The server of this process itself. The address of the task may lead to another host.
         port = split_host_port(cluster.own_task.host)[1]
         self._own_server = replace(cluster.own_task, host=join_host_port(LOOPBACK, port))
         self._own_incarnation: int | None = None
-        # Those without which none can go on.
+        # The tasks that no other task can go on without.
         self._required_tasks = cluster.tasks if is_synchronous else cluster.servers
         self._store: KeyValueStore | None = None
         self.group: TrainingGroup | None = None
         self.restart = 0
-        # Whether the servers, or the address of this task, belong to others: then this task records
-        # nothing there.
+        # Whether the servers or the address of this task belong to another cluster or process. If
+        # so, this task must record nothing there.
         self._is_foreign = False
 
     def incarnations(self) -> Incarnations:
@@ -123,34 +121,31 @@ class Rendezvous:
             return
         self._is_foreign = True
         raise ForeignTaskError(
-            f"{task.job} {task.index}'s address {task.host} is another process; this host is not "
-            f'{split_host_port(task.host)[0]}, or {task.job} {task.index} was started twice; check '
-            f'--task_index, or the role in {self.cluster.source}'
+            f"{task.job} {task.index}'s address {task.host} belongs to another process; this host "
+            f'is not {split_host_port(task.host)[0]}, or {task.job} {task.index} was started '
+            f'twice; check --task_index, or the role in {self.cluster.source}'
         )
 
     def entries(self, *, patient: bool = True) -> dict[str, Any] | None:
-        """Returns all entries of the key-value store; None if the task with the store does not
-        answer.
+        """Returns all entries of the key-value store; None if its task does not answer.
 
-        patient: whether to wait for a task that is slow to answer.
+        patient: whether a task that is slow to answer counts as up.
         """
         return self.use_store(KeyValueStore.get_all, patient=patient)
 
     def put(self, key: str, value: Any) -> None:
-        """Puts a value into the key-value store, if the task with the store answers."""
+        """Puts a value into the key-value store if its task answers."""
         self.use_store(KeyValueStore.put, key, value)
 
     def use_store(
         self, method: Callable[..., Result], *arguments: Any, patient: bool = True
     ) -> Result | None:
-        """Returns what a method of the key-value store returns; None if the task with the store
-        does not answer.
-        """
+        """Calls a method of the key-value store; returns None if its task does not answer."""
         host = self.cluster.store_task
-        # TensorFlow's first connection to a task waits without a time limit, so check first that
+        # TensorFlow's first connection to a task waits without a time limit. So first check that
         # the task is up.
         incarnation = self.liveness.incarnations([host], patient=patient)[host]
-        # A new process has the store of another training.
+        # A new process of that task has the store of another training.
         if incarnation is None or (
             self.group
             and incarnation != self.group.required_incarnations.get(str(host), incarnation)
@@ -165,7 +160,7 @@ class Rendezvous:
             except tf.errors.OpError:
                 self._store = None
 
-        # On a thread, which can be abandoned if the host is lost at this moment.
+        # A thread can be abandoned if the host is lost during the call.
         thread = threading.Thread(target=run_method, name='key-value store', daemon=True)
         thread.start()
         thread.join(_STORE_SECS)
@@ -176,9 +171,12 @@ class Rendezvous:
     def join(self, resume_point: ResumePoint, timeout: Timeout) -> TrainingGroup:
         """Waits until all tasks are up and all workers have joined.
 
-        A process that comes while those of an earlier training still end waits for the others' new
-        processes. Raises ForeignTaskError if the addresses belong to other processes, UsageError if
-        two tasks have different settings, and RunError if some tasks do not come in time.
+        While processes of an earlier training are still ending, waits for their successors.
+
+        Raises:
+          ForeignTaskError: another cluster, or another process, uses the addresses.
+          UsageError: two tasks have different settings.
+          RunError: some tasks did not join in time.
         """
         began = time.monotonic()
         deadline = began + timeout.secs
@@ -191,8 +189,7 @@ class Rendezvous:
             if entries is not None and own_incarnation is not None:
                 group = _stored_group(entries)
                 self.compare_settings(entries, incarnations)
-                # If an earlier process of this task took all steps, this one belongs to the next
-                # training.
+                # If the previous process of this task succeeded, this one starts the next training.
                 last_exit = entries.get(_exit_key(self.cluster.own_task))
                 if not (last_exit and last_exit['exit_code'] == 0) and self.enter_group(
                     entries, incarnations
@@ -230,7 +227,7 @@ class Rendezvous:
                     self.put('membership', asdict(group))
                     continue
             resume_points = self._resume_points(entries or {}, incarnations)
-            # Those that do not answer, else those that have not joined.
+            # Tasks that do not answer; if all answer, the workers that have not joined.
             missing = [task for task, incarnation in incarnations.items() if incarnation is None]
             missing = missing or [
                 worker for worker in self.cluster.training_tasks if worker not in resume_points
@@ -244,9 +241,7 @@ class Rendezvous:
             time.sleep(_POLL_SECS)
 
     def report_missing(self, missing: Sequence[Task], secs: float) -> None:
-        """Shows which tasks this one has been waiting for, at once and then at growing
-        intervals.
-        """
+        """Reports the tasks that this one waits for, at once and then at growing intervals."""
         own_task = self.cluster.own_task
         other_tasks = [task for task in missing if task != own_task]
         if secs < self._next_report_secs or not other_tasks:
@@ -257,11 +252,10 @@ class Rendezvous:
         self._next_report_secs = max(_FIRST_LINE_SECS, 2 * self._next_report_secs)
 
     def enter_group(self, entries: Mapping[str, Any], incarnations: Incarnations) -> bool:
-        """Takes part in the training in the store, if this process belongs to it, and returns
-        whether it does.
+        """Joins the training in the store if this process belongs to it; returns whether it does.
 
-        A process belongs to the training that it has begun. An asynchronous worker belongs to one
-        of the same servers.
+        A process belongs to the training that it began. An asynchronous worker also belongs to the
+        training of the servers that are up now.
         """
         group, task = _stored_group(entries), self.cluster.own_task
         if group is None:
@@ -284,9 +278,7 @@ class Rendezvous:
         entries: Mapping[str, Any],
         incarnations: Incarnations,
     ) -> bool:
-        """Whether all workers have joined, and each task is a new process that has told its
-        settings.
-        """
+        """Whether all workers have joined and each task's process has published its settings."""
         published_incarnations = {
             task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation')
             for task in self.cluster.tasks
@@ -298,17 +290,17 @@ class Rendezvous:
         )
 
     def compare_settings(self, entries: Mapping[str, Any], incarnations: Incarnations) -> None:
-        """Publishes the settings that this task must share with the others; raises UsageError if
-        another has others.
+        """Publishes the shared settings of this task, and compares the settings of all tasks.
 
-        The entries may contain settings of tasks that were replaced, or that are not in this task's
-        cluster. A cluster that is running already goes on: it raises ForeignTaskError, and
-        publishes nothing.
+        The entries may also contain settings of replaced processes, or of tasks outside this task's
+        cluster.
+
+        Raises:
+          UsageError: the settings of two tasks differ.
+          ForeignTaskError: they differ, and the other cluster already runs. Nothing is published.
         """
-        key, own_incarnation = (
-            f'{_SETTINGS}{self.cluster.own_task}',
-            incarnations[self.cluster.own_task],
-        )
+        key = f'{_SETTINGS}{self.cluster.own_task}'
+        own_incarnation = incarnations[self.cluster.own_task]
         own_entry = {'incarnation': own_incarnation, 'settings': self._settings}
         published = {
             name.removeprefix(_SETTINGS): value
@@ -353,7 +345,6 @@ class Rendezvous:
         }
 
     def record_exit(self, exit_code: int, reason: str = '') -> None:
-        """Records how this task ends."""
         incarnations = self.incarnations()
         with contextlib.suppress(ForeignTaskError):
             self.check_own_address(incarnations)
@@ -367,7 +358,7 @@ class Rendezvous:
         self.put(_exit_key(self.cluster.own_task), entry)
 
     def exits(self, entries: Mapping[str, Any], incarnations: Incarnations) -> dict[Task, Exit]:
-        """Returns the tasks that have ended, and how; not those that were restarted since."""
+        """Returns the exits of all tasks that have exited and were not restarted since."""
         exits = {}
         for task in self.cluster.tasks:
             entry = entries.get(_exit_key(task))
@@ -378,9 +369,9 @@ class Rendezvous:
     def await_exits(
         self, tasks: Sequence[Task], secs: float, *, all_will_end: bool = False
     ) -> None:
-        """Waits at most this long, and not after a further signal, until these tasks have ended.
+        """Waits until these tasks have exited, for at most `secs` and until the next signal.
 
-        all_will_end: also those that are not up yet.
+        all_will_end: whether to wait also for tasks that are not up yet.
         """
         deadline, num_signals = time.monotonic() + secs, SIGNALS.count
         while time.monotonic() < deadline and SIGNALS.count == num_signals:
@@ -395,7 +386,7 @@ class Rendezvous:
             time.sleep(_POLL_SECS)
 
     def _is_participant(self, task: Task, incarnation: int | None) -> bool:
-        """Whether a process takes part in the training of this process, as far as that is known."""
+        """Whether a process takes part in this process's training, as far as that is known."""
         expected = (
             self.group.required_incarnations.get(str(task), incarnation)
             if self.group
@@ -404,14 +395,13 @@ class Rendezvous:
         return incarnation is not None and incarnation == expected
 
     def wait_for_other_tasks(self, *, all_will_end: bool = False) -> None:
-        """Waits, if this task has the store, until the others have ended, since they may still read
-        it.
+        """If this task has the store, waits until the other tasks, which may read it, have exited.
 
-        all_will_end: tasks that are not up yet must learn from the store that the cluster cannot
-          start.
+        all_will_end: whether to wait also for tasks that are not up yet, which learn from the store
+          that the cluster cannot start.
         """
         if SIGNALS.received and not self.group:
-            # Nothing has begun, so nobody reads anything.
+            # The training has not begun, so nobody reads the store.
             return
         if self.cluster.own_task == self.cluster.store_task and not self._is_foreign:
             other_tasks = [task for task in self.cluster.tasks if task != self.cluster.own_task]
@@ -439,9 +429,7 @@ def _exit_key(task: Task) -> str:
 
 
 def shared_settings(cluster: Cluster, flags: SharedSettings) -> SharedSettings:
-    """Returns the settings that a task must share with the others, by flag: these flags, and the
-    hosts.
-    """
+    """Returns the settings that all tasks must share, by flag: these flags and the hosts."""
     hosts = {
         'ps': cluster.ps_hosts,
         'worker': cluster.worker_hosts,
@@ -454,11 +442,13 @@ def shared_settings(cluster: Cluster, flags: SharedSettings) -> SharedSettings:
 
 
 def find_difference(settings: Mapping[str, SharedSettings]) -> str | None:
-    """Returns one line about the first setting that two tasks both have and that differs; None if
-    all agree.
+    """Returns one line about the first setting that differs between two tasks, else None.
 
-    A name is a flag, or 'SHA-256 of --FLAG' for the file that a flag names, or it says what its
-    value counts in --data_dir, such as 'training images'.
+    Ignores settings that only one task has.
+
+    Args:
+      settings: for each task, its settings by name. A name is a flag, 'SHA-256 of --FLAG' for the
+        file that a flag names, or what the value counts in --data_dir, such as 'training images'.
     """
     first: dict[str, tuple[str, Any]] = {}
     for task in sorted(settings):
@@ -469,10 +459,10 @@ def find_difference(settings: Mapping[str, SharedSettings]) -> str | None:
                     f'{_format_setting(name, expected)} in {other}, and '
                     f'{_format_setting(name, value)} in {task}'
                 )
-                advice = f'write the same --{name} for all'
+                advice = f'use the same --{name} for all'
                 if ' ' in name:
                     advice = f'give each the same {"file" if _FILE_SEPARATOR in name else "data"}'
-                return f'{values_text}: all processes of a cluster need the same; {advice}'
+                return f'{values_text}: all processes of a cluster need the same value; {advice}'
     return None
 
 

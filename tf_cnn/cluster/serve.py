@@ -1,4 +1,4 @@
-"""Runs a server of a cluster, which answers until the trainers have ended."""
+"""Runs a server of a cluster until the training tasks have exited."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +19,9 @@ from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 _INTERVAL_SECS = 0.25
-# A task that has not answered for this long is gone, not only slow.
-_GONE_SECS = 3.0
-# How long a server that will end stays for the chief, which saves the variables.
+# After this long without an answer a task is lost, not just slow.
+_LOST_SECS = 3.0
+# How long a server stays before its exit for the chief, which may save the variables.
 _STAY_SECS = 10.0
 
 
@@ -35,11 +35,15 @@ def run_server(
     linger_secs: float,
     console: Console,
 ) -> None:
-    """Runs this process as a server until the trainers have ended; RunError if one fails or a
-    needed task is lost.
+    """Runs this process as a server until the training tasks have exited.
 
-    together: no trainer can go on without the others. connect limits the wait for the trainers at
-    the start. linger_secs is how long to stay after all trainers have ended.
+    Args:
+      is_synchronous: whether no training task can go on without the others.
+      connect: limits the wait for the training tasks at the start.
+      linger_secs: how long to stay after all training tasks have exited.
+
+    Raises:
+      RunError: a training task failed, or a required task is lost.
     """
     start_server(cluster, config)
     rendezvous = Rendezvous(
@@ -47,12 +51,12 @@ def run_server(
     )
 
     def finish(stop: Stopped) -> None:
-        # A launcher stops all tasks when one is lost.
-        loss = find_lost_peer(rendezvous)
-        reason = f'{loss}; {stop.reason}' if loss else stop.reason
+        # When a task is lost, launchers stop all others by a signal.
+        lost_peer = find_lost_peer(rendezvous)
+        reason = f'{lost_peer}; {stop.reason}' if lost_peer else stop.reason
         rendezvous.record_exit(stop.exit_code, reason)
         if rendezvous.group:
-            # The chief saves the variables that are here.
+            # The chief may save the variables of this server.
             rendezvous.await_exits(cluster.training_tasks, _STAY_SECS)
             rendezvous.wait_for_other_tasks()
         console.warning(reason)
@@ -78,24 +82,22 @@ def serve(
     warn: Callable[[str], None],
     check_signals: Callable[[], None] = SIGNALS.check,
 ) -> None:
-    """Returns when every trainer has ended well; the arguments and errors are those of run_server.
+    """Returns when every training task has succeeded. Arguments and errors are as in run_server.
 
-    ask is called again and again; after a signal it raises Stopped.
+    check_signals is called regularly; it raises Stopped after a signal.
     """
     training_tasks, polls = rendezvous.cluster.training_tasks, _poll(rendezvous, check_signals)
     started_at = time.monotonic()
     for incarnations, exits in polls:
-        # All may have ended before.
+        # All may have exited before this server saw the training begin.
         if rendezvous.group or len(exits) == len(training_tasks):
             break
         missing = [
-            trainer
-            for trainer in training_tasks
-            if incarnations[trainer] is None and trainer not in exits
+            task for task in training_tasks if incarnations[task] is None and task not in exits
         ]
         secs = time.monotonic() - started_at
         if missing and secs > connect.secs:
-            raise RunError(connect.message(f'{missing[0]} did not come'))
+            raise RunError(connect.message(f'{missing[0]} did not start'))
         rendezvous.report_missing(missing, secs)
     lost_tasks: list[Task] = []
     if rendezvous.group and len(exits) < len(training_tasks):
@@ -103,28 +105,26 @@ def serve(
         last_answer = dict.fromkeys(training_tasks, time.monotonic())
         for incarnations, exits in polls:
             if failure := detector.check():
-                # The chief may read the variables from here, to save them.
+                # The chief may still read the variables of this server to save them.
                 rendezvous.await_exits(training_tasks, _STAY_SECS)
                 raise failure
             now = time.monotonic()
-            last_answer |= {
-                trainer: now for trainer in training_tasks if incarnations[trainer] is not None
-            }
-            # If trainers do not need each other, a lost one may come back while others train.
+            last_answer |= {task: now for task in training_tasks if incarnations[task] is not None}
+            # An asynchronous worker may be lost and restarted while others train.
             lost_tasks = [
                 task
                 for task in training_tasks
-                if task not in exits and now - last_answer[task] > _GONE_SECS
+                if task not in exits and now - last_answer[task] > _LOST_SECS
             ]
             if len(exits) + len(lost_tasks) == len(training_tasks):
                 break
-    for trainer, task_exit in exits.items():
-        if failure := failure_of_exit(trainer, task_exit):
+    for task, task_exit in exits.items():
+        if failure := failure_of_exit(task, task_exit):
             raise failure
-    for trainer in lost_tasks:
+    for task in lost_tasks:
         if not exits:
-            raise PeerError(trainer)
-        warn(f'{trainer} was lost; the others took all steps')
+            raise PeerError(task)
+        warn(f'{task} was lost; the others took all steps')
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
         check_signals()
@@ -134,9 +134,7 @@ def serve(
 def _poll(
     rendezvous: Rendezvous, check_signals: Callable[[], None]
 ) -> Iterator[tuple[Incarnations, Mapping[Task, Exit]]]:
-    """Yields which tasks are up, and which trainers have ended and how; joins the training when it
-    has begun.
-    """
+    """Yields (incarnations, exits of training tasks); joins the training when it has begun."""
     training_exits: Mapping[Task, Exit] = {}
     while True:
         incarnations = rendezvous.incarnations()
@@ -144,13 +142,11 @@ def _poll(
         entries = rendezvous.entries()
         if entries is not None:
             rendezvous.compare_settings(entries, incarnations)
-            # The trainers of an earlier training, which still ends, are not those of this server.
+            # Ignore the exits of an earlier training that is still ending.
             is_other = not rendezvous.enter_group(entries, incarnations) and 'membership' in entries
             exits = {} if is_other else rendezvous.exits(entries, incarnations)
             training_exits = {
-                trainer: exits[trainer]
-                for trainer in rendezvous.cluster.training_tasks
-                if trainer in exits
+                task: exits[task] for task in rendezvous.cluster.training_tasks if task in exits
             }
         yield incarnations, training_exits
         time.sleep(_INTERVAL_SECS)

@@ -1,6 +1,4 @@
-"""The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and
-shares values in one.
-"""
+"""TensorFlow servers of a cluster: starting one, probing others, and a key-value store in one."""
 
 import errno
 import hashlib
@@ -21,20 +19,18 @@ from tf_cnn.system.errors import RunError
 
 _NO_PROXY = 'no_grpc_proxy'
 _servers: list[tf.train.Server] = []
-# tensorflow/core/protobuf/worker_service.proto. The request is empty.
+# From tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
 # How long a task may take to answer.
 _ANSWER_SECS = 1.0
-# On a machine with more processes than cores, a process may answer late. A killed one refuses
-# connections at once.
+# With more processes than cores, a process may answer late. A killed process refuses connections at
+# once.
 _BUSY_SECS = 5.0
 _CHANNEL_OPTIONS = (
-    # A task may come back at any moment: try to connect twice a second instead of at growing
-    # intervals.
+    # A task may restart at any moment, so try twice a second instead of at growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
     ('grpc.max_reconnect_backoff_ms', 500),
-    # Despite its name, how long an attempt to connect may take. Distant or busy hosts need that
-    # long.
+    # Despite its name, the time limit of an attempt to connect. Distant or busy hosts need it.
     ('grpc.min_reconnect_backoff_ms', 5000),
     # Connect directly, as TensorFlow does.
     ('grpc.enable_http_proxy', 0),
@@ -44,17 +40,18 @@ _NO_TASK = '/job:none'
 
 
 def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
-    """Starts the server of this task, which listens until the process ends; raises RunError if its
-    port is in use.
+    """Starts the server of this task, which listens until the process exits.
+
+    Raises RunError if its port is in use.
     """
-    # Tasks connect directly to each other, even if a proxy is set for other hosts.
+    # Tasks connect to each other directly, even if a proxy is set.
     no_proxy_hosts = [
         os.environ.get(_NO_PROXY, ''),
         *(split_host_port(task.host)[0] for task in cluster.tasks),
     ]
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, no_proxy_hosts)))
     port = split_host_port(cluster.own_task.host)[1]
-    # TensorFlow would silently share the port with another process that listens there.
+    # Check the port, since TensorFlow would silently share it with another process.
     is_dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_dual else socket.AF_INET
     try:
@@ -66,8 +63,7 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
             config=config,
         )
     except (OSError, tf.errors.UnknownError) as error:
-        # TensorFlow's error says nothing about the cause: a process has taken the port since the
-        # check.
+        # TensorFlow's error does not name the cause: a process took the port after the check.
         number = error.errno if isinstance(error, OSError) else errno.EADDRINUSE
         raise RunError(
             f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own_task} cannot be used '
@@ -77,10 +73,8 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     return server
 
 
-def exit_if_serving(exit_code: int) -> None:
-    """Ends the process at once if it has a server: the server's threads would crash while Python
-    shuts down.
-    """
+def leave(exit_code: int) -> None:
+    """Exits at once if this process has a server: its threads would crash while Python exits."""
     if _servers:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -88,9 +82,7 @@ def exit_if_serving(exit_code: int) -> None:
 
 
 class LivenessProbe:
-    """Finds out which tasks are up: their TensorFlow servers answer with a random number, new for
-    each process.
-    """
+    """Asks which tasks are up. Their servers answer with the incarnation of their process."""
 
     def __init__(self) -> None:
         self._last_answers: dict[Task, tuple[int, float]] = {}
@@ -99,10 +91,10 @@ class LivenessProbe:
     def incarnations(
         self, tasks: Iterable[Task], *, patient: bool = True
     ) -> dict[Task, int | None]:
-        """Returns the incarnation of each task; None for a task whose server does not answer.
+        """Returns the incarnation of each task; None if its server does not answer.
 
-        A task that answers too late on an open connection is only busy: if patient, it counts as up
-        for some seconds.
+        If patient, a task that is slow to answer on an open connection counts as up for some
+        seconds.
         """
         calls = {}
         for task in tasks:
@@ -136,37 +128,36 @@ class LivenessProbe:
 
 
 def _read_incarnation(response: bytes) -> int:
-    """Reads a GetStatusResponse, for which TensorFlow has no Python class: a list of messages,
-    stored like bytes.
+    """Reads the incarnation from a GetStatusResponse.
+
+    TensorFlow has no Python class for it, but its list of messages is stored like a BytesList.
     """
     devices = map(DeviceAttributes.FromString, tf.train.BytesList.FromString(response).value)
-    # Take that of the first CPU, since servers list all their devices in any order.
+    # Servers list their devices in any order, so use the first CPU's.
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
 
 
 class UnclosedSession(tf.Session):
-    """A session that nothing closes: if a task is gone, closing can hang, even when Python collects
-    the session.
+    """A session that is never closed, even by garbage collection, since closing can hang after a
+    task is lost.
     """
 
     def __del__(self) -> None:
-        """Leaves it open; the process frees it when it ends."""
+        """Leaves the session open until the process exits."""
 
 
 class KeyValueStore:
-    """JSON values by key that all tasks share, in the memory of one task; they are lost with that
-    task.
+    """JSON values by key that all tasks share, in the memory of one task.
 
-    Its sessions run in the server of that task, under a job name of no task: if two processes
-    called themselves 'worker 0' there, TensorFlow would end the sessions of the first. All methods
-    raise tf.errors.OpError if the host is gone, slow or a new process; then make a new object.
+    The sessions run in the server of that task, but under a job name that no task has: if two
+    processes connected as 'worker 0', TensorFlow would end the sessions of the first. All methods
+    raise tf.errors.OpError if the task is lost, slow or restarted; then create a new store.
     """
 
     def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:
         with tf.Graph().as_default() as graph:
-            # TensorFlow has no hash table from strings to strings, so digests of the keys are the
-            # table's keys. Large values have a table of their own, so that get_all does not read
-            # them.
+            # TensorFlow has no hash table from strings to strings, so the tables use digests of the
+            # keys. Large values have a separate table, which get_all does not read.
             table, large = (
                 tf.raw_ops.MutableHashTableV2(
                     key_dtype=tf.int64, value_dtype=tf.string, shared_name=name
@@ -186,7 +177,7 @@ class KeyValueStore:
             self._get_large = tf.raw_ops.LookupTableFindV2(
                 table_handle=large, keys=self._digest, default_value=''
             )
-        # Only the server's own devices, since any other task may be gone.
+        # Use only this server's devices, since any other task may be lost.
         config = tf.ConfigProto(
             device_filters=[_NO_TASK], operation_timeout_in_ms=int(1000 * timeout_secs)
         )
@@ -198,7 +189,7 @@ class KeyValueStore:
         )
 
     def get_all(self) -> dict[str, Any]:
-        """Returns all entries, except those of put_large."""
+        """Returns all entries except the large ones."""
         return dict(map(json.loads, self._session.run(self._get_all, {})))
 
     def put_large(self, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Shapes W*G+P: workers * devices per worker + parameter servers, such as 2*1+1 or 1*4."""
+"""Cluster shapes W*G+P: workers * devices of each + parameter servers, such as 2*1+1 or 1*4."""
 
 import re
 from dataclasses import dataclass
@@ -11,15 +11,13 @@ EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """The number of workers, of devices per worker, and of parameter servers."""
-
     workers: int
     devices: int
     num_ps: int = 0
 
     @classmethod
     def parse(cls, text: str) -> 'Shape':
-        """Reads '2*1+1' or '1*2'; raises ValueError if the text is no shape."""
+        """Parses '2*1+1' or '1*2'; raises ValueError if the text is not a shape."""
         match = _SHAPE.fullmatch(text)
         if not match:
             raise ValueError(f'it must be {EXPECTED}')

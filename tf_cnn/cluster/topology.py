@@ -1,6 +1,4 @@
-"""The processes of a cluster, their addresses, and the role of this one. Does not import
-TensorFlow.
-"""
+"""The tasks of a cluster and the role of this process. Does not import TensorFlow."""
 
 import contextlib
 import ipaddress
@@ -14,7 +12,7 @@ from tf_cnn.system.errors import UsageError
 
 Hosts = tuple[str, ...]
 LOOPBACK = '127.0.0.1'
-# HOST:PORT; an IPv6 address stands in brackets.
+# HOST:PORT, with an IPv6 address in brackets.
 _HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 # How many tasks a message names.
 _MOST_NAMED = 5
@@ -25,9 +23,7 @@ HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'contro
 
 @dataclass(frozen=True)
 class Task:
-    """One process of the cluster: its job (ps, worker or controller), its index within the job, and
-    its HOST:PORT.
-    """
+    """One process of the cluster. job is ps, worker or controller; host is HOST:PORT."""
 
     job: str
     index: int
@@ -44,13 +40,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes that train together, with the HOST:PORT of each, and the role of this one: its
-    job and index.
+    """The tasks that train together, and the job and index of this process.
 
-    A cluster has servers and trainers. Without a controller these are the parameter servers and the
-    workers. With one, the controller is the only trainer: it uses the devices of all workers, and
-    the workers are servers. source says where the cluster was described, for messages: 'the flags',
-    'TF_CONFIG', 'Slurm', 'Horovod' ...
+    A cluster has servers and training tasks. Without a controller these are the parameter servers
+    and the workers. With a controller, it is the only training task: it uses the devices of all
+    workers, and the workers are servers.
+
+    Attributes:
+      ps_hosts, worker_hosts, controller_hosts: the HOST:PORT of each task of the job.
+      source: what describes the cluster, for messages: 'the flags', 'TF_CONFIG', 'Slurm' ...
     """
 
     ps_hosts: Hosts
@@ -62,19 +60,17 @@ class Cluster:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All processes, servers first."""
+        """All tasks, servers first."""
         return self.servers + self.training_tasks
 
     @property
     def servers(self) -> tuple[Task, ...]:
-        """The processes that store variables for the trainers and run until the trainers have
-        ended.
-        """
+        """The tasks that serve variables or devices until the training tasks have exited."""
         return _tasks(*self.jobs[0])
 
     @property
     def training_tasks(self) -> tuple[Task, ...]:
-        """The processes that take steps. The first one is the chief."""
+        """The tasks that take steps. The first one is the chief."""
         return _tasks(*self.jobs[1])
 
     @property
@@ -83,7 +79,7 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the first trainer, which initializes variables and saves checkpoints."""
+        """Whether this is the first training task, which initializes and saves the variables."""
         return self.own_task == self.training_tasks[0]
 
     @property
@@ -100,9 +96,7 @@ class Cluster:
 
     @property
     def local_rank_and_size(self) -> tuple[int, int]:
-        """The number of this worker among those whose addresses have its host name, and how many
-        these are.
-        """
+        """(Local rank, local size) of this worker among the workers with the same host name."""
         own_name = _host_name(self.own_task)
         names = [_host_name(task) for task in _tasks('worker', self.worker_hosts)]
         return names[: self.index].count(own_name), names.count(own_name)
@@ -113,19 +107,17 @@ class Cluster:
 
     @property
     def spec(self) -> dict[str, list[str]]:
-        """The hosts of each job that has any, for tf.train.ClusterSpec."""
+        """The hosts by job, for tf.train.ClusterSpec."""
         return {job: list(hosts) for job, hosts in self.jobs if hosts}
 
     @property
     def store_task(self) -> Task:
-        """The process whose server has the key-value store of the cluster: the first server, else
-        the chief.
-        """
+        """The task with the key-value store: the first server, else the chief."""
         return self.tasks[0]
 
     @property
     def jobs(self) -> tuple[tuple[str, Hosts], tuple[str, Hosts]]:
-        """The job of the servers and that of the trainers, with their hosts."""
+        """(Job, hosts) of the servers and of the training tasks."""
         workers = 'worker', self.worker_hosts
         if self.controller_hosts:
             return workers, ('controller', self.controller_hosts)
@@ -133,9 +125,7 @@ class Cluster:
 
 
 def topology_of(cluster: Cluster | None) -> Topology:
-    """Returns among which processes a mode runs in this cluster; None stands for a run of one
-    process.
-    """
+    """Returns the topology of a cluster; None stands for a run in one process."""
     if cluster is None:
         return Topology.LOCAL
     if cluster.ps_hosts:
@@ -144,14 +134,11 @@ def topology_of(cluster: Cluster | None) -> Topology:
 
 
 def name_tasks(tasks: Sequence[Task], conjunction: str = ', ') -> str:
-    """Returns the first tasks of a list, as messages name them."""
     return conjunction.join(map(str, tasks[:_MOST_NAMED])) + ' ...' * (len(tasks) > _MOST_NAMED)
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
-    """Returns the hosts, without ports, of which an address is reachable from the internet, each
-    once.
-    """
+    """Returns the distinct hosts, without ports, that have an address on the internet."""
     hosts: list[str] = []
     for name in dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks):
         with contextlib.suppress(OSError, UnicodeError):
@@ -179,11 +166,9 @@ class Timeout:
     secs: float
 
     def message(self, event: str) -> str:
-        """Returns the error for something that did not happen in time, such as 'ps 0 (HOST:PORT)
-        did not answer'.
-        """
+        """Returns the error for an event such as 'ps 0 (HOST:PORT) did not answer'."""
         return (
-            f'{event} within --{self.flag}={self.secs:g} seconds; see the output there, or write a '
+            f'{event} within --{self.flag}={self.secs:g} seconds; see the output there, or use a '
             'longer time'
         )
 
@@ -193,15 +178,13 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def split_host_port(address: str) -> tuple[str, int]:
-    """Returns the host, an IPv6 address without its brackets, and the port."""
+    """Returns (host, port); an IPv6 address loses its brackets."""
     host, _, port = address.rpartition(':')
     return host.replace('[', '').replace(']', ''), int(port)
 
 
 def may_be_host(host: str) -> bool:
-    """Whether a text is a name or a valid address, rather than an address that no host can have:
-    zz::1, 10.0.0.256.
-    """
+    """Whether a text is a name or a valid address, unlike zz::1 and 10.0.0.256."""
     if ':' not in host and not _FOUR_NUMBERS.fullmatch(host):
         return True
     with contextlib.suppress(ValueError):
@@ -211,13 +194,14 @@ def may_be_host(host: str) -> bool:
 
 
 def split_hosts(text: str) -> list[str]:
-    """Splits a list of hosts at its commas; there may be one after the last host."""
+    """Splits a list of hosts at its commas; a comma may follow the last host."""
     return text.strip().removesuffix(',').split(',')
 
 
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
-    """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by
-    `flag`.
+    """Returns the hosts, each as HOST:PORT without blanks.
+
+    Raises UsageError if an item is not HOST:PORT or appears twice. Messages begin with `flag`.
     """
     hosts = []
     for item in items:
@@ -231,12 +215,12 @@ def read_hosts(items: Iterable[str], flag: str) -> Hosts:
         if not 1 <= port <= 65535:
             entry = repr(item.strip()) if item.strip() else 'an empty entry'
             raise UsageError(
-                f'{flag}: {entry} is not HOST:PORT with a port from 1 to 65535; write for example '
+                f'{flag}: {entry} is not HOST:PORT with a port from 1 to 65535; use for example '
                 '10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
             )
         hosts.append(join_host_port(host, port))
     if duplicate := next((host for host in hosts if hosts.count(host) > 1), None):
         raise UsageError(
-            f'{flag}: {duplicate} stands there twice; write a different HOST:PORT for each process'
+            f'{flag}: {duplicate} appears twice; use a different HOST:PORT for each process'
         )
     return tuple(hosts)

@@ -1,4 +1,4 @@
-"""What one process does with the others of its run."""
+"""How one training task works with the other processes of its run."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,20 +12,20 @@ from tf_cnn.cluster.topology import Cluster
 
 
 class Worker:
-    """A process that takes steps, or evaluates, alone. A cluster and Horovod override what they do
-    differently.
+    """A single process that takes steps or evaluates. Subclasses work in a cluster or with Horovod.
 
     Attributes:
-      target: the TensorFlow server that runs this process's graphs; '' for none.
+      target: the TensorFlow server that runs this process's graphs; '' without a server.
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a
         server.
-      together: whether the workers take their steps together.
-      index: the number of this process among those that take steps.
-      agreed: the offer with which all start; its 'end' is None if the training begins now.
-      restart: 0 if this process began the training; a different number in each that joined it
-        later.
-      ends_after_chief: whether this process goes on with its steps after a signal until the chief
-        has ended.
+      is_synchronous: whether the workers take each step together.
+      index: the number of this process among the training tasks.
+      num_training_tasks: the number of training tasks.
+      resume_point: where all workers start; its 'end' is None if the training begins now.
+      restart: 0 if this process began the training; otherwise a number that differs between the
+        processes that joined later.
+      ends_after_chief: whether this process, after a signal, goes on taking steps until the chief
+        has exited.
     """
 
     target = ''
@@ -43,92 +43,85 @@ class Worker:
         self.resume_point = NO_RESUME_POINT
 
     def join(self, resume_point: ResumePoint) -> None:
-        """Waits for the others and agrees with them; raises RunError if some do not come in
-        time.
+        """Waits for the other tasks and sets the shared `resume_point`.
+
+        resume_point: where the earlier training of this process stopped. Raises RunError if some
+        tasks do not join in time.
         """
         self.resume_point = resume_point
 
     def announced_steps(self) -> tuple[int, int] | None:
-        """Returns the first and the last step of the training if its variables are on servers, else
+        """Returns (first step, last step) of the training if its variables are on servers, else
         None.
 
-        The chief, which puts them there, learns of those that an earlier chief left; the others
-        wait for it.
+        The chief learns whether an earlier chief left variables there. The other workers wait until
+        the chief has announced its variables.
         """
         return None
 
     def announce(self, start_step: int, end_step: int) -> None:
-        """Tells the others, if this is the chief, that the variables are on the servers."""
+        """Announces, on the chief, that the variables are on the servers."""
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
-        """From now on, ends the session if another task is lost; the chief saves the variables
-        before, if it can.
+        """Starts watching the other tasks. If one is lost, the chief saves the variables if it can,
+        and the session is closed.
         """
 
     def taking_steps(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for one session call that takes steps, which limits how long it waits
-        for others.
-        """
+        """Returns a context that limits how long one session call waits for other tasks."""
         return contextlib.nullcontext()
 
     def pausing(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for work between two steps, such as saving, during which others may
-        wait for this one.
-        """
+        """Returns a context for work between two steps, such as saving, while others may wait."""
         return contextlib.nullcontext()
 
     def raise_if_lost(self, step_secs: float) -> None:
-        """Raises PeerError, between two steps, if another task was lost; the last step took
-        step_secs.
+        """Raises PeerError if another task was lost. Call it between two steps.
+
+        step_secs: the seconds of the last step.
         """
 
     def stop_watching(self) -> None:
-        """From now on other tasks may end without being reported."""
+        """Stops watching: further exits of other tasks are not reported."""
 
     def begin_stop(self) -> None:
-        """Called on another thread when a signal that ends the run has arrived: as
-        stop_watching.
-        """
+        """Stops watching when a signal has arrived. Called on another thread."""
 
     def explain_stop(self, reason: str) -> str:
-        """Returns why a signal ended the run, with the task that was lost before, if one was."""
+        """Returns the reason for a stop by a signal, after the lost task's name if there is one."""
         return reason
 
     def await_peer_failure(self) -> PeerError | None:
-        """Waits some seconds, after a step has failed, for the failure of another task that
-        explains it.
-        """
+        """Returns the failure of another task that explains a failed step; waits some seconds."""
         return None
 
     def explain_step_error(self, error: tf.errors.OpError, line: str) -> str:
-        """Returns the message for a step that failed without a peer failure; `line` if the cause is
-        in this process.
+        """Returns the message for a failed step without a peer failure.
+
+        Returns `line` unchanged if the cause is in this process.
         """
         return line
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the images and seconds that the chief measured, for all workers; raises PeerError
-        like gather.
-        """
+        """Returns the images and seconds that the chief measured. Raises PeerError like gather."""
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """Returns the JSON values that all workers pass under this name, in their order; waits for
-        all of them.
+        """Waits for the JSON values that all workers pass under this name; returns them in order.
 
-        Each gather needs another name. Raises PeerError if a task is lost meanwhile.
+        Each gather needs a different name. Raises PeerError if a task is lost meanwhile.
         """
         return [value]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        """Passes a value to the chief. Returns the values of all workers, in their order, on the
-        chief; else [].
+        """Passes a JSON value to the chief. Returns [] on the other workers.
 
-        Does not fail: None stands for a worker that was lost, or did not call this within some
-          seconds.
-        is_complete: whether this worker has taken all of its steps; if not, others may have ended.
+        On the chief, returns the values of all workers in order. Never fails: None stands for a
+        worker that was lost or did not call this within some seconds.
+
+        is_complete: whether this worker took all its steps; if not, others may have exited.
         """
         return [value]
 
     def leave(self, exit_code: int, reason: str = '') -> None:
-        """Leaves the run, and records for the others how it ended."""
+        """Leaves the run, and records the exit for the other tasks."""

@@ -1,1 +1,1 @@
-"""What a flag is, how command lines are read, and --help. Declares no flag."""
+"""The type of flags and the parser of command lines. Declares no flags."""

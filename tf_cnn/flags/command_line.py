@@ -1,6 +1,4 @@
-"""Splits a command line into flags and other words, by absl, with which the original program reads
-its flags.
-"""
+"""Splits a command line into flags and arguments with absl, as the original program does."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,8 +10,8 @@ from tf_cnn.flags.spec import FlagSpec
 from tf_cnn.system.errors import UsageError
 
 _FLAG = re.compile('--?(?P<name>[^-=][^=]*)(=.*)?', re.DOTALL)
-# Characters by which text processors and web pages replace those of the keyboard: dashes, double
-# and single quotes, spaces that do not break a line, and characters without a width.
+# Typographic characters that text processors and web pages put in place of ASCII: dashes, double
+# and single quotes, no-break spaces, and characters without a width.
 _DASHES = '\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d'
 _DOUBLE_QUOTES = '\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02'
 _SINGLE_QUOTES = '\u2018\u2019\u201a\u201b\u2039\u203a\uff07'
@@ -34,14 +32,14 @@ _QUOTED = re.compile(f'^(=?[{_DOUBLE_QUOTES}{_SINGLE_QUOTES}])|[{_DOUBLE_QUOTES}
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The words of a command line, not yet read as values.
+    """A command line split into flags and arguments; values are still text.
 
     Attributes:
-      texts: the text of each given flag by name; of a repeated flag all of them, of another one the
-        last.
-      others: the words that are neither flags nor their values.
+      texts: the text of each flag by name; a tuple of all texts for a repeated flag, the last text
+        for other flags.
+      arguments: the words that are neither flags nor values of flags.
       unknown: the names of unknown flags.
-      mistakes: one line for each flag that lacks its value, or cannot have one.
+      mistakes: one line for each flag without its value, or with a value that it cannot have.
     """
 
     texts: Mapping[str, str | tuple[str, ...]]
@@ -51,20 +49,22 @@ class CommandLine:
 
 
 def split_command_line(argv: Sequence[str], specs: Mapping[str, FlagSpec], see: str) -> CommandLine:
-    """Splits a command line into flags and other words, in the forms of absl.
+    """Splits a command line into flags and arguments, in the forms of absl.
 
-    These are --name=value, --name value, --switch, --noswitch, one dash instead of two,
-    --flagfile=FILE, --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
+    The forms are --name=value, --name value, --switch, --noswitch, one dash instead of two,
+    --flagfile=FILE, --undefok=NAME, and --, which ends the flags.
+
+    Args:
+      see: the advice where to read more, for messages.
 
     Raises:
-      UsageError: a --flagfile cannot be read, or a word has dashes, quotes or spaces that no
-        keyboard has.
+      UsageError: a --flagfile cannot be read, or a word has typographic dashes, quotes or spaces.
     """
     try:
         words = _absl_flags(specs, {}).read_flags_from_files(argv)
     except (flags.Error, UnicodeDecodeError) as error:
         raise UsageError(
-            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a file in '
+            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; use --flagfile=FILE, a file in '
             'UTF-8 with a flag on each line'
         ) from None
     if altered := [word for word in words if to_keyboard(word) != word]:
@@ -80,10 +80,10 @@ def split_command_line(argv: Sequence[str], specs: Mapping[str, FlagSpec], see: 
             word = words.pop()
             spec = specs.get(word.lstrip('-'))
             expects = f'it must be {spec.expects}; ' if spec else ''
-            mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
+            mistakes.append(f'{word}: it has no value; {expects}use {word}=VALUE, {see}')
         except ValueError as error:
             word = str(error).removesuffix(' does not take an argument')
-            mistakes.append(f'{word}: it takes no value; write {word.partition("=")[0]}')
+            mistakes.append(f'{word}: it takes no value; use {word.partition("=")[0]}')
             words.remove(word)
     separator = unparsed.index('--') if '--' in unparsed else len(unparsed)
     flag_matches = [(word, _FLAG.fullmatch(word)) for word in unparsed[:separator]]
@@ -99,10 +99,10 @@ def split_command_line(argv: Sequence[str], specs: Mapping[str, FlagSpec], see: 
 
 
 def to_keyboard(word: str) -> str:
-    """Returns a word as it was before a text processor or a web page altered its characters.
+    """Returns a word with ASCII characters in place of typographic ones.
 
-    Names of files may contain all characters, so a value is altered only if it begins or ends with
-    a curly quote or a no-break space, or if such a space joins it with the next flag.
+    Names of files may contain any characters, so a value changes only if it begins or ends with a
+    curly quote or a no-break space, or if such a space joins it to the next flag.
     """
     words = []
     for piece in _JOINED.split(word.strip(_SPACES)):
@@ -130,9 +130,7 @@ def _describe_altered(word: str) -> str:
 
 
 class _TextCollector(flags.ArgumentParser[str]):
-    """Notes each text of a flag, in the order of the command line; it is read as its own type
-    later.
-    """
+    """Collects the texts of a flag in the order of the command line, without converting them."""
 
     def __init__(self, name: str, texts: dict[str, list[str]]) -> None:
         self._name, self._texts = name, texts

@@ -1,6 +1,4 @@
-"""What a flag is, and how its value is read from a command line or from Python. Does not import
-TensorFlow.
-"""
+"""The specification of a flag, and the conversion of its values. Does not import TensorFlow."""
 
 import dataclasses
 import enum
@@ -18,8 +16,7 @@ from tf_cnn.system.errors import UsageError, format_flag, nearest
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
 
-# The upper bound of flags that count epochs; it keeps counts of steps and examples finite for every
-# data set.
+# The upper bound of flags that count epochs, so that counts of steps and examples stay finite.
 MOST_EPOCHS = 1e9
 # The lower bound where 0 makes no sense.
 ABOVE_0 = 1e-9
@@ -57,11 +54,11 @@ def _to_float(value: Any) -> float:
 
 
 def _to_str(value: Any) -> str:
-    # Exactly str, which is all that a result can hold; NumPy's is another one.
+    # Exactly str, since results cannot hold subclasses such as NumPy's.
     text = str(os.fspath(value))
     if '\0' in text:
         raise ValueError(text)
-    # TensorFlow opens no file whose name is not UTF-8.
+    # TensorFlow cannot open files with names that are not UTF-8.
     text.encode()
     return text
 
@@ -84,17 +81,17 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 
 
 def requested_help_topic(argv: Sequence[str]) -> str | None:
-    """Returns the NAME of --help=NAME; None if there is none, or only --help=true."""
+    """Returns the NAME of --help=NAME; None for --help and --help=true."""
     name = next(argument.partition('=')[2] for argument in argv if asks_for_help([argument]))
     return None if name.lower() in ('', *_BOOLS) else name
 
 
 class Output(enum.Enum):
-    """The kind of output that a flag with a path names, and which processes write it."""
+    """The kind of output at the path of a flag, and which processes write it."""
 
-    # Every process that has the flag writes the file, so only one process may be given this path.
+    # Every process with the flag writes the file, so only one process may have this path.
     FILE = 'a file'
-    PREFIX = 'several files, whose paths begin with it'
+    PREFIX = 'several files with this prefix'
     # Only the chief writes it.
     CHIEF_FILE = 'a file of the chief'
     # Every process may write there; a missing folder is created.
@@ -106,46 +103,50 @@ class Output(enum.Enum):
     )
 
 
-# What is true of a flag in the original, instead of how it differs there.
+# Values of FlagSpec.original for flags that the original does not have.
 NEW = 'has no such flag'
 OTHER = 'only older versions, or versions of others, have it'
-# How the original's default begins in FlagSpec.original.
+# The text before the original's default in FlagSpec.original.
 ITS_DEFAULT = 'its default is '
 
 
 @dataclass(frozen=True)
 class IgnoredWhen:
-    """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
+    """A condition under which a flag has no effect, and the reason for the warning.
 
-    when: Callable[[Any, Any], bool]  # (Params, RunContext) -> whether it has none
+    The reason completes '--flag=value has no effect: '.
+    """
+
+    when: Callable[[Any, Any], bool]  # (Params, RunContext) -> whether the flag is ignored
     reason: str
 
 
 @dataclass(frozen=True)
 class FlagSpec:
-    """One flag, with all that is true of it.
+    """One flag: its type, allowed values, and role in clusters, sweeps and comparisons.
 
     Attributes:
-      choices: the values; of a mapping, what it maps each value to has a `summary` for --help.
+      choices: the allowed values; if a mapping, each value of it has a `summary` for --help.
       choices_from: the flag of a file that defines more choices.
-      lower_bound: the lowest number, as upper_bound is the highest.
-      is_path: whether the text names a file or folder, in which ~ is expanded.
-      repeated: whether it may be given several times; the value is then a tuple.
-      inside: the files, with wildcards, that a run reads or writes below the path; another output
+      lower_bound: the lowest allowed number.
+      upper_bound: the highest allowed number.
+      is_path: whether the value is the path of a file or folder; ~ is expanded.
+      repeated: whether the flag may be given several times; the value is then a tuple.
+      inside: the files below the path, with wildcards, that a run reads or writes. Another output
         must not replace them.
-      common: whether --help without `all` lists it.
-      original: how it differs in the original tf_cnn_benchmarks, or NEW or OTHER.
-      agreed: whether all processes of a cluster that compute need the same value.
-      shared_by_servers: whether parameter servers, which only wait for the others and often get few
-        flags, need it too.
-      names_process: whether it says which process of a cluster this is.
-      setting: whether it changes a step or the time between steps, so that runs which differ in it
-        are not compared as one setting.
-      resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
-      in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
-      not_in_cluster: why the processes of a cluster cannot have it.
+      common: whether --help without `all` lists the flag.
+      original: how the flag differs in the original tf_cnn_benchmarks, or NEW or OTHER.
+      shared_by_workers: whether all processes of a cluster that compute need the same value.
+      shared_by_servers: whether parameter servers, which often get only a few flags, need the same
+        value too.
+      names_process: whether the flag says which process of a cluster this is.
+      setting: whether the flag changes a step or the time between steps, so that runs with
+        different values are different settings in comparisons.
+      resolved: whether the result has the final value of the flag: --batch_size=0 becomes 64.
+      in_sweep: for a flag that sweeps set themselves, the source of its value in words.
+      not_in_cluster: why the processes of a cluster cannot use the flag.
       variable: the environment variable that TensorFlow reads instead of the flag.
-      idle: when it has no effect; the message gives the first reason that applies.
+      ignored: when the flag has no effect; the warning gives the first reason that applies.
     """
 
     name: str
@@ -189,11 +190,10 @@ class FlagSpec:
         return f'{noun} from {self.lower_bound:g} to {self.upper_bound:g}'
 
     def read(self, value: object) -> Value:
-        """Converts the text of a command line, or a Python value, to the flag's type; raises
-        UsageError if it cannot.
+        """Converts the text of a command line, or a Python value, to the flag's type.
 
-        Empty text is None. Two quotes count as empty text, since nested quoting in a script leaves
-        them.
+        Empty text becomes None. Two quotes count as empty text, since nested quoting in a script
+        leaves them. Raises UsageError if the value is not allowed.
         """
         if value is None or value in _EMPTY:
             if self.optional:
@@ -207,17 +207,17 @@ class FlagSpec:
                 result = os.path.expanduser(str(result))
                 if '://' in result:
                     raise UsageError(
-                        f'{format_flag(self.name, value)}: only files of this machine are read '
-                        'and written; write a local path'
+                        f'{format_flag(self.name, value)}: it is not on this machine; use a '
+                        'local path'
                     )
         except UnicodeEncodeError:
             raise UsageError(
-                f'{format_flag(self.name, value)}: it is not UTF-8; write another text'
+                f'{format_flag(self.name, value)}: it is not UTF-8; use another text'
             ) from None
         except (TypeError, ValueError, KeyError):
             raise self._value_error(value) from None
         if self.choices:
-            # People write cpu and CPU, nhwc and NHWC.
+            # Accept cpu and CPU, nhwc and NHWC.
             result = {choice.lower(): choice for choice in self.choices}.get(str(result).lower())
             if result is None:
                 raise self._value_error(value)
@@ -242,17 +242,18 @@ class FlagSpec:
 
 
 def flag(default: Value | tuple[str, ...], help: str, **properties: Any) -> Any:
-    """Makes a dataclass field that is a flag; its properties are the fields of FlagSpec."""
+    """Returns a dataclass field for a flag. properties are the arguments of its FlagSpec."""
     return dataclasses.field(default=default, metadata={'help': help, **properties})
 
 
 def specs_of(table: type) -> dict[str, FlagSpec]:
-    """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made
-    by flag().
+    """Returns the flags of a dataclass by name, in the order of its fields.
 
-    An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a
-    repeated flag. The class that declares a flag may say for all its flags: GROUP, their heading;
-    PROPERTIES, where they set none themselves; IGNORED, reasons that come before theirs.
+    Skips fields that flag() did not create. An annotation is int, float, str or bool, one of these
+    `| None`, or tuple[str, ...] for a repeated flag.
+
+    The class that declares a flag may have these attributes for all its flags: GROUP, their
+    heading; PROPERTIES, their default properties; IGNORED, conditions to check before their own.
     """
     specs = {}
     hints = typing.get_type_hints(table)
@@ -284,8 +285,9 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
 
 
 def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
-    """Returns the numbers in a comma-separated list, [] for no text; raises ValueError unless all
-    are above 0.
+    """Returns the numbers of a comma-separated list; [] for no text.
+
+    Raises ValueError unless all are finite and above 0.
     """
     numbers = [kind(item) for item in text.split(',')] if text else []
     if not all(0 < number < math.inf for number in numbers):

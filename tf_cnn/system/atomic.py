@@ -1,5 +1,6 @@
-"""Files and folders that appear as a whole or not at all, even after a power failure. Every room
-may import it.
+"""Atomic writes: a file or folder appears complete or not at all, even after a power failure.
+
+Every package may import this module.
 """
 
 import contextlib
@@ -13,19 +14,18 @@ from tf_cnn.system.errors import FULL_DISK_ERRORS
 
 
 def write_atomically(content: str | bytes, path: str | Path) -> None:
-    """Writes a file as a whole or not at all; text as UTF-8. A file that it replaces keeps its mode
-    and owner.
+    """Writes a file completely or not at all, with text as UTF-8.
 
-    A process that is killed while it writes leaves a hidden .tf_cnn_benchmarks-*.part beside the
-    file.
+    A file that it replaces keeps its mode and owner. A process that is killed during the write
+    leaves a hidden .tf_cnn_benchmarks-*.part beside the file.
     """
     data = content.encode() if isinstance(content, str) else content
     target = resolve_safely(Path(path))
     if target.exists() and not target.is_file():
-        # A pipe or a device, such as /dev/stdout.
+        # A pipe or a device, such as /dev/stdout, cannot be replaced.
         target.write_bytes(data)
         return
-    # Its length does not depend on that of the name.
+    # A fixed length, since a long name plus a suffix might be too long.
     temporary = target.with_name(f'.tf_cnn_benchmarks-{secrets.token_hex(8)}.part')
     try:
         with temporary.open('xb') as file:
@@ -33,8 +33,7 @@ def write_atomically(content: str | bytes, path: str | Path) -> None:
             file.write(data)
         move_atomically(temporary, target)
     except OSError as error:
-        # A file that is mounted by itself, or whose folder is read-only, can only be written in
-        # place.
+        # A file that is a mount point or in a read-only folder can only be written in place.
         if error.errno in FULL_DISK_ERRORS or not target.exists():
             raise
         target.write_bytes(data)
@@ -44,11 +43,10 @@ def write_atomically(content: str | bytes, path: str | Path) -> None:
 
 
 def resolve_safely(path: Path) -> Path:
-    """Returns the file to which a path leads; OSError if a link on the way could be of another
-    user.
+    """Returns the target of a path. Raises OSError if another user could have made a link on it.
 
-    Who can write to a folder such as /tmp could lead a file of this process to one that only this
-    user may write.
+    In a shared folder such as /tmp, another user's link could redirect the output of this process
+    to a file that only this user may write.
     """
     path = path.absolute()
     for component in (path, *path.parents):
@@ -56,7 +54,7 @@ def resolve_safely(path: Path) -> Path:
             owner, is_open = component.lstat().st_uid, component.parent.stat().st_mode & 0o002
             if is_open or owner not in (0, os.geteuid()):
                 raise OSError(
-                    errno.EPERM, 'it leads through a link in a folder that others can write'
+                    errno.EPERM, 'it leads through a link in a folder that others can write to'
                 )
     return (
         resolve_safely(path.parent / path.readlink())
@@ -66,22 +64,20 @@ def resolve_safely(path: Path) -> Path:
 
 
 def _copy_access(source: Path, target: Path | int) -> None:
-    """Gives a file the owner, group and mode of another one, if that exists, as far as the system
-    allows.
-    """
+    """Copies owner, group and mode of an existing file, as far as the system allows."""
     with contextlib.suppress(OSError):
         status = source.stat()
-        # OSError: in a user namespace only the owner and group of the process have a number.
+        # In a user namespace, chown fails for users and groups of other processes.
         with contextlib.suppress(OSError):
             os.chown(target, status.st_uid, status.st_gid)
         os.chmod(target, status.st_mode & 0o777)
 
 
 def move_atomically(source: Path, target: Path) -> None:
-    """Renames a file, or a folder with its files, once it is on disk: so it cannot be empty after a
-    power failure.
+    """Renames a file or folder after syncing it, so that a power failure cannot leave it empty.
 
-    target, on the same file system, may be a file or an empty folder; its mode and owner are kept.
+    target must be on the same file system. It may be a file or an empty folder, and keeps its mode
+    and owner.
     """
     for folder, _, files in os.walk(source):
         for name in files:
@@ -93,7 +89,7 @@ def move_atomically(source: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the contents of a file, or the names in a folder, are on disk."""
+    """Waits until a file's content, or a folder's list of names, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,18 +98,18 @@ def sync(path: Path) -> None:
 
 
 def remove_own_files(folder: Path, is_own_name: Callable[[str], object]) -> int:
-    """Removes the files that a killed process of this program left in a folder, and returns their
-    number.
+    """Removes the files that a killed process of this program left in a folder; returns the count.
 
-    is_own tells their names. If the folder is a link, or holds anything else, raises OSError and
-    removes nothing.
+    Raises OSError, and removes nothing, if the folder is a link or contains anything else.
+
+    is_own_name: returns whether a name belongs to such a file.
     """
     if folder.is_symlink():
         raise OSError(f'{folder} is a link; remove it')
     entries = list(folder.iterdir())
     for entry in entries:
         if not is_own_name(entry.name) or (entry.is_dir() and not entry.is_symlink()):
-            raise OSError(f'{entry} is not of this program; move it elsewhere')
+            raise OSError(f'{entry} does not belong to this program; move it elsewhere')
     for entry in entries:
         entry.unlink()
     return len(entries)

@@ -1,6 +1,4 @@
-"""Runs commands, each in a session of its own, and ends each with all its descendants. Linux
-only.
-"""
+"""Runs commands in separate sessions, and kills each with all its descendants. Linux only."""
 
 import contextlib
 import os
@@ -17,28 +15,27 @@ import psutil
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.system.tether import die_with_parent
 
-# How long to wait for the last lines of a process that has ended. They come at once, unless a
-# descendant that left its session still has the pipe open.
+# How long to wait for the last lines of an exited process. They arrive at once, unless a descendant
+# in another session still has the pipe open.
 _LAST_LINES_SECS = 5.0
-# The most bytes of a log that are read: its last lines say why a process ended.
+# How much of a log's end is read. Its last lines say why the process exited.
 _TAIL_BYTES = 65536
 
 
 class ChildProcess:
-    """A running command and its descendants; as a context manager it ends with the block, together
-    with them.
+    """A running command and its descendants. As a context manager, it stops them after the block.
 
-    It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel
-    kills it when the thread that started it ends, so start it from the main thread. The kernel
-    keeps its exit code until reap(), so that no other process gets its number before its
-    descendants are killed.
+    The command runs in a separate session, so that Ctrl-C in a terminal does not reach it. The
+    kernel kills it when the thread that started it ends, so start it from the main thread. It stays
+    a zombie until reap(), so that no other process gets its number before its descendants are
+    killed.
 
     Args:
       stdin: PIPE for `input`.
-      cores: the logical cores it may run on; empty for all that this process may use.
-      network: the process whose network it uses; None for the network of this process.
-      grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for
-        SIGKILL at once.
+      cores: the logical cores it may run on; empty for all cores of this process.
+      network: a process in the network to use; None for the network of this process.
+      grace_secs: if it still runs after the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL
+        at once.
     """
 
     def __init__(
@@ -63,12 +60,11 @@ class ChildProcess:
             text=True,
             errors='backslashreplace',
         )
-        # Also the number of its session and process group.
+        # Also the id of its session and process group.
         self.pid = self._popen.pid
         self._grace_secs = grace_secs
         self._readers: list[threading.Thread] = []
-        # Becomes readable when the process ends. Opened when it is first needed: kernels before 5.3
-        # lack it.
+        # Readable after the process exits. Opened when first needed: kernels before 5.3 lack it.
         self._pidfd: int | None = None
 
     def __enter__(self) -> 'ChildProcess':
@@ -85,8 +81,9 @@ class ChildProcess:
         show_error: Callable[[str], None] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts threads that call show and show_error with each line, and closed at the end of
-        standard output.
+        """Starts threads that call show and show_error with each line of standard output and error.
+
+        on_close is called at the end of standard output.
         """
 
         def read(
@@ -113,17 +110,15 @@ class ChildProcess:
         return self._popen.stdin
 
     def wait(self, secs: float | None = None) -> bool:
-        """Waits for its end, at most this long (None: for ever); returns whether it has ended."""
+        """Waits for the exit, at most this long (None: no limit); returns whether it has exited."""
         if secs is None:
-            # It stays a zombie until reap().
+            # WNOWAIT leaves the zombie for reap().
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             return True
         return bool(select.select([self._descriptor], [], [], secs)[0])
 
     def wait_or_stop(self, secs: float | None = None) -> bool:
-        """Waits like wait(), but raises Stopped if a signal asks this process to end; for the main
-        thread.
-        """
+        """Waits like wait(), but raises Stopped after a signal. For the main thread."""
         return SIGNALS.wait(secs, self._descriptor)
 
     @property
@@ -133,11 +128,11 @@ class ChildProcess:
         return self._pidfd
 
     def exit_code(self) -> int:
-        """Returns the exit code, or -n if signal n ended it. It must have ended."""
+        """Returns the exit code, or -n if signal n ended it. The process must have exited."""
         if self._popen.returncode is not None:
             return int(self._popen.returncode)
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        assert status, 'it has ended'
+        assert status, 'it has exited'
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def signal(self, number: signal.Signals) -> None:
@@ -145,10 +140,8 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def stop(self, grace_secs: float) -> None:
-        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run
-        after grace_secs.
-        """
-        # Descendants in other sessions could not be found once their parent has ended.
+        """Sends SIGTERM to its group, and SIGKILL to all descendants left after grace_secs."""
+        # Descendants in other sessions cannot be found after their parent has exited.
         descendants = psutil.Process(self.pid).children(recursive=True)
         try:
             if grace_secs:
@@ -163,8 +156,9 @@ class ChildProcess:
             self.wait()
 
     def reap(self) -> int:
-        """Waits for its end, kills its group, waits for its last lines; returns the same code as
-        exit_code().
+        """Waits for the exit, kills the group, and waits for the last lines.
+
+        Returns the same code as exit_code().
         """
         self.wait()
         self.signal(signal.SIGKILL)
@@ -175,14 +169,14 @@ class ChildProcess:
         return code
 
     def await_last_lines(self) -> None:
-        """Waits until read_lines() has read all that the process wrote. It must have ended."""
+        """Waits until read_lines() has read the whole output. The process must have exited."""
         deadline = time.monotonic() + _LAST_LINES_SECS
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))
 
 
 def read_log_tail(log: IO[bytes]) -> str:
-    """Returns the text in the file of a log, at most the last 64 KiB."""
+    """Returns the text of a log file, at most the last 64 KiB."""
     size = os.fstat(log.fileno()).st_size
     start = max(0, size - _TAIL_BYTES)
     return os.pread(log.fileno(), size - start, start).decode(errors='backslashreplace')

@@ -1,6 +1,4 @@
-"""Reads JSON and TOML, so that a document that is damaged in any way is one error of one line.
-Without TensorFlow.
-"""
+"""Reads JSON and TOML. Any damaged document is one DocumentError in one line."""
 
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -13,9 +11,7 @@ T = TypeVar('T')
 
 
 class DocumentError(ValueError):
-    """Why a text is not the document that it should be, in one line without the name of its
-    file.
-    """
+    """A text does not have the expected content. The message is one line, without the file name."""
 
 
 @overload
@@ -25,8 +21,9 @@ def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any: ..
 
 
 def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
-    """Reads JSON as a type, as msgspec does; raises DocumentError. Not strict, a text such as "3"
-    is also a number.
+    """Decodes JSON as a type, like msgspec; raises DocumentError.
+
+    If not strict, a string such as "3" is also accepted as a number.
     """
     try:
         return msgspec.json.decode(text, type=kind, strict=strict)
@@ -35,16 +32,12 @@ def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
 
 
 def read_json(path: str | Path, kind: type[T]) -> T:
-    """Reads a JSON file as a type; raises FileNotFoundError, or DocumentError if it cannot be
-    read.
-    """
+    """Reads a JSON file as a type; raises FileNotFoundError or DocumentError."""
     return decode_json(_read_file(path), kind)
 
 
 def read_toml(path: str | Path, kind: type[T]) -> T:
-    """Reads a TOML file as a type; raises FileNotFoundError, or DocumentError if it cannot be
-    read.
-    """
+    """Reads a TOML file as a type; raises FileNotFoundError or DocumentError."""
     try:
         return msgspec.toml.decode(_read_file(path), type=kind)
     except (RecursionError, ValueError) as error:

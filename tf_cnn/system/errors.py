@@ -1,6 +1,4 @@
-"""The two kinds of error with their exit codes; how messages spell flags, count things and name
-what to install.
-"""
+"""The two kinds of errors with their exit codes, and functions that format parts of messages."""
 
 import contextlib
 import difflib
@@ -16,20 +14,18 @@ from pathlib import Path
 from tf_cnn.system.place import FOLDER
 
 _PROGRAM = 'tf_cnn_benchmarks'
-# The operating system's errors for a disk that is full or fails.
+# The operating system's errors for a full or failing disk.
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-# The most characters of an error or a warning.
+# The longest error or warning, in characters.
 _LONGEST = 4000
-# How similar a name must be to be suggested, from 0 to 1. With less, 'vit' would suggest mnist.
+# How similar a suggested name must be, from 0 to 1. A lower value would suggest mnist for 'vit'.
 _SIMILAR = 0.6
-# Packages whose modules have other names.
+# Modules that have other names than their packages.
 _PACKAGES = {'PIL': 'pillow', 'absl': 'absl-py', 'google': 'protobuf', 'grpc': 'grpcio'}
 
 
 class BenchmarkError(Exception):
-    """An error that is printed without a traceback, each of its messages in one line; most have one
-    message.
-    """
+    """An error that is printed without a traceback, one line for each message (usually one)."""
 
     exit_code: int
 
@@ -38,54 +34,48 @@ class BenchmarkError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The messages."""
         return tuple(map(str, self.args))
 
 
 class UsageError(BenchmarkError):
-    """Wrong use: found before the run. Each line names the flag, its value, why, and what to write
-    instead.
+    """Wrong use, detected before the run.
 
-    Independent mistakes that are found together are one error with several messages (see Refusals).
+    Each message names the flag, its value, the reason, and what to use instead. Independent
+    mistakes that are found together become one error with several messages (see ErrorCollector).
     """
 
     exit_code = 2
 
 
 class RunError(BenchmarkError):
-    """A fault during the run: data, disk, network. The line names the file, record, host or task,
-    then the cause.
+    """A fault during the run: data, disk, network.
+
+    The message names the file, record, host or task, then the cause.
     """
 
     exit_code = 1
-    # What was measured before a run failed, a results.document.Result.
+    # A results.document.Result with the measurements before the failure.
     result: object = None
 
 
 def format_flag(name: str, value: object) -> str:
-    """Returns a flag as a command line contains it, --batch_size=64; always one line."""
+    """Returns a flag as in a command line, --batch_size=64, in one line."""
     text = '' if value is None else str(value)
     return f'--{name}={text if text.isprintable() else repr(text)}'
 
 
 def plural(number: int, noun: str, suffix: str = 's') -> str:
-    """Returns a number of things: '1 step', '2 steps'; suffix is the ending for all numbers except
-    1.
-    """
+    """Returns a number with its noun, '1 step' or '2 steps'; suffix is the plural's ending."""
     return f'{number} {noun}{"" if number == 1 else suffix}'
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Returns the known name that is most similar to this one, the first of several, or None if
-    none is similar.
-    """
+    """Returns the most similar name, the first of several; None if none is similar."""
     return next(iter(similar_names(name, names, 1)), None)
 
 
 def similar_names(name: str, names: Iterable[str], at_most: int) -> list[str]:
-    """Returns the known names that are most similar to this one, the nearest first; equally similar
-    ones in order.
-    """
+    """Returns the most similar names, nearest first; equally similar names keep their order."""
     similarities = {
         other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in names
     }
@@ -99,20 +89,17 @@ def join_with_or(names: Sequence[str]) -> str:
 
 
 def missing_package_message(module: str) -> str:
-    """Returns the message that the package of a module is missing, with the command that installs
-    it.
-    """
+    """Returns the message for a missing package, with the command that installs it."""
     name = module.partition('.')[0]
     package = _PACKAGES.get(name, name)
     return f'the package {package} is not installed in this Python; run: {install_command(package)}'
 
 
 def install_command(*packages: str, again: bool = False) -> str:
-    """Returns the command that installs packages into the environment of this process: of make,
-    pipx or pip.
+    """Returns the command of make, pipx or pip that installs packages for this Python.
 
     Args:
-      again: whether the packages are installed, but damaged.
+      again: whether the packages are installed but damaged.
     """
     environment, program = Path(sys.prefix), FOLDER
     if (environment / 'pipx_metadata.json').exists():
@@ -120,13 +107,13 @@ def install_command(*packages: str, again: bool = False) -> str:
         return shlex.join(['pipx', 'inject', *options, environment.name, *packages])
     if (program / 'Makefile').exists() and not again:
         folder = [] if program == Path.cwd() else ['-C', str(program)]
-        # With -B, since make does not notice that a package is missing.
+        # -B, since make does not notice a missing package.
         make = shlex.join(['make', '-B', *folder, 'install'])
         if environment.resolve() == (program / '.venv').resolve():
             return make
         if importlib.util.find_spec('tensorflow') is None:
             activate = f'source {shlex.quote(str(Path(*folder[1:], ".venv", "bin", "activate")))}'
-            # The file is the last that `make install` makes.
+            # `make install` creates this file last.
             return (
                 activate if (program / '.venv' / '.installed').exists() else f'{make} && {activate}'
             )
@@ -135,73 +122,73 @@ def install_command(*packages: str, again: bool = False) -> str:
 
 
 def format_error(message: str) -> str:
-    """Returns the one line that reports an error; line breaks in the message become spaces."""
+    """Returns an error as one line; line breaks in the message become spaces."""
     return f'{_PROGRAM}: error: {_one_line(message)}'
 
 
 def format_warning(message: str) -> str:
-    """Returns the one line that reports a warning; line breaks in the message become spaces."""
+    """Returns a warning as one line; line breaks in the message become spaces."""
     return f'{_PROGRAM}: warning: {_one_line(message)}'
 
 
 def _one_line(message: str) -> str:
     """Returns the message without line breaks and control characters.
 
-    A very long message loses its middle: it begins with the flag, and ends with what to do.
+    A very long message loses its middle, since it begins with the flag and ends with the advice.
     """
     line = ' '.join(message.split())
     line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     if (num_omitted := len(line) - _LONGEST) <= 0:
         return line
     return (
-        f'{line[: _LONGEST // 2]} ... ({num_omitted} characters are left out) ... '
+        f'{line[: _LONGEST // 2]} ... ({num_omitted} characters omitted) ... '
         f'{line[-(_LONGEST // 2) :]}'
     )
 
 
 class ErrorCollector:
-    """Collects the independent mistakes that checks find."""
+    """Collects the messages of independent checks, to raise them as one error."""
 
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}
 
     def add(self, *lines: str) -> None:
-        """Adds mistakes, each once."""
+        """Adds messages, without duplicates."""
         self._lines |= dict.fromkeys(lines)
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Ends the block at a UsageError, and keeps its lines."""
+        """Catches a UsageError in the block and keeps its messages."""
         try:
             yield
         except UsageError as error:
             self.add(*error.lines)
 
     def raise_all(self) -> None:
-        """Raises one UsageError with all mistakes so far, if there are any."""
+        """Raises one UsageError with all messages, if there are any."""
         if self._lines:
             raise UsageError(*self._lines)
 
 
 def read_regular_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
-    """Returns the whole content of a file that a user names.
+    """Returns the content of a file that a user names.
 
     Raises:
-      OSError: it cannot be read, is not a regular file (reading a pipe, or /dev/zero, might never
-        end), or is larger than most_bytes.
+      OSError: the file cannot be read, is larger than most_bytes, or is not a regular file (reading
+        a pipe or /dev/zero might never end).
     """
-    # O_NONBLOCK, so as not to wait for the writer of a pipe.
+    # O_NONBLOCK: do not wait for the writer of a pipe.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(file, 'rb') as content:
         status = os.fstat(file)
         if stat.S_ISDIR(status.st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, 'it is no regular file')
+            raise OSError(errno.EINVAL, 'it is not a regular file')
         data = content.read(most_bytes + 1) if status.st_size <= most_bytes else b''
         if max(status.st_size, len(data)) > most_bytes:
             raise OSError(
                 errno.EFBIG,
-                f'it has {status.st_size} bytes, more than the {most_bytes} that are read',
+                f'it has {status.st_size} bytes, more than the limit of {most_bytes}',
             )
         return data

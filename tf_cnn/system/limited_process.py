@@ -1,4 +1,4 @@
-"""Runs one command in a process of its own, within a limit of time. Linux only."""
+"""Runs one command in a separate process with a time limit. Linux only."""
 
 import re
 import signal
@@ -12,10 +12,10 @@ from pathlib import Path
 from tf_cnn.system.child_process import ChildProcess, read_log_tail
 from tf_cnn.system.errors import RunError, UsageError
 
-# The seconds in which a run must end after SIGTERM. `cluster` gives its own processes 15 s.
+# How long a run may take to exit after SIGTERM. `cluster` gives its processes 15 s.
 _GRACE_SECS = 20.0
 
-# An error line of the program, or of a process in a cluster, which the process's name precedes.
+# An error line of the program. In the output of a cluster, the process's name precedes it.
 _ERROR = re.compile(
     r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE
 )
@@ -23,14 +23,18 @@ _OUT_OF_MEMORY = re.compile(
     r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allocating|MemoryError|std::bad_alloc'
 )
 
-# The causes of failed runs, for other programs.
+# The causes of failed runs, as other programs read them.
 TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
 
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and
-    the cause.
+    """How a process exited.
+
+    Attributes:
+      exit_code: 128 + n if signal n ended it.
+      reason: why it failed, in one line; None if it succeeded.
+      cause: TIMEOUT, MEMORY or ERROR; None if it succeeded.
     """
 
     exit_code: int
@@ -46,17 +50,16 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> ProcessExit:
-    """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main
-    thread.
+    """Runs a command as a ChildProcess, with its output in a log. Call it from the main thread.
 
-    A signal to this process stops the command first: SIGTERM, and SIGKILL after grace_secs. Then it
-    raises Stopped. Raises RunError if the command cannot be started, UsageError if this is not
-    Linux.
+    Raises:
+      Stopped: a signal arrived. The command was stopped with SIGTERM, and SIGKILL after grace_secs.
+      RunError: the command cannot be started.
+      UsageError: this is not Linux.
     """
     if sys.platform != 'linux':
         raise UsageError(
-            f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself '
-            'instead'
+            f'sweep: it needs Linux, and this is {sys.platform}; run each configuration separately'
         )
     started_at = time.monotonic()
     try:
@@ -82,15 +85,16 @@ def run_process(
 
 
 def explain_exit(output: str, return_code: int) -> tuple[str, str]:
-    """Returns why a process failed, in one line, and the cause, from its output and its return code
-    in subprocess.
+    """Returns (reason in one line, cause) of a failed process.
+
+    return_code is -n if signal n ended it, as in subprocess.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     memory = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)
     errors = list(_ERROR.finditer(output))
-    # In a cluster the first failure causes the others, and the launcher's own line comes last.
+    # In a cluster the first failure causes the others, and the launcher's line comes last.
     first = next((error for error in errors if error['process']), errors[-1] if errors else None)
-    # When memory runs out, the kernel kills processes with this signal.
+    # The kernel kills processes with SIGKILL when memory runs out.
     is_killed = return_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     cause = MEMORY if memory or is_killed else ERROR
     if first:

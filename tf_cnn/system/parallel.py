@@ -1,6 +1,4 @@
-"""Runs tasks in worker processes, with results in order and bounded memory. Workers exit with their
-parent.
-"""
+"""Runs tasks in child processes, with results in order and bounded memory."""
 
 import concurrent.futures
 import contextlib
@@ -16,10 +14,9 @@ from typing import TypeVar
 Item = TypeVar('Item')
 Result = TypeVar('Result')
 
-# Enough that workers do not wait for the consumer of the results, and few enough for images of many
-# megabytes.
+# Enough that processes do not wait for the consumer of results, few enough for very large images.
 _TASKS_PER_WORKER = 4
-# What ends a process may reach its workers as well; they end with it.
+# Signals that end a process may reach its children too, which must leave the reaction to it.
 _DELAYED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -40,16 +37,16 @@ def ordered_map(
     function: Callable[[Item], Result],
     items: Iterable[Item],
 ) -> Iterator[Result]:
-    """Yields function(item) for each item, in order. Starts at once, and always has a few tasks per
-    worker running.
+    """Yields function(item) for each item, in order.
+
+    Starts at once, and keeps a few tasks per worker submitted.
     """
     remaining = iter(items)
     futures: deque[concurrent.futures.Future[Result]] = deque()
 
     def start_next() -> None:
         for item in remaining:
-            # This may start a worker. Signals may reach the whole group, but only this process
-            # should react.
+            # This may start a worker. Only this process should react to signals.
             with delay_signals():
                 futures.append(executor.submit(function, item))
             break
@@ -68,9 +65,7 @@ def ordered_map(
 
 @contextlib.contextmanager
 def delay_signals() -> Iterator[None]:
-    """Delays signals to this thread until the block ends. Processes that are started in the block
-    receive none.
-    """
+    """Delays signals to this thread until the block ends. Processes started in it receive none."""
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DELAYED)
     try:
         yield
@@ -80,9 +75,7 @@ def delay_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
-    """Spawns worker processes. They exit when the block ends, also on Ctrl-C, and if this process
-    is killed.
-    """
+    """Spawns worker processes, which exit after the block, on Ctrl-C, and if this process dies."""
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes,
         mp_context=multiprocessing.get_context('spawn'),
@@ -95,8 +88,9 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
 
 
 def _exit_with_parent() -> None:
-    """Makes this worker exit when its parent dies. Otherwise the siblings keep the queue open, and
-    it waits forever.
+    """Makes this worker exit when its parent dies.
+
+    Otherwise it would wait forever for the queue, which its siblings keep open.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,12 +1,10 @@
-"""Where the program stands: in the folder of a checkout, or among the packages of an
-installation.
-"""
+"""The location of the program: a checkout, or the packages of an installation."""
 
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# The folder from which Python imports the program.
+# The folder that Python imports the program from.
 FOLDER = PACKAGE.parent
 _SCRIPT = FOLDER / 'tf_cnn_benchmarks.py'
-# The file that Python runs for the command. An installation has a package of this name.
+# The file that Python runs for the command. An installation has a package with this name.
 COMMAND = _SCRIPT if _SCRIPT.exists() else FOLDER / 'tf_cnn_benchmarks' / '__main__.py'

@@ -1,8 +1,8 @@
-"""The signals that ask this process to end. They are stored, and each phase of a run asks for them.
+"""Signals that ask this process to stop. Handlers store them, and each phase of a run checks them.
 
-An exception that a handler raises is lost where native code calls Python and swallows it. So the
-handlers only store the signal: SIGNALS.check() raises it, and phases call that wherever they can
-stop. A thread answers when no phase asks.
+Native code that calls Python may swallow an exception of a signal handler. So handlers only store
+the signal. SIGNALS.check() raises it, and phases call that wherever they can stop. If no phase
+checks in time, a thread stops the process.
 """
 
 import contextlib
@@ -15,25 +15,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-# Batch systems send the last four before they kill.
+# Batch systems send the last four before they kill a process.
 _NUMBERS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
 )
-# `timeout` sends its signal twice at once, and a terminal may reach a process by two ways: that is
-# one request.
+# `timeout` sends its signal twice, and a signal from a terminal may arrive by two ways. Signals
+# within this time are one request.
 _SAME_SECS = 0.2
-# How long a phase has to ask before the thread answers, and how often the thread looks.
+# How long phases have to check before the thread stops the process, and how often it looks.
 GRACE_SECS = 1.5
 _POLL_SECS = 0.05
-# By the handler, in the main thread as soon as native code returns, and by the thread, at once.
+# Who counts a signal: the handler, in the main thread after native code returns, and the thread, at
+# once.
 _HANDLER, _THREAD = 0, 1
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked this process to end. exit_code is the one that shells use: 128 + the
-    number of the signal.
-    """
+    """A signal has asked this process to stop. exit_code is 128 + its number, as in shells."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
@@ -43,7 +42,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def _ignore_signal(stop: Stopped, count: int) -> None:
-    """Nobody is to be told of signals."""
+    """Does nothing."""
 
 
 def _default_grace(count: int) -> float:
@@ -51,10 +50,10 @@ def _default_grace(count: int) -> float:
 
 
 class Signals:
-    """The signals that this process has received. There is one object, SIGNALS.
+    """The signals that this process has received. SIGNALS is the only instance.
 
-    Methods that install handlers do nothing outside the main thread. Handlers that the user
-    installed stay, and ignored signals stay ignored, such as SIGHUP under nohup.
+    Methods that install handlers do nothing outside the main thread. They keep handlers that the
+    user installed, and ignored signals such as SIGHUP under nohup.
     """
 
     def __init__(self) -> None:
@@ -70,42 +69,41 @@ class Signals:
         self._first: int | None = None
         self._num_signals, self._last_signal_at = [0, 0], [0.0, 0.0]
         self._num_answered = 0
-        # The ends of the pipe that wakes wait(), while handlers are installed.
+        # The (read, write) ends of the pipe that wakes wait(), while handlers are installed.
         self._wake_pipe: tuple[int, int] | None = None
 
     # ---- for phases ------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """The number of signals so far; one that came twice at once counts once."""
+        """The number of signals so far; a signal that arrives twice at once counts once."""
         return max(self._num_signals)
 
     @property
     def received(self) -> Stopped | None:
-        """The first signal, if there is one."""
+        """The first signal, or None."""
         return None if self._first is None else Stopped(self._first)
 
     def check(self) -> None:
-        """Raises Stopped if a signal has arrived since the last time it was raised."""
+        """Raises Stopped if a signal has arrived since the last Stopped."""
         if stop := self.take_stop():
             raise stop
 
     def take_stop(self) -> Stopped | None:
-        """Returns what ask() raises, instead of raising it."""
+        """Returns the Stopped that check() would raise, or None."""
         with self._lock:
             stop = self.received if self.count > self._num_answered else None
             if not self._has_taken_over:
                 self._num_answered = self.count
         if self._has_taken_over and threading.current_thread() is threading.main_thread():
-            # The process is about to end.
+            # The thread is about to exit the process.
             threading.Event().wait()
         return stop
 
     def wait(self, secs: float | None, descriptor: int | None = None) -> bool:
-        """Waits until a descriptor can be read, at most this long; returns whether it can. Raises
-        Stopped like ask().
+        """Waits until a descriptor can be read, at most this long; returns whether it can.
 
-        For the main thread.
+        Raises Stopped like check(). For the main thread.
         """
         deadline = None if secs is None else time.monotonic() + secs
         while True:
@@ -123,11 +121,12 @@ class Signals:
                 return False
             os.read(readable[0], 64)
 
-    # ---- for what runs phases --------------------------------------------------------------------
+    # ---- for code that runs phases ---------------------------------------------------------------
 
     def exit_on_signal(self) -> None:
-        """From now on a signal ends this process with one line, until the first storing(). For the
-        command's start.
+        """Makes signals exit this process with one line, until the first storing().
+
+        For the start of the command.
         """
         if not self._is_command:
             self._is_command = self._ends_at_once = True
@@ -142,18 +141,18 @@ class Signals:
         grace: Callable[[int], float] = _default_grace,
         may_exit: bool = False,
     ) -> Iterator[None]:
-        """Stores signals within the block, for ask(). Later ones are stored as well if this process
-        is the command.
+        """Stores signals during the block, for check().
 
-        In another program, a signal for which nobody asked is raised at the end of the block.
+        If this process is the command, it stores later signals too. In another program, the end of
+        the block raises Stopped for a signal that nobody checked.
 
         Args:
-          finish: called on another thread, before it ends the process, if no phase has asked in
-            time. Only if the process is the command, or may_exit.
-          tell: called on another thread at each signal, with the first one and the number of
-            signals so far.
-          grace: returns how many seconds after the first signal that is, given the number of
-            signals so far.
+          finish: called on another thread, which then exits the process, if no phase checks in
+            time. Only if the process is the command or may_exit is set.
+          on_signal: called on another thread at each signal, with the first signal and the number
+            of signals so far.
+          grace: returns how many seconds after the first signal a phase must have checked, given
+            the number of signals so far.
         """
         installed = self._install() if self._wake_pipe is None else {}
         previous = self._on_signal, self._finish, self._grace
@@ -171,7 +170,7 @@ class Signals:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Within the block another program runs, in which signals raise Stopped at once."""
+        """Makes signals raise Stopped at once during the block, which runs another program."""
         self._is_suspended = not self._is_command
         try:
             yield
@@ -179,22 +178,18 @@ class Signals:
             self._is_suspended = False
 
     def call_uninterrupted(self, function: Callable[[], object]) -> None:
-        """Calls a function that native code may leave in another way if a signal's exception is
-        raised in it.
-        """
+        """Calls a function that must not raise a signal's exception through native code."""
         with contextlib.nullcontext() if self._is_command else self.storing():
             function()
 
     def ignore(self) -> None:
-        """Lets the process end undisturbed: while Python exits, its handlers are gone, but ignored
-        signals stay so.
-        """
+        """Ignores signals while Python exits, when its handlers are already removed."""
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 signal.signal(number, signal.SIG_IGN)
 
     def exit(self, exit_code: int) -> NoReturn:
-        """Ends the process without running anything else of it."""
+        """Exits at once, without cleanup."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
@@ -202,7 +197,7 @@ class Signals:
     # ---- handlers and threads --------------------------------------------------------------------
 
     def _install(self) -> dict[signal.Signals, Any]:
-        """Installs the handlers and starts the thread; returns the handlers before."""
+        """Installs the handlers and starts the thread; returns the previous handlers."""
         if threading.current_thread() is not threading.main_thread():
             return {}
         defaults = (signal.SIG_DFL, signal.default_int_handler)
@@ -213,8 +208,8 @@ class Signals:
         }
         self._wake_pipe = _pipe()
         reading, self._wakeup_fd = _pipe()
-        # Python runs handlers only between calls to native code, but writes the number of the
-        # signal at once.
+        # Python runs handlers only between calls to native code, but writes the signal's number to
+        # the wakeup descriptor at once.
         for number in replaced:
             signal.signal(number, self._handle)
         self._previous_wakeup_fd = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
@@ -242,7 +237,7 @@ class Signals:
             self.check()
 
     def _store(self, number: int, by: int) -> bool:
-        """Stores a signal; returns whether it is a new request."""
+        """Stores a signal; returns whether it is a new request rather than a repetition."""
         now = time.monotonic()
         is_same = self._num_signals[by] and (
             now - self._last_signal_at[by] < _SAME_SECS or number == signal.SIGXCPU
@@ -274,7 +269,7 @@ class Signals:
                 self._on_signal(stop, count)
 
     def _answer(self, stop: Stopped) -> None:
-        """Finishes and ends the process if no phase asks in time."""
+        """Finishes and exits the process if no phase checks in time."""
         began, wake_pipe = time.monotonic(), self._wake_pipe
         while not (finish := self._finish) or time.monotonic() - began < self._grace(self.count):
             if self._num_answered or self._wake_pipe is not wake_pipe:
@@ -298,7 +293,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _exit_now(stop: Stopped) -> NoReturn:
-    # Not by a stream, whose lock another thread may hold.
+    # Not with print, since another thread may hold the stream's lock.
     with contextlib.suppress(OSError):
         os.write(2, f'tf_cnn_benchmarks: error: {stop.reason}\n'.encode())
     os._exit(stop.exit_code)

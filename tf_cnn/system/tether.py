@@ -1,10 +1,9 @@
 """Runs a command that dies with its parent: `tether.py PARENT_PID CORES NETWORK_PID COMMAND...`.
-Linux only.
 
-The kernel kills the command when its parent ends, even by SIGKILL, and runs it on CORES (such as
-0,1,2; empty for all) in the network of the process NETWORK_PID (empty for the network of the
-parent). This is a separate script because code between fork and exec is not safe in a process with
-threads.
+Linux only. The kernel kills the command when its parent ends, even by SIGKILL. The command runs on
+CORES (such as 0,1,2; empty for all) and in the network of the process NETWORK_PID (empty for the
+parent's). This is a separate script because code between fork and exec is not safe in a process
+with threads.
 """
 
 import ctypes
@@ -13,30 +12,29 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 
-_PR_SET_PDEATHSIG = 1  # of prctl(2); the setting stays when the process becomes another program
-_NOT_FOUND = 127  # the exit code of a shell
+_PR_SET_PDEATHSIG = 1  # prctl(2); the setting survives exec
+_NOT_FOUND = 127  # the exit code that shells use
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(
     argv: Sequence[str], cores: Iterable[int] = (), network: int | None = None
 ) -> list[str]:
-    """Returns the command line for argv on these cores (empty: all); it also dies with the thread
-    that starts it.
+    """Returns the command line that runs argv, and kills it when the thread that starts it ends.
 
-    network: the process whose network argv uses; None for the network of this process.
+    Args:
+      cores: the logical cores to run on; empty for all.
+      network: a process in the network to use; None for the network of this process.
     """
     words = [str(os.getpid()), ','.join(map(str, cores)), '' if network is None else str(network)]
     return [sys.executable, '-I', '-S', __file__, *words, *argv]
 
 
 def _enter_network(pid: str) -> None:
-    """Moves this process into the network namespace of another one, and before into the user
-    namespace that owns it.
-    """
+    """Moves this process into the user namespace of another process, then into its network."""
     for kind in ('user', 'net'):
         path = f'/proc/{pid}/ns/{kind}'
-        # A process cannot enter its own user namespace again.
+        # setns fails for the user namespace that this process is already in.
         if not os.path.samefile(path, f'/proc/self/ns/{kind}'):
             namespace = os.open(path, os.O_RDONLY)
             if _LIBC.setns(namespace, 0):

@@ -1,6 +1,6 @@
 """Reads and runs Python files of users, such as --model_file, and reports their errors in one line.
 
-Every room may import this module.
+Every package may import this module.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _running: ContextVar['UserFile | None'] = ContextVar('_running', default=None)
 
 @dataclass(frozen=True)
 class UserFile:
-    """A Python file as it was when it was read.
+    """A Python file with the source that was read.
 
     Attributes:
-      flag: the name of the flag that names it.
-      name: its path as the user wrote it; `path` is the absolute path.
+      flag: the name of the flag that names the file.
+      name: the path as the user wrote it; `path` is the absolute path.
     """
 
     flag: str
@@ -35,7 +35,7 @@ class UserFile:
 
     @classmethod
     def read(cls, flag: str, name: str) -> 'UserFile':
-        """Raises UsageError if the file cannot be read."""
+        """Reads the file; raises UsageError if it cannot be read."""
         flag_text, path = format_flag(flag, name), Path(name).resolve()
         if not os.path.isfile(path):
             raise UsageError(f'{flag_text}: there is no such file; use the path of a Python file')
@@ -54,9 +54,9 @@ class UserFile:
         return hashlib.sha256(self.source).hexdigest()
 
     def run(self) -> None:
-        """Runs the file, which can import modules from its folder.
+        """Runs the file, which can import modules from its folder and prints to standard error.
 
-        What it prints goes to standard error. Raises UsageError, with the line, if it fails.
+        Raises UsageError, with the line, if it fails.
         """
         module = types.ModuleType(f'{self.flag}_{Path(self.path).stem}')
         module.__file__ = self.path
@@ -76,7 +76,7 @@ class UserFile:
     def explain(self, error: BaseException, line: int | None = None) -> UsageError:
         """Returns the error that reports an exception of the file.
 
-        line: the line of the file, which the traceback overrides.
+        line: the line to report if the traceback has none.
         """
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == self.path]
@@ -89,5 +89,5 @@ class UserFile:
 
 
 def running_file() -> UserFile | None:
-    """Returns the file that calls this, if UserFile.run() runs it."""
+    """Returns the file that UserFile.run() is running, or None."""
     return _running.get()
