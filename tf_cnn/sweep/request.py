@@ -178,8 +178,9 @@ def override(
                     'sweep compares its values; remove one of them'
                 )
         flags[name] = value
-    # The spec of each field has read its value, which mypy cannot see.
-    return replace(request, flags=flags, settings=replace(request.settings, **settings))  # type: ignore[arg-type]
+    # The spec of each field has read its value, but mypy cannot see that.
+    changed = replace(request.settings, **settings)  # type: ignore[arg-type]
+    return replace(request, flags=flags, settings=changed)
 
 
 def add_device_cpu(request: SweepRequest) -> SweepRequest:
