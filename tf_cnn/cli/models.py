@@ -26,7 +26,7 @@ _TABLE = (
 class ModelsOptions:
     json: bool = flag(
         False,
-        'Print a list of objects: name, dataset, parameters, gmacs_per_image, gflops_unit, '
+        'Print a list of objects: name, dataset, parameters, gmacs_per_image, '
         'image_size, default_batch_size, default_learning_rate, learning_rate_images.',
     )
     model_file: str | None = flag(
@@ -74,7 +74,6 @@ def _make_row(cost: ModelCost) -> dict[str, Any]:
         'parameters': cost.parameters,
         'gmacs_per_image': cost.gmacs,
         # A multiply-add counts once, not as two operations, as in the tables of papers.
-        'gflops_unit': '10^9 multiply-adds',
         'image_size': cost.model.image_size,
         'default_batch_size': cost.model.batch_size,
         'default_learning_rate': cost.model.learning_rate,

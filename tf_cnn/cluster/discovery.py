@@ -184,9 +184,7 @@ def _cluster_of_flags(params: Params, environ: Environ) -> Cluster | None:
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
-def _role_of_flags(
-    params: Params, environ: Environ, counts: Mapping[str, int]
-) -> tuple[str, int]:
+def _role_of_flags(params: Params, environ: Environ, counts: Mapping[str, int]) -> tuple[str, int]:
     """Returns the job and index of this process, given the number of hosts of each job."""
     launch, num_hosts = find_launch(environ), sum(counts.values())
     if params.job_name:
