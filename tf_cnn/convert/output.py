@@ -29,7 +29,7 @@ from tf_cnn.system.parallel import delay_signals
 def check_output(
     output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool
 ) -> None:
-    """Refuses an output folder whose shards or labels conflict with the new ones.
+    """Refuses an output folder if its shards or labels conflict with the new ones.
 
     overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other
     subset needs.
