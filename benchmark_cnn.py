@@ -96,8 +96,8 @@ class BenchmarkCNN:
         """Trains, or evaluates with --eval, and returns what was measured: what --result_file
         writes.
 
-        In a cluster the chief's result has the steps of all workers, that of another worker only
-        its own.
+        In a cluster the chief's result has the steps of all workers, and each other worker's result
+        has its own steps only.
 
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
@@ -132,7 +132,7 @@ class BenchmarkCNN:
         if self.plan.workload.role is Role.INPUT_ONLY:
             raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
-            # The previous run may have saved a checkpoint, from which this one continues.
+            # This run continues from a checkpoint of the previous run, if there is one.
             self.plan = self._apply_process_settings(_make_plan(self.plan.params))
             self._invocation = Invocation()
         self._has_run = True

@@ -11,8 +11,8 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-# That of a tree without a tag. Read, not imported: the program's dependencies may not be installed
-# yet.
+# The version of a tree without a tag. It is read and not imported, since the program's dependencies
+# may not be installed yet.
 VERSION = re.findall(
     r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8')
 )[0]
@@ -56,8 +56,8 @@ TENSORBOARD = ['tensorboard>=2.16']
 # Without the libraries of CUDA, which take gigabytes.
 ALL = [*RECORDS, *REPORT, *TENSORBOARD]
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train
-# on. Selenium drives the browser in which pages are tested, axe looks for what keeps people out of
-# them.
+# on. Selenium drives the browser that tests the pages; axe checks that people with disabilities can
+# use them.
 DEV = [
     'axe-selenium-python>=2.1.6',
     'codespell>=2.3',

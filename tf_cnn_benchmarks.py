@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-      argv: the arguments without the program's name; by default those of this process.
+      argv: the arguments without the program's name; by default the arguments of this process.
 
     Returns:
       The exit code: 0; 1 for a fault while running; 2 for wrong use; 128 + n after signal n, such
@@ -150,8 +150,8 @@ def _open_closed_streams() -> bool:
     """Returns whether standard output is closed, and replaces each closed stream (`>&-`) by one on
     /dev/null.
 
-    Python represents a closed stream as None. Its descriptor would be that of the next file that is
-    opened, into which native code would then print.
+    Python represents a closed stream as None. The next file that is opened would get the stream's
+    descriptor, and native code would then print into this file.
     """
     is_closed = sys.stdout is None
     for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
@@ -212,8 +212,7 @@ def _report_error(error: Exception, *, is_verbose: bool) -> int:
     if isinstance(error, ModuleNotFoundError) and error.name and not _is_program_module(error.name):
         line, exit_code = missing_package_message(error.name), UsageError.exit_code
     elif isinstance(error, OSError):
-        # The full disk to which standard output leads, a working directory that was removed, and
-        # the like.
+        # Standard output leads to a full disk, the working directory was removed, and the like.
         _redirect_to_null(sys.stdout)
         line = _describe_os_error(error)
     elif _is_out_of_memory(error) and not is_verbose:
@@ -327,7 +326,7 @@ def _check_memory_limits() -> None:
     """
     for limit, can_start in memory_limits().items():
         advice = (
-            f'write {limit.rpartition(" ")[0]} unlimited before the command, or ask the batch '
+            f'run {limit.rpartition(" ")[0]} unlimited before the command, or ask the batch '
             'system for more'
         )
         if not can_start:

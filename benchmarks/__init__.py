@@ -1,3 +1,1 @@
-"""Compares the speed of this program with other software; both are measured in one run. Not part of
-the tests.
-"""
+"""Scripts that compare this program with other software, measured alternately. Not tests."""

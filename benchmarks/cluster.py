@@ -1,13 +1,12 @@
-"""Workers and parameter servers on hosts of their own, each with a link to a switch, beside the
-original program.
+"""Measures clusters on separate hosts with limited links, and compares them with the original.
 
     python -m benchmarks.cluster --link=1gbit --model=resnet50 --batch_size=4 --num_batches=10
     python -m benchmarks.cluster --link=200mbit --model=lenet --batch_size=32 --num_batches=30 \\
         --original=FOLDER/scripts/tf_cnn_benchmarks --original_python=PYTHON
 
-The hosts are namespaces of this machine, which share its cores; only root can make them. The
-original program is github.com/tensorflow/benchmarks, whose Python needs TensorFlow and tf_keras.
-Neither program reads images.
+The hosts are network namespaces of this machine, each with a link to a switch. They share the
+cores; only root can make them. The original program is github.com/tensorflow/benchmarks; its Python
+needs TensorFlow and tf_keras. Neither program reads images.
 """
 
 import argparse
@@ -46,10 +45,12 @@ _DEADLINE_SECS = 600
 
 
 def parse_mbit(link: str) -> float:
-    """Reads a rate as tc(8) does, such as 200mbit or 1gbit."""
+    """Returns the Mbit/s of a rate in the form of tc(8), such as 200mbit or 1gbit."""
     match = re.fullmatch(r'(\d+(?:\.\d+)?)(mbit|gbit)', link)
     if not match:
-        raise argparse.ArgumentTypeError(f'{link!r} is no rate; write one such as 200mbit or 1gbit')
+        raise argparse.ArgumentTypeError(
+            f'{link!r} is not a rate; use one such as 200mbit or 1gbit'
+        )
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -57,9 +58,7 @@ def parse_mbit(link: str) -> float:
 def start_tasks(
     network: Network, command: Sequence[object], folder: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
-    """Starts a task of a command on each host, workers first, with logs in a folder; the block's
-    end kills all.
-    """
+    """Starts a task on each host, workers first, with its log in `folder`; kills all at the end."""
     jobs = [('worker', index) for index in range(NUM_WORKERS)]
     jobs += [('ps', index) for index in range(len(network.hosts) - NUM_WORKERS)]
     addresses: dict[str, list[str]] = {'worker': [], 'ps': []}
@@ -108,7 +107,7 @@ def main() -> int:
         '--link',
         type=parse_mbit,
         default='1gbit',
-        help='what each link carries, as 200mbit or 1gbit',
+        help='the rate of each link, such as 200mbit or 1gbit',
     )
     parser.add_argument('--model', default='resnet50', help='the network')
     parser.add_argument(
@@ -145,7 +144,7 @@ def main() -> int:
             '--data_format=NHWC',
         ]
     pairs = [('distributed_replicated', 'parameter_server')]
-    # Hosts have a /tmp of their own.
+    # A host's /tmp is separate, so these paths are mounted.
     shared = [args.original, args.original_python.parent.parent] if original else []
     with make_hosts(NUM_WORKERS + args.num_ps, rate_mbit=args.link, shared=shared) as network:
         cases = {}

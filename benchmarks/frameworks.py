@@ -1,11 +1,11 @@
-"""ResNet-50 in this program, in a plain TensorFlow loop, in Keras and in PyTorch: images/sec, in
-turns.
+"""Compares ResNet-50 in this program, in a plain TensorFlow loop, in Keras and in PyTorch.
 
     python -m benchmarks.frameworks --precisions=fp32,bf16 --phases=training,forward --rounds=3
     python -m benchmarks.frameworks --peers=pytorch --torch_python=data/torch/bin/python
 
-Each turn is a new process on the CPU with its default threads, and all take the same steps, which
-benchmarks/peers describes. PyTorch may be in another environment, see benchmarks/requirements.txt.
+The programs alternate, each time in a new process on the CPU with its default threads. All take the
+same steps, see benchmarks/peers/__init__.py. PyTorch may be in another environment, see
+benchmarks/requirements.txt.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""The cost of the harness: BenchmarkCNN compared with session loops, in turns within one process.
+"""Measures the overhead of BenchmarkCNN against session loops, alternately in one process.
 
     python -m benchmarks.harness_overhead
     python -m benchmarks.harness_overhead --models=resnet50 --batch_sizes=32 --phases=training
     --precision=bf16
 
-benchmarks/README.md describes the loops `bare` and `by hand`. Other networks than those of
-peers/plain_networks.py are compared with `bare` alone. Each session is one turn of the report.
+benchmarks/README.md describes the loops `bare` and `by hand`. Networks that are not in
+peers/plain_networks.py are compared only with `bare`. The report counts each session as one turn.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ from tf_cnn.sweep.runner import order_of_round
 
 _OURS = 'harness'
 _PHASES = ('training', 'forward')
-# The first step builds kernels, the second allocates; more are taken while they are short.
+# The first step builds kernels, the second allocates. Short steps are repeated for a while.
 _MIN_WARMUP, _WARMUP_SECS = 2, 0.5
-# A turn takes about as long. Short turns end before others disturb them, or are outliers, which a
-# median ignores.
+# The approximate length of a turn. Most short turns escape disturbances; the median ignores the
+# others.
 _TURN_SECS = 0.25
-# Takes a number of steps.
+# A function that takes this number of steps.
 TakeSteps = Callable[[int], object]
 
 
@@ -84,9 +84,9 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
 
 
 def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, list[Numbers]]:
-    """Lets the loops take turns in several sessions, which differ in their layout of memory.
+    """Measures the loops alternately, in several sessions, since the layout of memory varies.
 
-    Returns the medians over the rounds, for each loop and each session.
+    Returns for each loop, and each session, the medians over the rounds.
     """
     names = [name for name in LOOPS if params.model in NETWORKS or name != 'by hand']
     medians: dict[str, list[Numbers]] = {name: [] for name in names}
@@ -137,7 +137,7 @@ def main() -> int:
         '--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations'
     )
     args = parser.parse_args()
-    # Each session ends its run before the last step.
+    # Each session stops before the last step of its run.
     warnings.filterwarnings('ignore', message='the run is incomplete')
     outcomes, pairs = dict[str, list[Numbers]](), []
     for model, size, phase in itertools.product(

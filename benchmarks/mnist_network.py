@@ -1,8 +1,7 @@
-"""The network of TensorFlow's tutorial on MNIST, for --model_file: two convolutions of 5x5, two
-dense layers.
+"""A --model_file with the network of TensorFlow's tutorial on MNIST.
 
---data_dir is a folder with MNIST's files, or with the digits of sample_digits.py --format=mnist
-that stand in for it.
+It has two convolutions of 5x5 and two dense layers. --data_dir is a folder with MNIST's files, or
+with the digits of sample_digits.py --format=mnist.
 """
 
 from typing import Any

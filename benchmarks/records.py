@@ -1,10 +1,9 @@
-"""Training on JPEG records: the command with its default flags, beside plain loops with tf.data, in
-turns.
+"""Compares training on JPEG records in this program, with default flags, and in a tf.data loop.
 
     python -m benchmarks.records --data_dir=data/records --rounds=3
 
-The network is `trivial`, whose steps leave most of the processor to the images;
-benchmarks/peers/plain_tensorflow.py has the plain loops. Each turn is a new process.
+The network is `trivial`: its short steps leave most of the CPU to the input pipeline. The loop is
+benchmarks/peers/plain_tensorflow.py. Each run is a new process.
 """
 
 import sys

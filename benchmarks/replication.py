@@ -1,5 +1,4 @@
-"""One device, in-graph replication and between-graph replication on a small network, with the loss
-that each reaches.
+"""Compares one device, in-graph replication and between-graph replication on a small network.
 
     python benchmarks/sample_digits.py --output=data/mnist --format=mnist
     python -m benchmarks.replication --data_dir=data/mnist
@@ -25,8 +24,7 @@ from tf_cnn.sweep.runner import PROGRAM
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')
-# For each variant: arguments before the flags of the run, further flags, and how many devices share
-# the images.
+# For each variant: the words before the flags of the run, further flags, and the number of devices.
 _VARIANTS = {
     _BASELINE: ((), (), 1),
     'in-graph, variables on the host': (
@@ -55,12 +53,14 @@ def main() -> int:
         __doc__, 'replication', batch_size=128, num_batches=400, num_warmup_batches=20
     )
     parser.add_argument(
-        '--data_dir', required=True, help='folder with the files of MNIST, or of the digits'
+        '--data_dir',
+        required=True,
+        help='folder with the files of MNIST, or the digits in its format',
     )
     args = parser.parse_args()
     if args.num_batches % 2 or args.num_warmup_batches % 2:
         parser.error(
-            '--num_batches, --num_warmup_batches: two devices take half as many; give even numbers'
+            '--num_batches, --num_warmup_batches: two devices take half as many; use even numbers'
         )
     common = [
         f'--model_file={ROOT / "benchmarks" / "mnist_network.py"}',
@@ -72,7 +72,7 @@ def main() -> int:
     commands = {}
     for name, (before, flags, devices) in _VARIANTS.items():
         timed, warm_up = args.num_batches // devices, args.num_warmup_batches // devices
-        # Evaluates the trained model after the last step.
+        # The evaluation follows the last step.
         steps = [f'--num_batches={timed}', f'--num_warmup_batches={warm_up}']
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         commands[name] = [*PROGRAM, *before, *common, *flags, *steps]

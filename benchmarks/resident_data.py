@@ -1,14 +1,13 @@
-"""Compares ways to feed a small network from data that fit into memory: preparation, training, and
-the loss reached.
+"""Compares input methods for a small network and data that fit in memory.
 
     python -m benchmarks.resident_data
 
 The experiment of the article "Beating TensorFlow Training in-VRAM" (benchmarks/README.md): its
 network of five layers of 32 units, with mean squared error and Adam. `device` draws each batch on
-the device, as --input_pipeline=device does: with one call of the session for each step, or in the
-loop of --steps_per_run. Preparation ends when the first batch can be drawn, with the buffer of
-tf.data full; building the graph is not timed. One intra-op and one inter-op thread are enough for
-matrices this small, except for tf.data, which prepares batches on one thread per core.
+the device, as --input_pipeline=device does: with one session call for each step, or in the loop of
+--steps_per_run. Preparation ends when the first batch can be drawn and the buffer of tf.data is
+full; building the graph is not timed. One intra-op and one inter-op thread are enough for matrices
+this small. Only tf.data uses more: it prepares batches on one thread per core.
 """
 
 import functools
@@ -34,9 +33,7 @@ Arrays = Sequence[np.ndarray]
 
 
 class Experiment(NamedTuple):
-    """A training: its data, inputs [N, 64] and targets [N, 2], and its sizes, named like the
-    flags.
-    """
+    """The data, inputs [N, 64] and targets [N, 2], and the sizes of a training."""
 
     data: Arrays
     batch_size: int = 512
@@ -44,15 +41,12 @@ class Experiment(NamedTuple):
     device: str = '/cpu:0'
 
 
-# A way to train, in the current graph: returns, for a session, the function that takes all steps;
-# and ops that move the data to where they are needed, in groups that run one after the other.
+# (session -> function that takes all steps; groups of ops that move the data, to run in order).
 InputMethod = tuple[Callable[[tf.Session], Callable[[], Any]], Sequence[Any]]
 
 
 class Perceptron:
-    """The perceptron. Creates its variables at once, since variables created in a loop would belong
-    to that loop.
-    """
+    """A perceptron. Creates its variables first: variables of a loop would belong to the loop."""
 
     def __init__(self, num_outputs: int) -> None:
         zeros, widths = tf.zeros_initializer(), [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
@@ -144,7 +138,7 @@ def device(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> I
 
 def device_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> InputMethod:
     step, initializers = _step_on_device(network, fed, experiment)
-    # The number of steps is not read from this loop, so a constant stands for it.
+    # Nothing reads the number of steps from this loop, so it is a constant.
     loop = GraphLoop(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]))
 
     def start(session: tf.Session) -> Callable[[], Any]:
@@ -158,9 +152,7 @@ def device_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment)
 def _step_on_device(
     network: Perceptron, fed: Sequence[Any], experiment: Experiment
 ) -> tuple[tf.Operation, list[tf.Operation]]:
-    """Returns a step that draws its batch as --input_pipeline=device does, and the ops that move
-    the data there.
-    """
+    """Returns a step that draws its batch as --input_pipeline=device does, and its initializers."""
     sources, initializers = _on_device(fed, experiment.data)
     positions = ImagePositions(0, experiment.batch_size, experiment.batch_size)
     rows = shuffled_indices(positions.current, len(experiment.data[0]), seed=1)
@@ -169,8 +161,9 @@ def _step_on_device(
 
 
 def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:
-    """Returns the data on the device, and the ops that move them there. A loop finds the variables
-    by their names.
+    """Returns the data on the device, and the ops that move them there.
+
+    The data are in variables, which a loop finds by their names.
     """
     stores = [
         tf.Variable(values, trainable=False, collections=[], validate_shape=False) for values in fed
@@ -191,17 +184,16 @@ INPUT_METHODS: Mapping[str, Callable[[Perceptron, Sequence[Any], Experiment], In
 
 
 def make_data(num_examples: int) -> Arrays:
-    """Returns inputs [N, 64] in [0, 1), and targets [N, 2]: their sum, and the squared sum of every
-    second input.
+    """Returns inputs [N, 64] in [0, 1), and targets [N, 2].
+
+    The targets are the sum of the inputs, and a quarter of the squared sum of every second input.
     """
     x = np.random.default_rng(1).random([num_examples, _INPUTS], np.float32)
     return x, np.column_stack([x.sum(axis=1), x[:, ::2].sum(axis=1) ** 2 / 4]).astype(np.float32)
 
 
 def train(name: str, experiment: Experiment) -> Numbers:
-    """Trains in a new graph and session; the loss is that on 100,000 examples after the last
-    step.
-    """
+    """Trains in a new graph and session; the loss is of 100,000 examples after the last step."""
     data = experiment.data
     with tf.Graph().as_default() as graph, tf.device(experiment.device), use_frame_loops():
         tf.set_random_seed(1)
@@ -241,17 +233,17 @@ def main() -> int:
         __doc__, rounds=6, num_examples=1_024_000, batch_size=512, num_batches=10_000
     )
     parser.add_argument(
-        '--device', default='/cpu:0', help='where the network and the resident data are'
+        '--device', default='/cpu:0', help='the device of the network and the resident data'
     )
     args = parser.parse_args()
     experiment = Experiment(
         make_data(args.num_examples), args.batch_size, args.num_batches, args.device
     )
     baseline, *other_names = INPUT_METHODS
-    turns = run_in_turns(
+    outcomes = run_in_turns(
         {name: functools.partial(train, name, experiment) for name in INPUT_METHODS}, args.rounds
     )
-    return print_report(turns, [(baseline, name) for name in other_names])
+    return print_report(outcomes, [(baseline, name) for name in other_names])
 
 
 if __name__ == '__main__':

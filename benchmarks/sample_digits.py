@@ -1,4 +1,4 @@
-"""Makes folders of handwritten digits to train and to validate on, without a download.
+"""Makes folders of handwritten digits for training and validation, without a download.
 
     python benchmarks/sample_digits.py --output=DIR
     python benchmarks/sample_digits.py --output=DIR --format=mnist
@@ -7,7 +7,7 @@ The images are the 1,797 digits of 8 x 8 pixels in scikit-learn: the test set of
 Kaynak's Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13
 people. Every fifth one goes to DIR/validation, the others to DIR/train; both have one folder per
 digit. With --format=mnist, DIR gets the four files of MNIST instead, with each digit enlarged to 20
-x 20 pixels in the middle of 28 x 28 (LeCun et al. 1998, section III.A): a stand-in for MNIST in
+x 20 pixels in the middle of 28 x 28 (LeCun et al. 1998, section III.A): a replacement of MNIST for
 benchmarks/replication.py.
 """
 
@@ -23,9 +23,9 @@ _HELD_OUT_EVERY = 5
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the images [N, 8, 8] uint8, their labels [N], and which of them are held out [N]."""
+    """Returns the images [N, 8, 8] uint8, their labels [N], and whether each is held out [N]."""
     pixels, labels = load_digits(return_X_y=True)
-    # A pixel counts the dark pixels in a block of 16 of the original image.
+    # The value of a pixel is the number of dark pixels in a block of 16 of the original image.
     images = np.round(pixels.reshape([-1, 8, 8]) * (255 / 16)).astype(np.uint8)
     return images, labels, np.arange(1, len(images) + 1) % _HELD_OUT_EVERY == 0
 
@@ -54,8 +54,7 @@ def write_mnist(output: Path) -> int:
             ('images', large[mask]),
             ('labels', labels[mask].astype(np.uint8)),
         ):
-            # The magic number stands for unsigned bytes and the number of dimensions. All numbers
-            # are big-endian.
+            # The magic number encodes unsigned bytes and the number of dimensions, big-endian.
             header = np.array([0x800 + values.ndim, *values.shape], '>u4').tobytes()
             (output / f'{prefix}-{kind}-idx{values.ndim}-ubyte').write_bytes(
                 header + values.tobytes()
@@ -71,9 +70,7 @@ def main() -> None:
     parser.add_argument('--format', choices=('images', 'mnist'), default='images')
     args = parser.parse_args()
     if args.output.exists():
-        parser.error(
-            f'--output={args.output}: it already exists; remove it, or give another folder'
-        )
+        parser.error(f'--output={args.output}: it already exists; remove it, or use another folder')
     num_images = (write_mnist if args.format == 'mnist' else write_digits)(args.output)
     print(f'{args.output}: {num_images} digits', file=sys.stderr)
 

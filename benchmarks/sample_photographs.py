@@ -1,11 +1,10 @@
-"""Makes a folder of photographs like ImageNet's, without a download: crops of the photographs in
-other packages.
+"""Makes a folder of photographs like ImageNet's, without a download.
 
     python benchmarks/sample_photographs.py --output=DIR --num_images=1024 --seed=1
 
-The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each is a
-class. An image is a random crop of its source, resized to about 500x375 pixels, of about 108 KB as
-in ILSVRC 2012. The same arguments give the same images.
+The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each source
+is a class. An image is a random crop of its source, resized to about 500x375 pixels, with about
+108 KB as in ILSVRC 2012. The same arguments give the same images.
 """
 
 import argparse
@@ -16,8 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-# The package and the file of each class, and the JPEG quality with which its crops have about 108
-# KB.
+# The package and file of each class, and the JPEG quality that gives crops of about 108 KB.
 SOURCES = {
     'china': ('sklearn', 'datasets/images/china.jpg', 97),
     'flower': ('sklearn', 'datasets/images/flower.jpg', 99),
@@ -33,8 +31,9 @@ SIZES = ((500, 375), (500, 333), (375, 500), (500, 400), (333, 500))
 
 
 def write_crop(photograph: Image.Image, path: Path, quality: int) -> None:
-    """Writes a random crop of at least half the area, maybe mirrored. The same name gives the same
-    crop.
+    """Writes a random crop of at least half the area that fits, mirrored in half of the cases.
+
+    The file name is the seed.
     """
     draw = random.Random(path.name)
     width, height = draw.choice(SIZES)
@@ -62,9 +61,7 @@ def main() -> None:
     parser.add_argument('--seed', type=int, default=1)
     args = parser.parse_args()
     if args.output.exists():
-        parser.error(
-            f'--output={args.output}: it already exists; remove it, or give another folder'
-        )
+        parser.error(f'--output={args.output}: it already exists; remove it, or use another folder')
     try:
         photographs = {
             name: Image.open(str(importlib.resources.files(package) / file)).convert('RGB')
@@ -75,7 +72,7 @@ def main() -> None:
             f'the photographs are not installed ({error}): pip install scikit-image scikit-learn'
         )
     for number in range(args.num_images):
-        # The last class gets the first image, so that each count of images has a definite set.
+        # Images go round the classes from the last one, so --num_images determines the set.
         name = [*SOURCES][-1 - number % len(SOURCES)]
         path = args.output / name / f'{name}_seed{args.seed}_{number // len(SOURCES):06d}.jpg'
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,11 @@
-"""Measures the start: seconds from the start of a process to its first step, compared with `import
-tensorflow`.
+"""Measures the seconds from the start of a process to its first step.
 
     python -m benchmarks.start_time --rounds=7
 
-Each case runs in a new process, in turns. The clock starts before the process does, and stops when
-the line about the first step arrives; there is no warm-up step. Batches are small, so that
-arithmetic does not matter: one image, or --global_batch_size where one and several towers are
-compared.
+The cases alternate, each time in a new process; `import tensorflow` is the baseline. The clock
+starts before the process, and stops when the line of the first step arrives. There is no warm-up
+step. Batches are small, so that arithmetic does not matter: one image, or --global_batch_size to
+compare one tower with several.
 """
 
 import functools
@@ -21,7 +20,7 @@ from tf_cnn.sweep.runner import PROGRAM
 from tf_cnn.system.errors import RunError
 
 _IMPORT = 'import tensorflow'
-# The beginning of the line about the first timed step, and the line that the other cases print.
+# The beginning of the line of the first timed step, and the line that the imports print.
 _FIRST_STEP = '1\timages/sec:'
 _DONE = 'done'
 
@@ -39,7 +38,7 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
     ]
     return {
         _IMPORT: python(_IMPORT),
-        # The import of TensorFlow alone, without packages that it imports if they are installed.
+        # The import of TensorFlow without the optional packages that it imports.
         'without Keras': python(
             'from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow()'
         ),
@@ -52,7 +51,7 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
 
 
 def time_to_first_step(command: Sequence[str]) -> Numbers:
-    """Runs a command, and returns the seconds until the line that ends the measurement."""
+    """Runs a command, and returns the seconds until its first step, or until its import is done."""
     environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
     start, seconds = time.perf_counter(), None
     with subprocess.Popen(
@@ -62,16 +61,15 @@ def time_to_first_step(command: Sequence[str]) -> Numbers:
             if seconds is None and line.startswith((_FIRST_STEP, _DONE)):
                 seconds = time.perf_counter() - start
     if seconds is None or process.returncode:
-        raise RunError(
-            f'{" ".join(command)}: it ended with exit code {process.returncode}; see its error '
-            'above'
-        )
+        raise RunError(f'{" ".join(command)}: exit code {process.returncode}; see its error above')
     return {'s to the first step': seconds}
 
 
 def main() -> int:
     parser = make_parser(__doc__, rounds=5, towers=8, global_batch_size=8)
-    parser.add_argument('--model', default='resnet50', help='the network beside trivial')
+    parser.add_argument(
+        '--model', default='resnet50', help='the network to measure besides trivial'
+    )
     args = parser.parse_args()
     cases = _cases(args.model, args.towers, args.global_batch_size)
     single_tower = f'{args.model}, 1 tower'

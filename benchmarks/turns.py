@@ -1,8 +1,6 @@
-"""What the scripts of this folder share: contestants in rounds, and tables of their numbers and
-ratios.
+"""Measures commands or functions in rounds, and prints tables of their numbers and ratios.
 
-Contestants are commands that leave results, which the engine of `sweep` runs
-(tf_cnn/sweep/runner.py), or functions.
+The scripts of this folder share it. Commands write result files; tf_cnn/sweep/runner.py runs them.
 """
 
 import argparse
@@ -32,13 +30,13 @@ from tf_cnn.system.errors import BenchmarkError, format_error
 from tf_cnn.system.signals import SIGNALS
 
 ROOT = Path(PROGRAM[-1]).parent
-# What a turn found, by title. The first number is the one whose ratios are formed.
+# The numbers of one run by title. Ratios are of the first number.
 Numbers = Mapping[str, float]
 
 
 def numbers_of(run: Result) -> Numbers:
     noise = run.noise
-    # 0 also where it is unknown, as for runs under a second.
+    # Unknown shares count as 0; runs under a second have none.
     other_share = (noise.get('other_cpu_share') or 0.0) + (noise.get('steal_share') or 0.0)
     return {'images/sec': run.images_per_second, 'others, % of cores': 100 * other_share}
 
@@ -46,18 +44,19 @@ def numbers_of(run: Result) -> Numbers:
 def make_parser(
     doc: str | None, output: str | None = None, *, rounds: int = 3, **numbers: int
 ) -> argparse.ArgumentParser:
-    """Returns the parser of a script with --rounds, --output if it has results, and a flag for each
-    number.
+    """Returns a parser with --rounds and a flag for each number; with --output if `output` is set.
+
+    The description is the first line of `doc`; `output` is a folder in data/benchmarks.
     """
     parser = argparse.ArgumentParser(
         description=(doc or '').split('\n')[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
-        '--rounds', type=int, default=rounds, help='turns of each contestant; intervals need 3'
+        '--rounds', type=int, default=rounds, help='how often each case runs; intervals need 3'
     )
     if output:
-        text = 'folder for results and logs; that of the same commands goes on'
+        text = 'folder for results and logs; the same commands continue their folder'
         parser.add_argument(
             '--output', type=Path, default=Path('data/benchmarks', output), help=text
         )
@@ -76,14 +75,14 @@ def comma_separated(choices: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def run_script(main: Callable[[], int]) -> None:
-    """Ends the process with the exit code of a script; errors are one line, without a traceback."""
+    """Runs a script and exits with its exit code; prints errors as one line without a traceback."""
     try:
         sys.exit(main())
     except BenchmarkError as error:
         print(format_error(str(error)), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print('stopped; commands go on where they were if this one is given again', file=sys.stderr)
+        print('stopped; the same command continues its folder', file=sys.stderr)
         sys.exit(130)
 
 
@@ -93,8 +92,9 @@ def run_commands(
     path: Path,
     numbers: Callable[[Result], Numbers] = numbers_of,
 ) -> dict[str, list[Numbers | None]]:
-    """Runs commands by name, each in every round, and returns the numbers of their results; None
-    where a run failed.
+    """Runs each command once in every round.
+
+    Returns name -> numbers of each run; None for a run that failed.
     """
     repeated_commands = []
     for name, argv in commands.items():
@@ -115,16 +115,17 @@ def run_commands(
                 describe_outcome(finished_run.outcome),
             )
     numbers_by_caption: dict[str, list[Numbers | None]] = {
-        one.caption: [] for one in repeated_commands
+        command.caption: [] for command in repeated_commands
     }
-    for one in repeated_commands:
-        for run in runs.outcomes[one.name]:
+    for command in repeated_commands:
+        for run in runs.outcomes[command.name]:
             if isinstance(run, Result) and run.is_complete:
-                numbers_by_caption[one.caption].append(numbers(run))
+                numbers_by_caption[command.caption].append(numbers(run))
             else:
-                numbers_by_caption[one.caption].append(None)
+                numbers_by_caption[command.caption].append(None)
                 print(
-                    f'{one.caption}: {describe_outcome(run)}; to try it again, delete {run.source}',
+                    f'{command.caption}: {describe_outcome(run)}; to try it again, delete '
+                    f'{run.source}',
                     file=sys.stderr,
                 )
     return numbers_by_caption
@@ -153,21 +154,23 @@ def _print_round(number: int, name: str, text: str) -> None:
 def print_report(
     outcomes: Mapping[str, Sequence[Numbers | None]], pairs: Sequence[tuple[str, str]]
 ) -> int:
-    """Prints the mean numbers of each contestant, and the ratios of the first one of pairs (ours,
-    theirs).
+    """Prints the mean numbers of each case, and the ratios of the pairs (ours, theirs).
 
-    Each round counts as one ratio, since what disturbs both turns of a round cancels. Returns 1 if
-    a turn failed.
+    Ratios are formed in each round, so that a disturbance of a whole round cancels. Returns 1 if a
+    run failed.
     """
-    titles = next((list(one) for found in outcomes.values() for one in found if one), [''])
+    all_runs = [numbers for runs in outcomes.values() for numbers in runs]
+    titles = next((list(numbers) for numbers in all_runs if numbers), [''])
     rows = []
-    for name, found in outcomes.items():
-        successful = [one for one in found if one]
+    for name, runs in outcomes.items():
+        successful = [numbers for numbers in runs if numbers]
         cells = [
-            f'{statistics.fmean(one[title] for one in successful):.4g}' if successful else ''
+            f'{statistics.fmean(numbers[title] for numbers in successful):.4g}'
+            if successful
+            else ''
             for title in titles
         ]
-        rows.append([name, *cells, f'{len(successful)} of {len(found)}'])
+        rows.append([name, *cells, f'{len(successful)} of {len(runs)}'])
     ratios = []
     for names in pairs:
         complete_rounds = [
@@ -185,7 +188,7 @@ def print_report(
         as_table([f'ours / theirs, {titles[0]}', 'ratio', '95 %'], ratios),
     )
     print('; '.join(format_machine(describe_machine())), *tables, sep='\n\n')
-    return int(any(one is None for found in outcomes.values() for one in found))
+    return int(any(numbers is None for numbers in all_runs))
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -38,8 +38,8 @@ class ModelCost:
 
 
 def list_costs(pattern: str = '*') -> list[ModelCost]:
-    """The costs of the models whose names match a pattern with shell wildcards; those not in the
-    table are counted.
+    """Returns the costs of all models with names that match a pattern with shell wildcards; counts
+    the costs that are not in the table.
     """
     cost_table = read_table()
     costs = []

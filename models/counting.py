@@ -17,7 +17,7 @@ from tf_cnn.inputs.data_sets import DATA_SETS
 class Cost:
     """The cost of a network for one number of classes and one image size.
 
-    multiply_adds are those of convolutions and matrix products in one image's forward pass. Biases,
+    multiply_adds counts the convolutions and matrix products of one image's forward pass. Biases,
     normalisation, activations and pooling do not count, as in published tables.
     """
 

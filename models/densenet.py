@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from models.layers import LayerBuilder, Tensor, he_normal
 
 
-# The keyword arguments are the ways in which DenseNets differ; models/zoo.py names them in the
-# table of models.
+# DenseNets differ in the keyword arguments; the table of models in models/zoo.py sets them.
 def densenet(
     cnn: LayerBuilder,
     x: Tensor,

@@ -46,8 +46,8 @@ def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def inception3_aux(cnn: LayerBuilder, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor | None]:
-    """The logits of images x and, while training, those of the auxiliary head after the last 17x17
-    block.
+    """Returns the logits of images x and, while training, the logits of the auxiliary head after
+    the last 17x17 block.
     """
     x = _mixed_17x17(cnn, _stem_and_35x35(cnn, x))
     auxiliary = _auxiliary_head(cnn, x, num_classes) if cnn.is_training else None

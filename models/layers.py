@@ -264,7 +264,7 @@ class LayerBuilder:
         """Normalises over the channels of each pixel, or of [N, C], in float32: Ba et al. 2016
         (arXiv:1607.06450).
 
-        The default epsilon is that of the code by ConvNeXt's authors.
+        The default epsilon is taken from the code of ConvNeXt's authors.
         """
         axis = 1 if self._channels_first or x.shape.rank == 2 else 3
         exact = tf.cast(x, tf.float32)

@@ -83,7 +83,7 @@ def inverted_residual(
     figure 3b.
 
     Args:
-      expansion: the ratio of inner channels to those of x; with 1 there is no widening convolution.
+      expansion: the ratio of inner channels to channels of x; 1 means no widening convolution.
       squeeze: the ratio of x's channels to the units of squeeze-and-excitation (Hu et al. 2018,
         arXiv:1709.01507); None for a block without it.
       drop_rate: the rate of stochastic depth, for blocks with a shortcut.

@@ -56,10 +56,10 @@ class RateSchedule:
     Attributes:
       factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the
         factor.
-      reference_batch_size: the images per update for which the default learning rate is meant; the
+      reference_batch_size: the images per update that the default learning rate is meant for; the
         first rate is proportional to the images per update. None: the first rate does not depend on
         them.
-      warmup_epochs: the epochs in which the rate rises from 0.
+      warmup_epochs: for this many epochs the rate rises from 0.
       decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0
         disables this.
       rounds_epochs_down: whether the number of steps in an epoch is rounded down.
@@ -82,10 +82,10 @@ class ModelSpec:
     Attributes:
       image_size: height and width of the images in pixels.
       batch_size: the default, for each device.
-      learning_rate: the default, from which schedule begins.
+      learning_rate: the default, where the schedule begins.
       any_size: whether images of a folder keep their own size. The network must end in global
         pooling, and halve its images so rarely that small ones do not vanish.
-      residual: whether it is a residual network, to which --resnet_base_lr applies.
+      is_residual: whether --resnet_base_lr applies to it, as a residual network.
     """
 
     name: str

@@ -45,7 +45,7 @@ def check_network(
         )
         gradients = _gradients(heads, variables) if trains else {}
     if trains and not gradients:
-        raise UsageError(f'{flag}: it has no trainable variable; write --forward_only')
+        raise UsageError(f'{flag}: it has no trainable variable; use --forward_only')
     unused = [variable for variable, gradient in gradients.items() if gradient is None]
     if unused:
         raise UsageError(

@@ -39,7 +39,7 @@ class NotLogitsError(ValueError):
         )
 
 
-# The arguments are those of LayerBuilder, with a network and its images.
+# The arguments of LayerBuilder, with a network and its images.
 def build_network(
     network: Network,
     images: Tensor,

@@ -31,8 +31,8 @@ class Registry:
         self.register(*rows)
 
     def register(self, *rows: ModelSpec) -> None:
-        """Adds models. All rows of a model are added in one call; its default data set is that of
-        the first row.
+        """Adds models. All rows of a model are added in one call; its first row has its default
+        data set.
 
         Raises ValueError if a name is taken, a model has two rows for one data set, or a value
         makes no sense.
@@ -111,7 +111,7 @@ class Registry:
             )
         sets = ' or '.join(facts.data_set for facts in rows)
         raise UsageError(
-            f'{flag}: it is not defined for --data_name={data_set}; write --data_name={sets}'
+            f'{flag}: it is not defined for --data_name={data_set}; use --data_name={sets}'
         )
 
 
@@ -131,8 +131,7 @@ def register_model(
     """Adds a model for --model=name, for the data set imagenet, cifar10 or mnist, and for folders
     made by `records`.
 
-    A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr
-    applies.
+    A model with 'resnet' in its name counts as a residual network: --resnet_base_lr applies to it.
 
     Args:
       build: (cnn, images, num_classes) -> logits [N, num_classes], or (logits, logits of an

@@ -1,7 +1,7 @@
 """Residual networks: v1, He et al. 2015 (arXiv:1512.03385), with v1.5; and v2, He et al. 2016
 (arXiv:1603.05027).
 
-The models named official_resnet are those of the TensorFlow "official models"
+The models named official_resnet come from the TensorFlow "official models"
 (github.com/tensorflow/models). They are v1.5 or v2.5, and have a larger decay in batch norm, 'SAME'
 padding in the pooling layer, and a projection in the first block of every stage; elsewhere the
 first stage of depths 18 and 34 has none.

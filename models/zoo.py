@@ -9,7 +9,7 @@ from models.model_spec import BatchNorm, ModelSpec, Network, RateSchedule
 
 _BATCH_NORM = BatchNorm()
 
-# The default schedules are those of the original program.
+# The default schedules of the original program.
 # Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5
 # epochs (section 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
 _IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
@@ -44,8 +44,8 @@ def _resnet_cifar(depth: int, version: str) -> Network:
 
 
 def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
-    """A DenseNet for CIFAR-10: the paper's, or the original program's, whose transitions keep two
-    layers' channels.
+    """A DenseNet for CIFAR-10: as in the paper, or as in the original program, with transitions
+    that keep the channels of two layers.
     """
     return _network(
         'densenet',
@@ -92,8 +92,8 @@ _MOBILENET = _network('mobilenet_v2', BatchNorm(decay=0.999, epsilon=1e-3))
 # decay: section 5.2 of the paper; epsilon: the authors' code.
 _EFFICIENTNET_B0 = _network('efficientnet_b0', BatchNorm(decay=0.99, epsilon=1e-3))
 
-# Image sizes, batch sizes and learning rates are those of published results of the original
-# program, unless a comment names another source. The first data set of a model is its default.
+# Image sizes, batch sizes and learning rates come from published results of the original program,
+# unless a comment names another source. The first data set of a model is its default.
 CATALOG = (
     ModelSpec('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
     ModelSpec('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),

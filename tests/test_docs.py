@@ -81,7 +81,9 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
         return None if argv[0] in MODULES else 'there is no such subcommand'
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).run_argv
-        parsed = parse_argv(MODULES['sweep'].split_host_flags(rest)[0] if argv[0] == 'sweep' else rest)
+        parsed = parse_argv(
+            MODULES['sweep'].split_host_flags(rest)[0] if argv[0] == 'sweep' else rest
+        )
         # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
             words = [

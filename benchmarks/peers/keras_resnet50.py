@@ -1,4 +1,4 @@
-"""ResNet-50 of keras.applications on TensorFlow, trained by train_on_batch.
+"""Trains ResNet-50 of keras.applications on TensorFlow with train_on_batch.
 
 python -m benchmarks.peers.keras_resnet50 --batch_size=32 --precision=bf16
 """

@@ -1,5 +1,6 @@
-"""The flags of a peer, its timed steps, and its result, which `compare` and `report` read. Needs no
-TensorFlow.
+"""Reads the flags of a peer, times its steps, and writes a result for `compare` and `report`.
+
+Does not import TensorFlow.
 """
 
 import argparse
@@ -26,13 +27,13 @@ from tf_cnn.system.atomic import write_atomically
 BLOCKS = (3, 4, 6, 3)
 WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
 IMAGE_SIZE = 224  # of ResNet-50
-# Constant, and low enough for random labels; the program's own schedule starts as low. It does not
+# Constant, and low enough for random labels, as the program's schedule at its start. It does not
 # affect the speed.
 LEARNING_RATE = 0.005
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """Returns the parser of a peer, whose flags have the same meaning as in this program."""
+    """Returns the parser of a peer. The flags have the same meaning as in this program."""
     parser = argparse.ArgumentParser(description=description)
     for name, default in {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}.items():
         parser.add_argument(f'--{name}', type=int, default=default)
@@ -51,8 +52,11 @@ def run_steps(
     *,
     is_synthetic: bool = True,
 ) -> None:
-    """Takes the steps (each returns the loss) of a network of this program, prints images/sec,
-    writes the result.
+    """Takes and times the steps, prints images/sec, and writes the result.
+
+    Args:
+      step: takes one step and returns the loss.
+      model: the name of the same network in this program.
     """
     noise_meter, steps = NoiseMeter(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):
@@ -99,7 +103,7 @@ def run_steps(
 def _result(
     measurement: StepLog, model: str, peer: str, versions: Mapping[str, str], noise: Any
 ) -> Result:
-    """Returns a result, docs/results.md; a peer does not know its costs, energy and waits."""
+    """Returns a Result (docs/results.md) without the fields that peers do not measure."""
     memory, machine = sections.MemorySection(host_peak_bytes(), {}), describe_machine()
     unix_at_zero = time.time() - time.perf_counter()
     worker = sections.WorkerSection(

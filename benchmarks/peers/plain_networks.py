@@ -1,7 +1,7 @@
-"""The networks of some models of this program, written directly with tf.nn's ops, in NHWC.
+"""The networks of some models of this program, written directly with the ops of tf.nn, in NHWC.
 
-Their variables are reference variables, the default of TensorFlow 1: an update changes them in
-place, whatever else reads them at that time.
+They use reference variables, the default of TensorFlow 1: an update changes a variable in place,
+even while other ops read it.
 """
 
 import functools
@@ -16,9 +16,7 @@ _MOMENTUM, _EPSILON = 0.9, 1e-5
 
 
 class Layers:
-    """The layers of a network. Their variables are float32, and are cast to the type of the
-    activations.
-    """
+    """The layers of a network. Variables are float32, cast to the dtype of the activations."""
 
     def __init__(self, *, is_training: bool) -> None:
         self.kernels: list[tf.Variable] = []
@@ -95,7 +93,7 @@ def _normalised_conv(
     layers: Layers, x: tf.Tensor, filters: int, size: int, strides: int
 ) -> tf.Tensor:
     pad, padding = size // 2, 'SAME'
-    # Explicit padding slows the gradients down, several times in bf16.
+    # Explicit padding in the convolution slows the gradients down, several times in bf16.
     if strides > 1 and pad:
         x, padding = tf.pad(x, [[0, 0], [pad, pad], [pad, pad], [0, 0]]), 'VALID'
     return layers.batch_norm(layers.conv(x, filters, (size, size), strides, padding))

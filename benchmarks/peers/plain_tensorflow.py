@@ -1,11 +1,10 @@
-"""A TensorFlow graph loop, as small and fast as a hand-written one can be, for ResNet-50 or
-`trivial` on records.
+"""A minimal TensorFlow graph loop, for ResNet-50 on random images or `trivial` on records.
 
     python -m benchmarks.peers.plain_tensorflow --batch_size=32 --precision=bf16
     python -m benchmarks.peers.plain_tensorflow --data_dir=data/records --batch_size=64
 
-The graph contains nothing of this program. The pipeline of records follows TensorFlow's guides and
-has its defaults, so libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which
+The graph uses no code of this program. The pipeline of records follows TensorFlow's guides with the
+default options. So libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which
 this program turns off.
 """
 
@@ -28,11 +27,11 @@ def make_step(
     forward_only: bool,
     pipeline: Callable[[], tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> Callable[[], float]:
-    """Returns a function that takes a step of a network of NETWORKS in a new session, and returns
-    the loss.
+    """Returns a function that takes a step in a new session, and returns the loss.
 
-    The pipeline adds the images and labels to the graph; None for random ones, which stay in
-    variables.
+    Args:
+      model: a key of NETWORKS.
+      pipeline: adds the images and labels to the graph; None: random ones in variables.
     """
     network, layers = NETWORKS[model], Layers(is_training=not forward_only)
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
@@ -44,13 +43,13 @@ def make_step(
         )
         ops = layers.updates
         if forward_only:
-            # A forward step of the program finds the accuracy, too, as one of the original did.
+            # A forward step of this program, as of the original, also computes the accuracy.
             ops = [
                 tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32))
                 for k in (1, 5)
             ]
         else:
-            # The returned loss includes weight decay, as in the program.
+            # The returned loss includes weight decay, as in this program.
             loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
             variables = [*layers.kernels, *layers.vectors]
             gradients = tf.gradients(loss, variables)
@@ -73,8 +72,9 @@ def _random_images(batch_size: int, network: PlainNetwork) -> tuple[tf.Tensor, t
 
 
 def make_pipeline(data_dir: str, batch_size: int) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and
-    labels [N] int32.
+    """Returns a function that adds the pipeline to the graph.
+
+    It returns images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32.
     """
     image_size = NETWORKS['trivial'].image_size
     # The features that all records have.

@@ -1,4 +1,4 @@
-"""ResNet-50 in PyTorch, in channels_last, with autocast for training in bf16.
+"""Trains ResNet-50 in PyTorch, in channels_last, with autocast for training in bf16.
 
 pip install -r benchmarks/requirements.txt
 python -m benchmarks.peers.pytorch_resnet50 --batch_size=32 --precision=bf16

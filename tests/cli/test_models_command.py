@@ -54,7 +54,6 @@ def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> Non
         'dataset': 'imagenet',
         'parameters': 25_559_081,
         'gmacs_per_image': pytest.approx(3.858, abs=5e-4),
-        'gflops_unit': '10^9 multiply-adds',
         'image_size': 224,
         'default_batch_size': 64,
         'default_learning_rate': 0.128,

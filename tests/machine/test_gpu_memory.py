@@ -39,7 +39,8 @@ for name, runs in json.loads(sys.argv[1]).items():
                 found.append(int(tf.constant(1) + 1))
                 continue
             try:
-                plan = make_plan(make_params(model='lenet', **settings), ProcessEnvironment(os.environ))
+                params = make_params(model='lenet', **settings)
+                plan = make_plan(params, ProcessEnvironment(os.environ))
             except UsageError as error:
                 found.append(str(error))
                 continue

@@ -1,5 +1,6 @@
 """Where variables lie on parameter servers."""
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -105,8 +106,7 @@ def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> No
     shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
     with tf.Graph().as_default():
         for name, shape in shapes.items():
-            # mypy cannot infer a lambda whose default binds the loop's variable.
-            variables.create(name, shape, True, lambda shape=shape: tf.zeros(shape))  # type: ignore[misc]
+            variables.create(name, shape, True, functools.partial(tf.zeros, shape))
     # 100 | 10 | 60, then 30 and 25 to the second, and 20 to the third.
     placed = {
         name: servers(3).index(part.variable.device) for name, (part,) in variables.slices.items()

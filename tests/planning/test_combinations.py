@@ -381,9 +381,10 @@ def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
 # What a run of a few steps in this process cannot have: another length or role, other processes,
 # settings that TensorFlow keeps, results instead of lines on standard output.
 _NOT_RUN = re.compile(
-    r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|num_warmup_batches|target_seconds|'
-    r'repeat|eval|job_name|task_index|\w+_hosts?|xla|xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|'
-    r'wait_for_idle|verbose|continue_on_nan)(=|$)|--result_file=-'
+    r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|'
+    r'num_warmup_batches|target_seconds|repeat|eval|job_name|task_index|\w+_hosts?|xla|'
+    r'xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|wait_for_idle|verbose|'
+    r'continue_on_nan)(=|$)|--result_file=-'
 )
 SHORT = (
     '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1 '

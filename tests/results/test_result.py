@@ -20,7 +20,10 @@ pytestmark = pytest.mark.unit
 def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> StepLog:
     devices = ['/cpu:0', '/cpu:1']
     run = partial_section(
-        RunSection, devices=devices, images_per_step=images_per_step, has_synchronous_workers=together
+        RunSection,
+        devices=devices,
+        images_per_step=images_per_step,
+        has_synchronous_workers=together,
     )
     timed = (
         Step(Phase.TIMED, 1, 1.0, StepValues(7.0, steps_before=5, steps_after=7), start=50.0),

@@ -1,6 +1,6 @@
-"""The program without a subcommand: runs one benchmark, alone or as one process of a cluster.
+"""The program without a subcommand: runs one benchmark, in one process or as a task of a cluster.
 
-Does not import TensorFlow until the flags are checked.
+Does not import TensorFlow before the flags are checked.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
             return run_repeats(argv, arguments.params, console)
         console.phase('Importing TensorFlow')
         plan = make_plan(arguments.params, ProcessEnvironment())
-        # Not earlier: an error about the flags is then a single line.
+        # Warnings come after the checks, so that an error about flags stands alone.
         for line in arguments.warnings:
             console.warning(line)
         console.close()
@@ -77,16 +77,17 @@ def main(argv: Sequence[str]) -> int:
 def _note_default_model(console: Console, params: Params) -> None:
     if 'model' not in params.given_flags and not params.input_only and not params.exchange_bytes:
         console.note(
-            f'{format_flag("model", params.model)} is the default and no real network: it does '
-            'the least that a step can do; write --model=resnet50, or another one that the '
+            f'{format_flag("model", params.model)} is the default and not a real network: it does '
+            'the least that a step can do; use --model=resnet50, or another model that the '
             'subcommand models lists'
         )
 
 
 @contextlib.contextmanager
 def _reserve_stdout() -> Iterator[TextIO]:
-    """Reserves standard output for results: all other output to it, also of native code, goes to
-    standard error.
+    """Reserves standard output for results.
+
+    All other output to it, also from native code, goes to standard error during the block.
     """
     sys.stdout.flush()
     try:
@@ -103,7 +104,6 @@ def _reserve_stdout() -> Iterator[TextIO]:
         yield out
     finally:
         os.dup2(out.fileno(), descriptor)
-        # Each line was flushed. Only a line that failed to be written can remain, and its error was
-        # reported.
+        # Every line was flushed. A line can only remain if writing it failed, which was reported.
         with contextlib.suppress(OSError):
             out.close()

@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py cluster`: its options, and the command line of each process. Starts without
-TensorFlow.
-"""
+"""`tf_cnn_benchmarks.py cluster`: starts a cluster. Does not import TensorFlow."""
 
 import contextlib
 import ipaddress
@@ -31,20 +29,20 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag
 from tf_cnn.system.place import FOLDER
 
 _SINGLE_WRITER_FLAGS = output_flags(Output.FILE, Output.PREFIX)
-# The port of the first process in printed commands; the next ones follow.
+# The port of the first process that --dry_run prints; the other processes use the next ones.
 _FIRST_PORT = 50000
 _NUM_LOCAL_WORKERS = 2
-# The flags with which nothing is started on this machine.
+# With these flags no process is started on this machine.
 _FLAGS_WITHOUT_LOCAL_TASKS = ('dry_run', 'hosts', 'hostfile')
-# What CUDA opens first.
+# The file that CUDA opens first.
 _CUDA_FILE = '/dev/nvidia-uvm'
-# How long a parameter server may take to exit after the workers have.
+# How long a parameter server may take to exit after the workers have exited.
 _PS_EXIT_SECS = 30.0
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The flags of the subcommand; ps is None if the mode decides, workers if the hosts decide."""
+    """The flags of the subcommand. ps=None: the mode decides. workers=None: the hosts decide."""
 
     ps: int | None = flag(
         None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0
@@ -56,28 +54,28 @@ class ClusterOptions:
     )
     hosts: str | None = flag(
         None,
-        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, '
-        'a:4,b:4. Each needs the same version of this program. Parameter servers go round the '
-        'hosts, or round those without workers if there are any, as in a:0,b,c; a controller is '
-        'on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
+        'Start the cluster on these hosts over ssh: a,b or, with the number of workers on each, '
+        'a:4,b:4. Each host needs the same version of this program. Parameter servers are '
+        'distributed over the hosts without workers, as in a:0,b,c, or else over all hosts; a '
+        'controller runs on the first host. Put an IPv6 address in brackets: [fd00::1]:4.',
     )
     hostfile: str | None = flag(
-        None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True
+        None, 'A file with the hosts instead, one in each line, such as "a slots=4".', is_path=True
     )
     dry_run: bool = flag(False, 'Only print the command of each process.')
     ssh: str | None = flag(
-        None, 'The ssh program with its options; by default ssh. It must ask for no password.'
+        None, 'The ssh program with its options; by default ssh. It must not ask for a password.'
     )
     remote_python: str | None = flag(
-        None, 'The Python on the hosts; by default the path of this one.'
+        None, 'The Python on the hosts; by default the path of the Python that runs here.'
     )
     remote_dir: str | None = flag(
-        None, 'The folder of this program on the hosts; by default that of this one.'
+        None, 'The folder of this program on the hosts; by default the same path as here.'
     )
     restart: int = flag(
         0,
-        'How often all processes are started again after one failed; with --train_dir they go on '
-        'from its checkpoint.',
+        'How often to start all processes again after one has failed; with --train_dir they '
+        'continue from its checkpoint.',
         lower_bound=0,
     )
     private_network: bool | None = flag(
@@ -88,7 +86,7 @@ class ClusterOptions:
     )
     verbose: bool = flag(
         False,
-        'Show all lines of all processes, and their process ids; each process gets --verbose, too.',
+        'Show all output of all processes, and their process ids; each process gets --verbose.',
     )
 
 
@@ -101,43 +99,39 @@ DECLARATION = Declaration(
         '--hosts=node1,node2 --ps=1 -- --model=resnet50',
     ),
     details='FLAGS are the flags of a run; each process also gets its role and the '
-    'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them, out '
-    'of CUDA_VISIBLE_DEVICES if it is set. The standard output of worker 0 (of the controller, if '
-    'the mode has one) is the result. Warnings and errors of all processes go to standard error, '
-    'each after the name of its process; with --verbose all other lines, too. If a process fails, '
-    'the others are stopped, and the command ends with its exit code (128 + n if signal n ended '
-    'it).',
+    'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them; '
+    'CUDA_VISIBLE_DEVICES restricts which. The standard output of worker 0 (or of the controller, '
+    'if the mode has one) is the result. Warnings and errors of all processes go to standard '
+    'error, after the name of the process; with --verbose all other lines, too. If a process '
+    'fails, the others are stopped, and the command ends with its exit code (128 + n if signal n '
+    'ended it).',
 )
 
 
 @DECLARATION.main
 def main(arguments: Arguments[ClusterOptions]) -> int:
-    """Returns the exit code of cluster.launcher.launch. After a UsageError, nothing has been
-    started.
-    """
+    """Returns the exit code of launch(). Nothing has been started if it raises UsageError."""
     options = arguments.options
     run_flags = (*arguments.run_argv, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(
-            f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself '
-            'instead'
+            f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself'
         )
     has_hosts = bool(options.hosts or options.hostfile)
     params = parse_argv(run_flags).params
     if role := next((name for name in params.given_flags if SPECS[name].names_process), None):
         raise UsageError(
             f'{params.given_flags[role]}: cluster gives each process its role and the '
-            'addresses; leave '
-            f'--{role} out'
+            f'addresses; remove --{role}'
         )
-    # Other hosts may have other folders, and check them themselves.
+    # Other hosts may have other folders. Their processes check them.
     check_launch(params, is_local=not has_hosts)
     layout = _choose_layout(options, MODES[params.variable_update])
     if options.private_network and (
         other := next(filter(arguments.given_flags.__contains__, _FLAGS_WITHOUT_LOCAL_TASKS), None)
     ):
         raise UsageError(
-            '--private_network=true: only processes that cluster starts on this machine have one; '
+            '--private_network=true: only processes on this machine can have a private network; '
             f'remove it, or --{other}'
         )
     if options.dry_run:
@@ -157,14 +151,14 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             host_tasks = host.prepare(
                 processes, num_gpus, tuple(parse_gpu_indices(params.gpu_indices))
             )
-            tasks += [replace(member, host=host) for member in host_tasks]
+            tasks += [replace(task, host=host) for task in host_tasks]
         for task in tasks if len(hosts) > 1 else ():
             address, _ = split_host_port(task.address)
             if task.host and ipaddress.ip_address(address).is_loopback:
                 raise UsageError(
                     f'{task.host.name}: its processes would listen at {address}, which the '
-                    'other hosts cannot reach; write in --hosts the name or address that the '
-                    'others use'
+                    'other hosts cannot reach; use in --hosts the name or address that the '
+                    'other hosts use'
                 )
         commands = make_commands(run_flags, tasks, environment)
         _check_cluster_flags(commands)
@@ -185,15 +179,15 @@ def _choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
     mode_flag = format_flag('variable_update', mode.name)
     if not mode.has_cluster:
         startable_modes = ', '.join(other.name for other in MODES.values() if other.has_cluster)
-        raise UsageError(f'{mode_flag}: cluster can start {startable_modes}; write one of them')
+        raise UsageError(f'{mode_flag}: cluster cannot start it; use one of {startable_modes}')
     if options.ps == 0 and mode.needs_servers:
         raise UsageError(
-            f'--ps=0: {mode_flag} keeps its variables on parameter servers; write --ps=1 or more'
+            f'--ps=0: {mode_flag} keeps its variables on parameter servers; use --ps=1 or more'
         )
     if options.ps and not mode.runs_in(Topology.PARAMETER_SERVERS):
-        raise UsageError(f'--ps={options.ps}: {mode_flag} has no parameter servers; leave --ps out')
+        raise UsageError(f'--ps={options.ps}: {mode_flag} has no parameter servers; remove --ps')
     if options.hosts and options.hostfile:
-        raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
+        raise UsageError(f'--hostfile={options.hostfile}: conflicts with --hosts; use one of them')
     flag, workers = '', options.workers
     if options.hosts:
         flag, slots = '--hosts', read_hosts_flag(options.hosts)
@@ -203,7 +197,7 @@ def _choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
         for name in ('ssh', 'remote_python', 'remote_dir'):
             if value := getattr(options, name):
                 raise UsageError(
-                    f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too'
+                    f'--{name}={value}: it needs other hosts; add --hosts or --hostfile'
                 )
         slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
     num_ps = int(mode.needs_servers) if options.ps is None else options.ps
@@ -211,12 +205,12 @@ def _choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
 
 
 def _make_network(is_private: bool | None) -> PrivateNetwork | None:
-    """Returns the network of the processes; None for the network of this machine."""
+    """Returns a private network for the processes; None: they use the network of this machine."""
     if is_private is False:
         return None
-    # NVIDIA's driver makes the file by a program that has no rights in the namespace of a user.
+    # NVIDIA's driver makes this file with a program that has no rights in a user namespace.
     if os.geteuid() and has_nvidia_gpu() and not os.path.exists(_CUDA_FILE):
-        reason = f'the driver of NVIDIA has not made {_CUDA_FILE} yet'
+        reason = f'the NVIDIA driver has not made {_CUDA_FILE} yet'
     else:
         try:
             return PrivateNetwork()
@@ -239,10 +233,9 @@ def _ssh_target(options: ClusterOptions) -> SshTarget:
 
 
 def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequence[str]) -> str:
-    """Returns the command of each process, which start the same cluster by hand.
+    """Returns the command of each process, to start the cluster by hand.
 
-    The processes get their share of neither cores nor GPUs by these commands: both are known on the
-    hosts alone.
+    The commands do not divide cores and GPUs among the processes: only the hosts know them.
     """
     ssh_target = _ssh_target(options)
     has_hosts = bool(options.hosts or options.hostfile)
@@ -252,7 +245,7 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
         for job, index in processes:
             task = ClusterTask(job, index, join_host_port(host, _FIRST_PORT + len(tasks)))
             tasks[task.name] = task, name
-    commands, text = make_commands(run_flags, [member for member, _ in tasks.values()], {}), ''
+    commands, text = make_commands(run_flags, [task for task, _ in tasks.values()], {}), ''
     _check_cluster_flags(commands)
     for command in commands:
         _, name = tasks[command.name]
@@ -270,7 +263,7 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
 
 
 def _check_cluster_flags(commands: Sequence[Command]) -> None:
-    """Checks the rules that need the flags of the whole cluster, not just those of the run."""
+    """Checks the rules that need the flags of all processes, not just the flags of the run."""
     for command in commands:
         find_cluster(parse_argv(command.argv[2:]).params, {})
 
@@ -280,36 +273,35 @@ def make_commands(
     tasks: Sequence[ClusterTask],
     environment: Mapping[str, str],
 ) -> list[Command]:
-    """Returns the processes of a cluster: parameter servers, workers, then the controller, each in
-    order.
+    """Returns the command of each task: parameter servers, workers, then the controller.
 
     Parameter servers and the controller always use all cores of their host: they work only briefly
     in each step, while the workers wait, so reserved cores would be idle most of the time.
 
     Args:
-      run_flags: the flags that all processes get, without those that describe the cluster.
-      members: what and where they are, in any order. The first worker is the chief, or the
-        controller, if there is one; then the workers are servers.
+      run_flags: the flags of all tasks, without the flags that describe the cluster.
+      members: the tasks, in any order. The controller is the chief, and the workers are
+        servers; without a controller the first worker is the chief.
       environment: the variables of this process.
     """
-    # A task finds its own address at its index.
+    # Sorted, since the index of a task is also the index of its address.
     jobs = {
-        job: sorted((one for one in tasks if one.job == job), key=lambda one: one.index)
+        job: sorted((task for task in tasks if task.job == job), key=lambda task: task.index)
         for job in HOSTS_FLAGS
     }
     cluster = [
-        format_flag(HOSTS_FLAGS[job], ','.join(one.address for one in found))
-        for job, found in jobs.items()
-        if found
+        format_flag(HOSTS_FLAGS[job], ','.join(task.address for task in job_tasks))
+        for job, job_tasks in jobs.items()
+        if job_tasks
     ]
     chief = ('controller' if jobs['controller'] else 'worker', 0)
     params = parse_argv(run_flags).params
-    # The last value of a flag counts, and an empty one means that the flag is not given.
+    # The last value of a flag counts, and an empty value means that the flag is not given.
     empty_output_flags = [f'--{name}=' for name in _SINGLE_WRITER_FLAGS if getattr(params, name)]
     commands = []
-    for task in (member for found in jobs.values() for member in found):
+    for task in (task for job_tasks in jobs.values() for task in job_tasks):
         is_chief = (task.job, task.index) == chief
-        # Each worker uses all GPUs of its share.
+        # --gpu_indices has already chosen the worker's GPUs; it uses all of them.
         no_indices = ['--gpu_indices='] if params.gpu_indices and task.gpus else []
         flags = [*run_flags, *([] if is_chief else empty_output_flags), *no_indices]
         flags += [

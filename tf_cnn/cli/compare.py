@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py compare`: compares results with 95 % intervals. Starts without
-TensorFlow.
-"""
+"""`tf_cnn_benchmarks.py compare`: compares results. Does not import TensorFlow."""
 
 import itertools
 import os
@@ -47,27 +45,27 @@ class CompareOptions:
     )
     fail_below: float | None = flag(
         None,
-        'For scripts: exit with code 1 if a result is slower than this part of its baseline, such '
-        'as 0.95. The difference must be significant, too: a lower ratio by chance does not fail.',
+        'For scripts: exit with code 1 if the ratio of a result to its baseline is below this '
+        'number, such as 0.95, and the difference is significant.',
         lower_bound=0,
     )
     against: str | None = flag(
         None,
-        'Folder of earlier results. Each result is judged by the median of the last runs there of '
-        'the same setting on the same machine, instead of against the first one.',
+        'Folder of earlier results. The baseline of each result is then the median of the last '
+        'runs there with the same setting on the same machine.',
         is_path=True,
     )
     run: tuple[str, ...] = flag(
         (),
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both "
-        'are run in turns, each time in a fresh process, and then compared; the first is the '
+        'runs alternate, each time in a fresh process, and are then compared; the first is the '
         'baseline.',
     )
     rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
     output: str | None = flag(
         None,
-        'With --run: a new folder for the results and logs, or that of the same runs, which then '
-        'go on; by default a temporary one, which stays.',
+        'With --run: a new folder for the results and logs, or the folder of the same runs, to '
+        'continue them; by default a temporary folder, which is kept.',
         is_path=True,
     )
 
@@ -83,12 +81,12 @@ DECLARATION = Declaration(
         "--run='--model=lenet --target_seconds=3' --run='--model=lenet --target_seconds=3 --xla' "
         '--rounds=10',
     ),
-    details='Ratios are to the first argument, the baseline. Two folders are compared setting by '
-    'setting; the settings of a single folder with the first of them. With three or more runs of '
-    'a setting on both sides (--repeat) there is an interval, and a verdict.\n\n'
-    'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read.',
-    positional='a file that --result_file wrote, a folder of such files, or the text that a '
-    'run, also of the original program, printed; - is standard input.',
+    details='The first argument is the baseline of all ratios. Two folders are compared setting by '
+    'setting; in a single folder the first setting is the baseline. With three or more runs of a '
+    'setting on both sides (--repeat) there is an interval, and a verdict.\n\n'
+    'The exit code is 0, or 1 if --fail_below found a slower or unreadable result.',
+    positional='A file that --result_file wrote, a folder of such files, or the printed output '
+    'of a run, also of the original program; - is standard input.',
     takes_paths=True,
 )
 
@@ -99,19 +97,17 @@ def main(arguments: Arguments[CompareOptions]) -> int:
     if options.run:
         if arguments.positional or options.against is not None:
             raise UsageError(
-                '--run: it compares the runs that it makes; leave it, or RESULT and --against, out'
+                '--run: it conflicts with RESULT and --against, since it compares its runs; remove '
+                'one of them'
             )
         return _compare_runs(options.run, options)
     if only_with_run := sorted(arguments.given_flags & {'rounds', 'output'}):
         raise UsageError(
-            f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a '
-            'run'
+            f'--{only_with_run[0]}: it has no effect without --run; use --run twice, each time '
+            'with the flags of a run'
         )
     if not arguments.positional:
-        raise UsageError(
-            'compare: it takes at least 1 RESULT, or --run twice, none was given; see compare '
-            '--help'
-        )
+        raise UsageError('compare: it needs at least 1 RESULT, or --run twice; see compare --help')
     if arguments.positional.count(STDIN) > 1:
         raise UsageError(
             f'{STDIN}: standard input can be read only once; give the other result as a file'
@@ -121,8 +117,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         return _check_regressions(sides, options, options.against)
     if len(sides) == 1 and len(sides[0].groups) < 2:
         raise UsageError(
-            f'{sides[0].argument}: it holds fewer than two settings with a throughput; write the '
-            'baseline and then the others, or --against=FOLDER'
+            f'{sides[0].argument}: it has fewer than two settings with a throughput; give the '
+            'baseline first and then the other results, or use --against=FOLDER'
         )
     runs = [{result.id for group in side.groups for result in group.results} for side in sides]
     for (side, run_ids), (other, other_run_ids) in itertools.combinations(
@@ -130,8 +126,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
     ):
         if run_ids and run_ids == other_run_ids:
             raise UsageError(
-                f'{side.argument} and {other.argument}: they hold the same '
-                f'{plural(len(run_ids), "run")}, so that their ratio says nothing; give results of '
+                f'{side.argument} and {other.argument}: they have the same '
+                f'{plural(len(run_ids), "run")}, so their ratio says nothing; give results of '
                 'two settings'
             )
     return _print_comparison(sides, options)
@@ -143,7 +139,7 @@ def _compare_runs(flag_texts: Sequence[str], options: CompareOptions) -> int:
             f'--run={flag_texts[0]}: it was given {plural(len(flag_texts), "time")}; give it '
             'twice, A and B'
         )
-    # The results of each have a folder of their own.
+    # A folder of results for each run.
     commands = [
         command_of_flags(f'{name}/{name}', _read_run_flags(text))
         for name, text in zip('ab', flag_texts, strict=True)
@@ -189,12 +185,12 @@ def _compare_runs(flag_texts: Sequence[str], options: CompareOptions) -> int:
 
 
 def _read_run_flags(text: str) -> list[str]:
-    """Returns the words of a --run, checked as far as possible before a run."""
+    """Returns the words of a --run; raises UsageError if the flags are not usable."""
     try:
         argv = shlex.split(text)
     except ValueError as error:
         raise UsageError(
-            f'{format_flag("run", text)}: it is no command line ({error}); close its quotes'
+            f'{format_flag("run", text)}: it is not a command line ({error}); close its quotes'
         ) from None
     params = parse_argv(argv).params
     forbidden_flags = [
@@ -204,10 +200,9 @@ def _read_run_flags(text: str) -> list[str]:
     ]
     if forbidden_flags:
         raise UsageError(
-            f'{params.given_flags[forbidden_flags[0]]}: --run takes the flags of one process '
-            'that writes no '
-            'files; leave it out, compare writes the results to --output, and --rounds says how '
-            'many runs there are'
+            f'{params.given_flags[forbidden_flags[0]]}: --run cannot have flags of '
+            'clusters, repeats and output files; remove it, and use --output for the results and '
+            '--rounds for the number of runs'
         )
     check_launch(params, is_single_process=True)
     return argv
@@ -233,7 +228,9 @@ def _print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
             abbreviate([*inconclusive]),
         )
         longer = f' {LONGER_RUN_FLAG}' * (Significance.TOO_SHORT in inconclusive.values())
-        warn(f'{flag_text}: {names}: too few runs or too short to judge; write --repeat=3{longer}')
+        warn(
+            f'{flag_text}: {names}: too few runs or too short for a verdict; use --repeat=3{longer}'
+        )
     return _exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant},
         sides,
@@ -247,7 +244,7 @@ def _check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder:
     rows = [check_regression(group.results, earlier.results, names[id(group)]) for group in groups]
     problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [
-        f'{excluded.name}: it is left out: {excluded.reason}'
+        f'{excluded.name}: left out: {excluded.reason}'
         for side in sides
         for excluded in side.excluded_runs
     ]
@@ -259,7 +256,7 @@ def _check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder:
     warn(*dict.fromkeys(problems))
     if not rows:
         raise UsageError(
-            f'{sides[0].argument}: it holds no result with a throughput; give another one'
+            f'{sides[0].argument}: it has no result with a throughput; give another one'
         )
     document = regression.regression_document(rows)
     print_table(
@@ -272,7 +269,7 @@ def _check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder:
         flag_text = format_flag('fail_below', options.fail_below)
         warn(
             *(
-                f'{flag_text}: {row.name} is not judged: {row.verdict}'
+                f'{flag_text}: {row.name} has no verdict: {row.verdict}'
                 for row in rows
                 if not row.has_verdict
             )
@@ -287,17 +284,18 @@ def _exit_code(
     options: CompareOptions,
     problems: Sequence[str] = (),
 ) -> int:
-    """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is
-    not known; else 0.
+    """Returns 1, and prints why, if a ratio is below --fail_below or a throughput is unknown.
 
-    problems are those of results that are in no side.
+    Args:
+      ratios: the significant ratios by the names of their rows.
+      problems: the problems of results that belong to no side.
     """
     if options.fail_below is None:
         return 0
     flag_text = format_flag('fail_below', options.fail_below)
     if unknown := [*(line for side in sides for line in side.unknown_throughputs), *problems]:
         more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
-        print(f'{flag_text}: not every result is known: {unknown[0]}{more}', file=sys.stderr)
+        print(f'{flag_text}: some results are unknown: {unknown[0]}{more}', file=sys.stderr)
     slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < options.fail_below]
     if slow:
         print(f'{flag_text}: slower than that: {", ".join(slow)}', file=sys.stderr)

@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py doctor`: prints a line for each check of what works on this machine.
-Without TensorFlow.
-"""
+"""`tf_cnn_benchmarks.py doctor`: checks what works on this machine. Does not import TensorFlow."""
 
 import os
 import signal
@@ -30,11 +28,11 @@ from tf_cnn.system.place import FOLDER
 from tf_cnn.system.signals import SIGNALS
 
 _CHECK_COMMAND = (sys.executable, '-m', 'tf_cnn.doctor.check_process')
-# A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the
-# driver needs half an hour to compile all kernels, on one core.
+# A family takes a few minutes at most. But if TensorFlow has no machine code for a GPU, the driver
+# compiles all kernels, which takes half an hour on one core.
 _TIMEOUT_SECS, _COMPILING_TIMEOUT_SECS = 600.0, 3600.0
 _GRACE_SECS = 5.0
-# How many of the last lines of a family with a fault are kept, and how many are printed.
+# How many of the last output lines of a failed family --json contains, and how many are printed.
 _NUM_LOG_LINES, _NUM_PRINTED_LINES = 60, 15
 _NCCL = (
     'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then '
@@ -43,13 +41,13 @@ _NCCL = (
 _ADVICE = 'report it with the output of doctor --json, which has the stacks of all threads'
 _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
     signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; '
-    'install a build for this one',
-    signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
+    'install a build for this processor',
+    signal.SIGKILL: 'the kernel may have killed it for lack of memory: see dmesg, and free memory',
 }
 
 
 class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
-    """What --json prints."""
+    """The document of --json."""
 
     schema_version: Literal[3]
     program: str
@@ -63,13 +61,13 @@ class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema')
 class DoctorOptions:
     only: str | None = flag(
         None,
-        'Which checks to run: families with commas between. By default all: '
+        'The families of checks to run, separated by commas. By default all: '
         f'{", ".join(FAMILIES)}.',
     )
     json: bool = flag(
         False,
-        'Print a document of JSON for a bug report, with everything that was found and the last '
-        'lines of what failed; the lines for people then go to standard error.',
+        'Print a JSON document for a bug report, with all findings and the last output lines of '
+        'failed checks; the lines for people then go to standard error.',
     )
 
 
@@ -77,10 +75,10 @@ DECLARATION = Declaration(
     'doctor',
     DoctorOptions,
     examples=('', '--only=gpu,tensorflow', '--json > doctor.json'),
-    details='Each family of checks runs in a process of its own with a time limit, so that a crash '
-    'or a hang is a finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES '
-    'chooses among them, and hides all if it is empty. The exit code is 1 if something is wrong, '
-    'else 0; a warning is about what is slower than it could be.',
+    details='Each family of checks runs in a separate process with a time limit, so a crash or '
+    'hang is a finding, too. doctor checks all GPUs in CUDA_VISIBLE_DEVICES, and none if it is '
+    'empty. The exit code is 1 if something is wrong, else 0. A warning says what is slower than '
+    'it could be.',
 )
 
 
@@ -97,8 +95,7 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
             near = nearest(name, FAMILIES)
             hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
             raise UsageError(
-                f'{format_flag("only", options.only)}: there is no family of checks {name!r}; '
-                f'{hint}'
+                f'{format_flag("only", options.only)}: unknown family of checks {name!r}; {hint}'
             )
     if sys.platform != 'linux':
         raise UsageError(
@@ -165,18 +162,18 @@ def run_family(
     """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py), which is killed
     after limit_secs.
 
-    Returns their findings, and the last lines of output of the process. If it crashes or hangs, the
-    check that was under way is wrong, and those after it were not run.
+    Returns the findings, and the last output lines of the process. If it crashes or hangs, the
+    check that was running gets the outcome WRONG, and the checks after it SKIPPED.
     """
-    # A folder of its own for temporary files, so that even a killed process leaves none behind.
+    # A folder for the process's temporary files: even if it is killed, none remain.
     with tempfile.TemporaryDirectory(
         prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True
     ) as folder:
         findings_file, log = Path(folder, 'findings'), Path(folder, 'log')
         environment = {
-            # Without this NCCL does not say why it fails.
+            # Makes NCCL say why it fails.
             'NCCL_DEBUG': 'WARN',
-            # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
+            # 4 GiB, the maximum, so that the driver keeps all kernels that earlier checks compiled.
             'CUDA_CACHE_MAXSIZE': '4294967296',
             **remove_cluster_variables(os.environ),
             'PYTHONPATH': os.pathsep.join(

@@ -1,5 +1,6 @@
-"""`tf_cnn_benchmarks.py help`: prints --help, or the description of one flag or subcommand. Without
-TensorFlow.
+"""`tf_cnn_benchmarks.py help`: describes the program, a flag or a subcommand.
+
+Does not import TensorFlow.
 """
 
 import importlib
@@ -15,11 +16,11 @@ from tf_cnn.system.errors import UsageError
 @dataclass(frozen=True)
 class HelpOptions:
     markdown: bool = flag(
-        False, 'Print a page in Markdown: every flag of a run and of the original program.'
+        False, 'Print a page in Markdown with every flag of a run and of the original program.'
     )
     variable_mgr_file: str | None = flag(
         None,
-        'Python file that adds your own values of --variable_update, see docs/extending.md.',
+        'Python file that adds your own modes (--variable_update), see docs/extending.md.',
         is_path=True,
     )
 
@@ -28,8 +29,8 @@ DECLARATION = Declaration(
     'help',
     HelpOptions,
     examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
-    positional='A flag of a run or of the original program, a subcommand, or all. By default this '
-    'prints --help.',
+    positional='A flag of a run or of the original program, a subcommand, or all. Without it, help '
+    'prints what --help prints.',
 )
 
 
@@ -42,9 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def print_requested_help(argv: Sequence[str]) -> int:
-    """Prints the help that --help or --help=NAME in a command line without a subcommand
-    requests.
-    """
+    """Prints the help for --help or --help=NAME in a command line without a subcommand."""
     from tf_cnn.params.parsing import read_modes_of
 
     read_modes_of(argv)
@@ -62,7 +61,7 @@ def _print_help(arguments: Arguments[HelpOptions]) -> int:
     name = arguments.positional[0] if arguments.positional else None
     if arguments.options.markdown:
         if name:
-            raise UsageError(f'--markdown: it prints all flags; leave {name} out, see help --help')
+            raise UsageError(f'--markdown: it prints all flags; remove {name}, see help --help')
         print(format_page(), end='')
     elif name in (None, 'all'):
         print(format_help(SUBCOMMANDS, MODELS.list_models() if name == 'all' else ()))

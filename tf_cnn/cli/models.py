@@ -1,4 +1,4 @@
-"""`tf_cnn_benchmarks.py models`: lists the models and what they cost. Starts without TensorFlow."""
+"""`tf_cnn_benchmarks.py models`: lists the models and their costs. Does not import TensorFlow."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ _TABLE = (
 class ModelsOptions:
     json: bool = flag(
         False,
-        'Print a list of objects: name, dataset, parameters, gmacs_per_image, gflops_unit, '
+        'Print a list of objects: name, dataset, parameters, gmacs_per_image, '
         'image_size, default_batch_size, default_learning_rate, learning_rate_images.',
     )
     model_file: str | None = flag(
@@ -39,8 +39,8 @@ DECLARATION = Declaration(
     ModelsOptions,
     examples=('', "'resnet*' --json"),
     details='Costs are the trainable parameters, and the multiply-adds of a forward pass.',
-    positional='The names to list, with shell wildcards; put it in quotes, or the shell '
-    'expands them. By default all.',
+    positional='The names to list, with shell wildcards; put them in quotes, or the shell '
+    'expands them. By default all models.',
 )
 
 
@@ -52,7 +52,7 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
     pattern = arguments.positional[0] if arguments.positional else '*'
     rows = [*map(_make_row, list_costs(pattern))]
     if not rows:
-        raise UsageError(f'{pattern}: no model has such a name; {_hint(pattern)}')
+        raise UsageError(f'{pattern}: no model has this name; {_hint(pattern)}')
     print(
         json.dumps(rows, indent=2) if options.json else make_table(_TABLE, rows).as_text(sys.stdout)
     )
@@ -73,12 +73,10 @@ def _make_row(cost: ModelCost) -> dict[str, Any]:
         'dataset': cost.model.data_set,
         'parameters': cost.parameters,
         'gmacs_per_image': cost.gmacs,
-        # As in the tables of papers: a multiply-add counts once, not as two operations.
-        'gflops_unit': '10^9 multiply-adds',
+        # A multiply-add counts once, not as two operations, as in the tables of papers.
         'image_size': cost.model.image_size,
         'default_batch_size': cost.model.batch_size,
         'default_learning_rate': cost.model.learning_rate,
-        # The number of images per update for which the rate is right; None if it does not depend on
-        # them.
+        # The images per update that this learning rate is meant for; None: any number.
         'learning_rate_images': cost.model.schedule.reference_batch_size,
     }

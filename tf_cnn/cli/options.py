@@ -1,7 +1,7 @@
-"""How every subcommand declares its options, reads them and prints its --help. Without TensorFlow.
+"""Declares the options of subcommands, reads them and formats --help. Does not import TensorFlow.
 
-A module of commands/ has a frozen dataclass of params.spec.flag() fields, a Declaration with it,
-and a function of the arguments that @DECLARATION.main makes main(argv); see commands/models.py.
+A subcommand is a module of tf_cnn/cli/ with a frozen dataclass of flag() fields, a Declaration of
+it, and a function that @DECLARATION.main turns into main(argv); see tf_cnn/cli/models.py.
 """
 
 import os
@@ -22,16 +22,16 @@ _RUN_FLAGS = 'the flags of the run'
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Of a subcommand without flags."""
+    """The options of a subcommand without flags."""
 
 
 @dataclass(frozen=True)
 class Arguments(Generic[OptionsT]):
-    """The arguments of a subcommand, read.
+    """The parsed arguments of a subcommand.
 
     Attributes:
-      given: the names of the flags that were written.
-      rest: the arguments after --, unread, of a subcommand that passes them on to runs.
+      given_flags: the names of the flags in the command line.
+      run_argv: the arguments after --, not parsed; a subcommand passes them on to runs.
     """
 
     options: OptionsT
@@ -42,15 +42,15 @@ class Arguments(Generic[OptionsT]):
 
 @dataclass(frozen=True)
 class Declaration(Generic[OptionsT]):
-    """The arguments of the subcommand `name`, as far as its row in the table of subcommands does
-    not say them.
+    """Declares the arguments of a subcommand, in addition to its row in SUBCOMMANDS.
 
     Attributes:
-      options: a dataclass of params.spec.flag() fields.
+      name: the subcommand.
+      options: a dataclass of flag() fields.
       examples: command lines, without the program and the subcommand.
       details: the paragraphs after the examples in its --help, with blank lines between them.
-      positional: describes the arguments that are not flags.
-      takes_paths: whether these are paths, in which ~ is expanded.
+      positional: describes the positional arguments.
+      takes_paths: whether the positional arguments are paths; then ~ is expanded.
     """
 
     name: str
@@ -61,9 +61,7 @@ class Declaration(Generic[OptionsT]):
     takes_paths: bool = False
 
     def main(self, command: Callable[[Arguments[OptionsT]], int]) -> Callable[[Sequence[str]], int]:
-        """Makes the main(argv) of a subcommand: prints the help if argv requests it, else runs the
-        command.
-        """
+        """Decorator: makes main(argv) of the subcommand, which prints --help or runs command."""
 
         def main(argv: Sequence[str]) -> int:
             if asks_for_help(argv[: argv.index('--')] if '--' in argv else argv):
@@ -76,44 +74,41 @@ class Declaration(Generic[OptionsT]):
     def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
         subcommand_argv, run_argv = list(argv), tuple[str, ...]()
         if self._takes_run_flags and '--' in argv:
-            subcommand_argv, run_argv = (
-                subcommand_argv[: subcommand_argv.index('--')],
-                tuple(subcommand_argv[subcommand_argv.index('--') + 1 :]),
-            )
+            dashes = subcommand_argv.index('--')
+            run_argv = tuple(subcommand_argv[dashes + 1 :])
+            subcommand_argv = subcommand_argv[:dashes]
             if '--' in run_argv:
-                raise UsageError(
-                    f'--: it was given more than once; write it once, before {_RUN_FLAGS}'
-                )
+                raise UsageError(f'--: it appears twice; use it once, before {_RUN_FLAGS}')
         specs = specs_of(self.options)
         words = split_command_line(subcommand_argv, specs, self._help_hint)
-        refusals = ErrorCollector()
-        refusals.add(*words.mistakes, *(self._describe_unknown(name) for name in words.unknown))
+        errors = ErrorCollector()
+        errors.add(*words.mistakes, *(self._describe_unknown(name) for name in words.unknown))
         positional = tuple(
             os.path.expanduser(word) if self.takes_paths else word for word in words.arguments
         )
         # If a flag is unknown, a word after it may be its value.
         if not words.mistakes and not words.unknown:
-            with refusals.collecting():
+            with errors.collecting():
                 self._check_count(positional)
         values: dict[str, Value | tuple[Value, ...]] = {}
         for name, text in words.texts.items():
-            with refusals.collecting():
-                # This gives the same errors as for the flags of a run.
-                # An empty value, as of a variable that a script did not set, would turn a gate or a
-                # limit off.
+            with errors.collecting():
+                # Gives the same errors as the flags of a run. An empty value is an error: it may
+                # come from an unset variable of a script, and would turn a gate or a limit off.
                 spec = replace(specs[name], optional=False)
                 values[name] = (
                     spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
                 )
-        refusals.raise_all()
-        # mypy cannot see that the spec of each field read its value.
+        errors.raise_all()
+        # mypy cannot know that the spec of each field has checked its value.
         return Arguments(cast(Any, self.options)(**values), frozenset(values), positional, run_argv)
 
     def format_help(self) -> str:
-        """Returns the text of --help: usage, purpose, examples, details, each argument; at most 100
-        columns.
+        """Returns the text of --help: usage, purpose, examples, details, each argument.
+
+        Lines have at most 100 columns.
         """
-        # Imported here because only the help needs this module, which loads every flag of a run.
+        # Imported here: only the help needs this module, which loads every flag of a run.
         from tf_cnn.params.help_text import flag_help, wrap_text
 
         row, program = SUBCOMMANDS[self.name], f'tf_cnn_benchmarks {self.name}'
@@ -133,9 +128,7 @@ class Declaration(Generic[OptionsT]):
 
     @property
     def _positional_usage(self) -> str:
-        """The arguments that are not flags in the usage: 'PATH', '[PATTERN]', 'RESULT ...', or
-        nothing.
-        """
+        """The positional arguments in the usage: 'PATH', '[PATTERN]', 'RESULT ...', or ''."""
         return SUBCOMMANDS[self.name].usage.partition('[--')[0].strip()
 
     @property
@@ -150,21 +143,21 @@ class Declaration(Generic[OptionsT]):
         usage = self._positional_usage
         if not positional and usage and not usage.startswith('['):
             raise UsageError(
-                f'{self.name}: none was given; write {self.name} {usage}, {self._help_hint}'
+                f'{self.name}: an argument is missing; use {self.name} {usage}, {self._help_hint}'
             )
         if positional and not usage:
-            hint = f'write {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
+            hint = f'put {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
             raise UsageError(
-                f'{positional[0]}: {self.name} takes flags only; {hint}{self._help_hint}'
+                f'{positional[0]}: {self.name} takes only flags; {hint}{self._help_hint}'
             )
         if len(positional) > 1 and '...' not in usage:
             raise UsageError(
-                f'{positional[1]}: {self.name} takes {usage} only; leave it out, {self._help_hint}'
+                f'{positional[1]}: {self.name} takes {usage} only; remove it, {self._help_hint}'
             )
 
     def _describe_unknown(self, name: str) -> str:
         near = nearest(name, specs_of(self.options))
-        run_flags_hint = f'write {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
+        run_flags_hint = f'put {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
         hint = f'did you mean --{near}?' if near else f'{run_flags_hint}{self._help_hint}'
         return f'--{name}: {self.name} has no such flag; {hint}'
 

@@ -1,5 +1,6 @@
-"""`tf_cnn_benchmarks.py predict`: the throughput of larger clusters and of other models. Starts
-without TensorFlow.
+"""`tf_cnn_benchmarks.py predict`: predicts the throughput of larger clusters and other models.
+
+Does not import TensorFlow.
 """
 
 import itertools
@@ -33,7 +34,7 @@ _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 _PAYLOAD = 1448 / 1538
 _ONE_DEVICE = Shape(1, 1)
 _NO_RULE = 'none: too little is known'
-# The keys are those of _as_object.
+# _make_row has the keys.
 _COLUMNS = (
     ValueColumn('model', keys=('model',)),
     ValueColumn('batch', is_number=True, keys=('batch_size',)),
@@ -50,20 +51,22 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class PredictOptions:
-    model: str | None = flag(None, 'Models, separated by commas; by default all of the results.')
+    model: str | None = flag(
+        None, 'Models, separated by commas; by default all models of the results.'
+    )
     workers: str | None = flag(
         None,
-        'Numbers of workers, separated by commas, each on a host of its own; by default 2,4,8, or '
-        '1 with --num_gpus.',
+        'Numbers of workers, separated by commas, with one worker on each host; by default 2,4,8, '
+        'or 1 with --num_gpus.',
     )
     num_gpus: str | None = flag(
         None,
         'Numbers of devices of each worker, separated by commas; by default as in the largest '
-        'cluster given.',
+        'cluster of the results.',
     )
     network: str | None = flag(
         None,
-        "The rate of a host's link, such as 10Gbit, for clusters of which the results say nothing.",
+        "The rate of a host's link, such as 10Gbit, for clusters that the results do not cover.",
     )
     format: str = flag(
         'text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json')
@@ -79,10 +82,10 @@ DECLARATION = Declaration(
         'result.json --network=10Gbit --workers=2,4,8',
         'result.json sweep-exchange-20261122-080000/ --workers=2,4',
     ),
-    details='Nothing is started. From results on several devices follows a rate with a 95 % '
-    'interval; from one device and a link alone, the two ends between which the rate lies. The '
-    'link is --network, or what runs with --exchange_only measured, such as those of `sweep '
-    'exchange`. docs/compare.md explains the rules.',
+    details='predict starts no run. Results on several devices give a throughput with a 95 % '
+    'interval. One device and a link give a lower and an upper bound of the throughput. The rate '
+    'of the link is --network, or comes from runs with --exchange_only, such as the runs of '
+    '`sweep exchange`. docs/compare.md explains the rules.',
     positional='A result, or a folder with results.',
     takes_paths=True,
 )
@@ -92,13 +95,11 @@ DECLARATION = Declaration(
 def main(arguments: Arguments[PredictOptions]) -> int:
     options = arguments.options
     network = None if options.network is None else read_network(options.network)
-    workers, gpus = (
-        _read_numbers('workers', options.workers),
-        _read_numbers('num_gpus', options.num_gpus),
-    )
+    workers = _read_numbers('workers', options.workers)
+    gpus = _read_numbers('num_gpus', options.num_gpus)
     workloads, links, notes = _read_results(arguments.positional)
     measured_points = [
-        place for work in workloads for place in work.seconds if place[1] != _ONE_DEVICE
+        (mode, shape) for work in workloads for mode, shape in work.seconds if shape != _ONE_DEVICE
     ]
     measured_points += [(mode, shape) for mode, rows in links.items() for shape, *_ in rows]
     largest = max((shape for _, shape in measured_points), default=_ONE_DEVICE)
@@ -114,9 +115,9 @@ def main(arguments: Arguments[PredictOptions]) -> int:
     ]
     if all(row['rule'] == _NO_RULE for row in rows):
         raise UsageError(
-            'predict: the results say nothing about these devices; write --network=10Gbit for '
-            'several workers, or give results on two numbers of devices, of another model there, '
-            'or with --exchange_only'
+            'predict: the results say nothing about these devices; use --network=10Gbit for '
+            'several workers, or add results on two numbers of devices, of another model on these '
+            'devices, or with --exchange_only'
         )
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
     print_table(make_table(_COLUMNS, rows), options.format, document, notes)
@@ -127,31 +128,30 @@ def _read_numbers(name: str, text: str | None) -> list[int]:
     try:
         return list(dict.fromkeys(parse_numbers(text, int)))
     except ValueError:
-        problem = 'it must be integers above 0, separated by commas, such as 2,4,8'
+        problem = 'use integers above 0, separated by commas, such as 2,4,8'
         raise UsageError(f'{format_flag(name, text)}: {problem}') from None
 
 
 def read_network(text: str) -> float:
-    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or
-    '1Gbps'.
-    """
+    """Returns the bytes/s of TCP over a link, such as '25Gbit', '100 Mbit/s' or '1Gbps'."""
     match = _NETWORK.fullmatch(text.strip())
     rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
     if not 0 < rate < math.inf:
-        problem = (
-            'it is no rate; write a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
-        )
+        problem = 'not a rate; use a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
         raise UsageError(f'{format_flag("network", text)}: {problem}')
     return rate * _PAYLOAD
 
 
 @dataclass(frozen=True)
 class _Workload:
-    """What one device computes, and the seconds of its steps by mode and shape; of one device by
-    the mode ''.
+    """The work of one device, and its mean step times in each mode and shape.
 
-    `machine` is the processor, the GPUs and settings, `limits` what limited the process there;
-    works with the same ones tell about each other.
+    Attributes:
+      images: the images of a step on one device.
+      machine: the processor, the GPUs and the settings.
+      limits: the limits of the process on the machine. Workloads with the same machine and limits
+        predict each other.
+      seconds: (mode, shape) -> mean seconds of a step; one device has the mode ''.
     """
 
     work: str
@@ -168,8 +168,9 @@ class _Workload:
     seconds: dict[tuple[str, Shape], float] = field(default_factory=dict, compare=False)
 
     def series(self, mode: str, shape: Shape) -> Series:
-        """The series on which a shape lies: more devices of one process, or more workers with as
-        many devices.
+        """Returns the measurements that differ from `shape` only in their number of devices.
+
+        They have more devices in one process, or more workers with as many devices each.
         """
         seconds = {}
         runs_in_one_process = Shape(1, 2).unsupported_reason(MODES[mode]) is None
@@ -200,12 +201,12 @@ class _Workload:
         )
 
 
-# What links carried in each mode: the shape, the bytes of the gradients, and bytes/s.
+# The measured rates of links: mode -> (shape, bytes of the gradients, bytes/s) of each run.
 _Links = Mapping[str, Sequence[tuple[Shape, int, float]]]
 
 
 def _read_results(paths: Sequence[str]) -> tuple[list[_Workload], _Links, list[str]]:
-    """Returns what was measured, and how much of it is doubtful."""
+    """Returns the workloads, the rates of links, and notes about doubtful results."""
     collection = collect(paths)
     links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
     workloads: dict[_Workload, dict[tuple[str, Shape], list[float]]] = defaultdict(
@@ -229,14 +230,13 @@ def _read_results(paths: Sequence[str]) -> tuple[list[_Workload], _Links, list[s
             or mode not in MODES
         ):
             problems.append(
-                f'{result.source}: it is no whole training run whose devices step together; it is '
-                'left out'
+                f'{result.source}: left out, since it is not a complete, synchronous training run'
             )
         elif len(hosts := _hosts_of_workers(result)) < shape.workers:
             problems.append(
                 f'{result.source}: its {shape.workers} workers ran on {plural(len(hosts), "host")} '
-                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not show '
-                'what workers on different hosts reach; it is left out'
+                f'({abbreviate(hosts)}), and shared the cores and memory there; left out, since '
+                'it does not show the throughput of workers on different hosts'
             )
         elif role == 'training':
             seconds = run.global_batch_size / result.images_per_second
@@ -249,7 +249,7 @@ def _read_results(paths: Sequence[str]) -> tuple[list[_Workload], _Links, list[s
     warn(*problems)
     if not workloads:
         raise UsageError(
-            f'{abbreviate(paths)}: no training run that predict can use; give the result of a '
+            f'{abbreviate(paths)}: no training run that predict can use; add the result of '
             'training on one device'
         )
     for workload, seconds_by_point in workloads.items():
@@ -260,14 +260,14 @@ def _read_results(paths: Sequence[str]) -> tuple[list[_Workload], _Links, list[s
 
 
 def _hosts_of_workers(result: Result) -> list[str]:
-    """Returns the host of each worker; a host that several workers shared occurs once.
+    """Returns the distinct hosts of the workers.
 
-    A worker of unknown host counts as one on a host of its own.
+    A worker with an unknown host counts as the only worker of its host.
     """
     addresses = str(result.command.flags.get('worker_hosts') or '').split(',')
     hosts = [worker.host for worker in result.workers]
     if result.run.variable_update in MODES and MODES[result.run.variable_update].has_controller:
-        # The document has the steps of the controller only.
+        # The document has only the steps of the controller, not the hosts of the workers.
         hosts = [address.rpartition(':')[0] for address in addresses if address]
     unknown = [f'unknown host {number}' for number in range(len(hosts), result.cluster.num_workers)]
     return list(dict.fromkeys([*hosts, *unknown]))
@@ -303,9 +303,7 @@ def _workload_of(result: Result) -> _Workload:
 
 
 def _limit_notes(workloads: Sequence[_Workload]) -> list[str]:
-    """Returns a line for each set of differences in what limited runs of the same work, which are
-    not combined.
-    """
+    """Returns a line for runs of the same work under different limits, which are not combined."""
     notes: dict[str, None] = {}
     for first, other in itertools.combinations(workloads, 2):
         if replace(first, limits='') == replace(other, limits=''):
@@ -314,9 +312,9 @@ def _limit_notes(workloads: Sequence[_Workload]) -> list[str]:
                 f'{name} {" and ".join(map(format_property, values))}'
                 for name, values in differences
             )
-            notes[
-                f'runs of {first.model} are not combined where what limited them differs: {text}'
-            ] = None
+            notes[f'runs of {first.model} are not combined, since their limits differ: {text}'] = (
+                None
+            )
     return [*notes]
 
 
@@ -325,9 +323,8 @@ def _select_workloads(workloads: Sequence[_Workload], models: str | None) -> lis
     names = measured_models if models is None else models.split(',')
     if unknown := [name for name in names if name not in measured_models]:
         raise UsageError(
-            f'{format_flag("model", models)}: the results are of '
-            f'{join_with_or(measured_models)}; run '
-            f'{unknown[0]} on one device, and give that result, too'
+            f'{format_flag("model", models)}: the results have only '
+            f'{join_with_or(measured_models)}; run {unknown[0]} on one device, and add its result'
         )
     return [work for work in workloads if work.model in names]
 
@@ -338,25 +335,29 @@ def _candidate_points(
     *,
     has_network: bool,
 ) -> Iterator[tuple[str, Shape]]:
-    """Yields each mode and shape: of the modes that were measured so, or with a network of all that
-    are possible.
+    """Yields each (mode, shape) to predict.
+
+    The modes are those measured with several workers, or with several devices. Without such
+    measurements, or with --network and several workers, all possible modes.
     """
     for number, devices in requested_sizes:
         similar_points = [
             (mode, shape) for mode, shape in measured_points if (shape.workers > 1) == (number > 1)
         ]
         measured_modes = [
-            mode for name, mode in MODES.items() if any(name == own for own, _ in similar_points)
+            mode
+            for name, mode in MODES.items()
+            if name in {point_mode for point_mode, _ in similar_points}
         ]
         for mode in (
             measured_modes
             if measured_modes and not (has_network and number > 1)
             else MODES.values()
         ):
-            # As many parameter servers as were measured, else one.
-            servers = {shape.num_ps for own, shape in similar_points if own == mode.name} or {
-                int(mode.needs_servers)
-            }
+            # The measured numbers of parameter servers, or else one if the mode needs it.
+            servers = {
+                shape.num_ps for point_mode, shape in similar_points if point_mode == mode.name
+            } or {int(mode.needs_servers)}
             for num_ps in sorted(servers) if number > 1 else [0]:
                 shape = Shape(number, devices, num_ps)
                 if mode.shares_model and (
@@ -385,10 +386,10 @@ def _predict(
         return prediction
     rule, rate = 'band: --network', network if shape.workers > 1 else None
     if rows := [row for row in links.get(mode, ()) if (row[0].workers > 1) == (shape.workers > 1)]:
-        # The same shape, and then the most similar size.
+        # Prefers the same shape, and then the most similar size.
         rate = min(rows, key=lambda row: (row[0] != shape, abs(math.log(row[1] / size))))[2]
         rule = 'band: --exchange_only'
-    # The devices of a CPU are the same cores.
+    # All devices of a CPU share its cores.
     compute = series.seconds_on_one_device and series.seconds_on_one_device * (
         shape.devices if workload.is_cpu else 1
     )
@@ -397,7 +398,7 @@ def _predict(
     if rate is None or compute is None:
         return Prediction(_NO_RULE, None, math.nan, math.nan)
     exchange = rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps) / rate
-    # Computing hides the exchange, or the exchange follows it.
+    # The upper bound: the exchange follows the computation. The lower one: they overlap fully.
     slowest = compute + rules.num_transfers(shape.workers, shape.num_ps) * exchange
     return Prediction(rule, None, max(compute, exchange), slowest)
 

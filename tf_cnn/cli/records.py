@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py records`: its options and what it prints. Starts without TensorFlow and
-PIL.
-"""
+"""`tf_cnn_benchmarks.py records`: makes or checks TFRecord shards. Does not import TensorFlow."""
 
 import functools
 import importlib
@@ -34,31 +32,30 @@ from tf_cnn.system.signals import SIGNALS
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to
-# read in parallel.
+# As in ImageNet: 1,281,167 images in 1,024 shards. The minimum allows reading in parallel.
 _IMAGES_PER_SHARD = 1250
 _MIN_SHARDS = 8
-# The most files to name for one reason, and faults.
+# How many files with the same problem, and how many faults, are listed.
 _MAX_LISTED = 20
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 
 @dataclass(frozen=True)
 class RecordsOptions:
-    input: str | None = flag(None, 'Folder with one folder of images for each class.', is_path=True)
+    input: str | None = flag(None, 'Folder with a folder of images for each class.', is_path=True)
     output: str | None = flag(
         None, 'Folder for the shards and labels.txt; made if missing.', is_path=True
     )
     shards: int = flag(
         0,
-        f'Number of shards; 0: one for every {_IMAGES_PER_SHARD} images, at least {_MIN_SHARDS}.',
+        f'Number of shards. 0: one for every {_IMAGES_PER_SHARD} images, at least {_MIN_SHARDS}.',
         lower_bound=0,
         upper_bound=99999,
     )
     subset: str = flag(
-        'train', 'What the images are for; the shards are named after it.', choices=SUBSETS
+        'train', 'Purpose of the images, part of the names of the shards.', choices=SUBSETS
     )
-    seed: int = flag(1, 'Seed of the shuffle of all images across the shards.')
+    seed: int = flag(1, 'Seed of the random order of the images across the shards.')
     first_label: int = flag(
         1,
         "Label of the first class. 1: as in ImageNet, where label 0 is 'background'. 0: no "
@@ -68,13 +65,13 @@ class RecordsOptions:
     )
     jpeg_quality: int = flag(
         95,
-        'Quality of the images that have to be encoded again: PNG, grey, CMYK, rotated.',
+        'Quality of images that must be encoded again: PNG, grey, CMYK, rotated.',
         lower_bound=1,
         upper_bound=100,
     )
     num_processes: int = flag(
         0,
-        'Processes that decode images; with --check, threads. 0: one for each core.',
+        'Number of processes that decode images, or of threads with --check. 0: one per core.',
         lower_bound=0,
     )
     overwrite: bool = flag(False, 'Replace the existing shards of the subset.')
@@ -93,10 +90,10 @@ DECLARATION = Declaration(
         '--input=photos/val --output=shards --shards=16 --subset=validation',
         '--check=shards',
     ),
-    details='Classes are numbered in the order of the names of their folders: line i of '
-    'labels.txt, counted from 0, names label i. A model that is trained on the folder gets as '
-    'many classes as labels.txt has lines. Writing shards needs Pillow, which the extra [records] '
-    'installs; --check does not.',
+    details='Classes are numbered in the order of their folder names: line i of labels.txt, '
+    'counted from 0, names label i. A model trained on the folder has as many classes as '
+    'labels.txt has lines. Writing shards needs Pillow, which the extra [records] installs; '
+    '--check does not.',
 )
 
 
@@ -107,8 +104,8 @@ def main(arguments: Arguments[RecordsOptions]) -> int:
         return _write(options)
     if write_flags := sorted(given_flags - _CHECK_FLAGS):
         raise UsageError(
-            f'--check={options.check}: --{write_flags[0]} is only for writing shards; leave one of '
-            'them out'
+            f'--check={options.check}: --{write_flags[0]} is only for writing shards; '
+            'remove one of them'
         )
     return _check(
         options.check,
@@ -121,7 +118,7 @@ def _write(options: RecordsOptions) -> int:
     if not options.input or not options.output:
         missing = 'output' if options.input else 'input'
         raise UsageError(
-            f'--{missing} is missing: write --input=DIR and --output=DIR, or --check=DIR; see '
+            f'--{missing} is missing: use --input=DIR and --output=DIR, or --check=DIR; see '
             'records --help'
         )
     try:
@@ -142,15 +139,15 @@ def _write(options: RecordsOptions) -> int:
     if num_shards > num_images:
         raise UsageError(
             f'--shards={num_shards}: --input={options.input} has only '
-            f'{plural(num_images, "image")}; use {num_images} or less'
+            f'{plural(num_images, "image")}; use {num_images} or fewer'
         )
     check_output(
         options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
     )
     skipped_files = sorted(folder.skipped_paths.items())
-    for why, paths in skipped_files:
+    for reason, paths in skipped_files:
         for path in paths[:_MAX_LISTED]:
-            print(f'passed over {path}: {why}', file=sys.stderr)
+            print(f'passed over {path}: {reason}', file=sys.stderr)
     write_options = WriteOptions(
         output=options.output,
         subset=options.subset,
@@ -169,17 +166,16 @@ def _write(options: RecordsOptions) -> int:
             progress.advance(task)
 
         summary = write_shards(folder, labels, write_options, count, report)
-    images, classes = (
-        _format_count(summary.num_records, 'image'),
-        plural(len(folder.classes), 'class', 'es'),
-    )
+    images = _format_count(summary.num_records, 'image')
+    classes = plural(len(folder.classes), 'class', 'es')
     size = f'{plural(num_shards, "shard")} of {summary.num_bytes / num_shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
     print(
         f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'
     )
     print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
-    print(f'  passed over: {", ".join(f"{len(paths)} {why}" for why, paths in skipped_files) or 0}')
+    skipped = ', '.join(f'{len(paths)} {reason}' for reason, paths in skipped_files)
+    print(f'  passed over: {skipped or 0}')
     if empty := [
         name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
     ]:
@@ -236,7 +232,7 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
 
 
 def _read_stated_counts(data_dir: str) -> tuple[dict[str, SubsetInfo] | None, Fault | None]:
-    """Returns what dataset.json says of each subset, or the fault in it."""
+    """Returns the counts of each subset in dataset.json, or the fault that makes it unusable."""
     path = str(Path(data_dir) / DATASET_INFO_FILE)
     try:
         return read_dataset_info(data_dir), None
@@ -249,8 +245,9 @@ def _read_stated_counts(data_dir: str) -> tuple[dict[str, SubsetInfo] | None, Fa
 def _find_wrong_number(
     stated_counts: SubsetInfo, subset: str, num_shards: int, num_records: int | None
 ) -> str | None:
-    """Returns a number in dataset.json that differs from the shards. num_records is None if
-    unknown.
+    """Describes a count in dataset.json that differs from the shards, or returns None.
+
+    num_records is None if it is unknown.
     """
     for noun, stated, actual in (
         ('shards', stated_counts.shards, num_shards),
@@ -258,7 +255,7 @@ def _find_wrong_number(
     ):
         if actual is not None and stated != actual:
             return (
-                f'it says that there are {stated:,} {subset} {noun}, and there are {actual:,}; '
+                f'it says {stated:,} {subset} {noun}, but there are {actual:,}; '
                 'remove it, then the shards are counted'
             )
     return None
@@ -271,12 +268,12 @@ def _check_subset(
     num_classes: int,
     num_threads: int,
 ) -> tuple[Counter[str], list[Fault]]:
-    """Checks the shards of a subset, and prints what they hold.
+    """Checks the shards of a subset and prints a summary.
 
-    facts is what dataset.json says of them. Returns the kinds of faults, and the first faults.
+    Returns the number of faults of each kind, and the first faults.
     """
     total, num_records, labels = len(shards.paths) + shards.num_missing, 0, set[int]()
-    # A shard that is missing, or cannot be read to its end, hides records.
+    # False if a shard is missing or cannot be read to its end: then num_records is too small.
     is_complete = not shards.num_missing
     kinds, first_faults = Counter[str](), list[Fault]()
 
@@ -293,10 +290,10 @@ def _check_subset(
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.skipped_files:
         print(
-            f'passed over {Path(data_dir) / name}: it has the ending of another kind of file',
+            f'passed over {Path(data_dir) / name}: it has the extension of another kind of file',
             file=sys.stderr,
         )
-    # A link may lead to nothing.
+    # A symbolic link may be broken.
     num_bytes = sum(os.path.getsize(path) for path in shards.paths if os.path.exists(path))
     with _progress() as progress:
         task = progress.add_task(shards.subset, total=num_bytes)

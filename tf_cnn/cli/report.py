@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py report`: results as one HTML page. Starts without TensorFlow and
-matplotlib.
-"""
+"""`tf_cnn_benchmarks.py report`: makes an HTML page of results. Does not import TensorFlow."""
 
 import importlib
 import logging
@@ -25,49 +23,49 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag, missing_pack
 @dataclass(frozen=True)
 class ReportOptions:
     output: str = flag('report.html', 'The file to write.', is_path=True)
-    title: str | None = flag(None, 'The heading of the page; by default it names the models.')
+    title: str | None = flag(None, 'The heading of the page; by default the names of the models.')
     plots: str | None = flag(
         None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True
     )
 
 
-# matplotlib's warning; its SVG files contain the text, for which the viewer has a font.
+# matplotlib's warning about a character that its font lacks. SVG files are not affected: they
+# contain the text, and the viewer has another font.
 _MISSING_GLYPH = re.compile(r'Glyph (\d+) ')
 
 DECLARATION = Declaration(
     'report',
     ReportOptions,
     examples=('results', 'results --output=page.html --plots=figures'),
-    details='The page needs no network: a table with speed-ups, three plots, machines and '
-    'warnings. Making it needs jinja2 and matplotlib, which the extra [report] installs.',
-    positional='A folder with results that --result_file or sweep wrote, or one such file.',
+    details='The page has a table with speed-ups, three plots, machines and warnings. It needs no '
+    'network. Making it needs jinja2 and matplotlib, which the extra [report] installs.',
+    positional='A folder of results that --result_file or sweep wrote, or one result file.',
     takes_paths=True,
 )
 
 
 def _plot_warnings(messages: Sequence[str], folder: str | None) -> Iterator[str]:
-    """Yields what matplotlib warned of, in words about the plots."""
+    """Yields the warnings of matplotlib, in terms of the plots."""
     glyphs = [(_MISSING_GLYPH.match(message), message) for message in dict.fromkeys(messages)]
     letters = [chr(int(match[1])) for match, _ in glyphs if match]
     if letters and folder:
         yield (
             f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: '
-            f'a box stands for it in the PNG files, while a browser shows it in the page and in '
-            'the SVG files'
+            'the PNG files show a box instead; a browser shows it in the page and the SVG files'
         )
     yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)
 
 
 @DECLARATION.main
 def main(arguments: Arguments[ReportOptions]) -> int:
-    # Otherwise matplotlib leaves its list of fonts in the home directory.
+    # Otherwise matplotlib would leave its list of fonts in the home directory.
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder:
         os.environ.setdefault('MPLCONFIGDIR', folder)
         return _make_report(arguments.options, arguments.positional)
 
 
 def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
-    # It also warns of the user's settings, which the plots do not follow.
+    # matplotlib also warns about the user's settings, which the plots do not use.
     logging.getLogger('matplotlib').setLevel(logging.ERROR)
     for name in ('jinja2', 'matplotlib'):
         try:
@@ -85,8 +83,8 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
         and b'<!doctype html' not in start.lower()
     ):
         raise UsageError(
-            f'{format_flag("output", output)}: the file there is not a page; write another path, '
-            'or remove it'
+            f'{format_flag("output", output)}: the existing file is not an HTML page; use another '
+            'path, or remove the file'
         )
     check_file('output', options.output)
     if options.plots:
@@ -104,7 +102,7 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
                     write_atomically(content, target)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise RunError(f'{target}: it could not be written ({reason})') from None
+            raise RunError(f'{target}: it cannot be written ({reason})') from None
     warn(
         *collection.problems,
         *_plot_warnings([str(warning.message) for warning in caught], options.plots),

@@ -1,6 +1,6 @@
-"""The one table of subcommands.
+"""The table of subcommands.
 
-To add a subcommand, write a module in commands/ and add a row here, see docs/extending.md.
+To add a subcommand, write a module in tf_cnn/cli/ and add a row here, see docs/extending.md.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Subcommand:
-    """A row of the table. The subcommand NAME is the function main(argv) -> exit code in the module
-    commands.NAME.
+    """A row of the table. The subcommand NAME is main(argv) -> exit code in tf_cnn/cli/NAME.py.
 
-    `usage` has the arguments after the name, which tf_cnn/cli/options.py checks: X, [X], X ... or
-    [X ...].
+    Attributes:
+      usage: the arguments after the name: X, [X], X ... or [X ...]. tf_cnn/cli/options.py checks
+        their number.
+      purpose: a phrase that begins with a verb.
     """
 
     usage: str
@@ -25,13 +26,14 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         '[--flag=value ...] [-- FLAGS]', 'starts a whole cluster, here or on other hosts over ssh'
     ),
     'compare': Subcommand(
-        '[RESULT ...] [--flag=value ...]', 'compares results, or runs in turns, with 95 % intervals'
+        '[RESULT ...] [--flag=value ...]', 'compares results, or two runs, with 95 % intervals'
     ),
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
     'help': Subcommand(
-        '[NAME] [--flag=value ...]', 'prints this, every flag, or all about one flag or subcommand'
+        '[NAME] [--flag=value ...]',
+        'prints this text, every flag, or all about one flag or subcommand',
     ),
-    'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
+    'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and their costs'),
     'predict': Subcommand(
         'RESULT ... [--flag=value ...]', 'predicts larger clusters, and other models on them'
     ),

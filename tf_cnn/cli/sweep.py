@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py sweep`: measures many configurations, prints plan and table. Never imports
-TensorFlow.
-"""
+"""`tf_cnn_benchmarks.py sweep`: measures many configurations. Does not import TensorFlow."""
 
 import os
 import sys
@@ -46,26 +44,26 @@ from tf_cnn.sweep.texts import format_excluded, format_plan, result_table
 from tf_cnn.system.errors import UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 
-# The flags of `cluster` about other hosts, which may stand among those after --.
+# The flags of `cluster` about other hosts; they may appear after --.
 _HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir')
 
 
 @dataclass(frozen=True)
 class SweepOptions(SweepSettings):
-    """The flags of the subcommand. Those of Settings may also stand in a sweep file."""
+    """The flags of the subcommand. The flags of Settings may also stand in a sweep file."""
 
     grid: tuple[str, ...] = flag(
         (),
         'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead of a '
-        'FILE. Give it once for each flag; all combinations are measured.',
+        'FILE. Use it once for each flag; sweep measures all combinations.',
     )
     output: str | None = flag(
         None,
         'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the '
-        'current one.',
+        'current folder.',
         is_path=True,
     )
-    resume: bool = flag(False, 'Continue a sweep that was interrupted: FILE is its folder.')
+    resume: bool = flag(False, 'Continue an interrupted sweep: FILE is its folder.')
     dry_run: bool = flag(False, 'List the configurations and their commands; run nothing.')
 
 
@@ -80,14 +78,13 @@ DECLARATION = Declaration(
         '--resume sweep-batch_sizes-20261122-080000',
     ),
     details=f'Sweeps that come with the program: {", ".join(list_shipped_sweeps())}. '
-    'docs/sweeps.md '
-    'explains how to write a file.\n\n'
+    'docs/sweeps.md explains how to write a file.\n\n'
     'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two '
-    'devices, 2*1+1 two workers with one device each and a parameter server, which `cluster` '
-    'starts on this machine, or on other hosts if --hosts=a,b is among FLAGS. Combinations that '
+    'devices. 2*1+1 is a cluster: two workers with one device each, and a parameter server. It '
+    'runs on this machine, or on other hosts if --hosts=a,b is among FLAGS. Combinations that '
     'cannot run are left out and named.\n\n'
-    'Repeats are interleaved, so that a drift of the machine hits all configurations alike. A run '
-    'that fails is a row of the table, and the sweep goes on; then the exit code is 1.',
+    'Repeats are interleaved, so a drift of the machine affects all configurations alike. If a '
+    'run fails, its row of the table says why, and the sweep goes on; then the exit code is 1.',
     positional='A TOML file, or the name of a sweep that comes with the program.',
     takes_paths=True,
 )
@@ -95,8 +92,8 @@ DECLARATION = Declaration(
 
 @DECLARATION.main
 def main(arguments: Arguments[SweepOptions]) -> int:
-    """Returns the exit code: 1 if a run failed, else 0. After a UsageError, nothing has been
-    started.
+    """Returns the exit code: 1 if a run failed, else 0. No run has started if it raises
+    UsageError.
     """
     options = arguments.options
     plan, folder = _resume_sweep(arguments) if options.resume else _plan_sweep(arguments)
@@ -122,14 +119,12 @@ def _warn_if_long(plan: SweepPlan, *, has_gpu: bool) -> None:
         )
         warn(
             f'this sweep takes at least {plural(round(hours), "hour")} on '
-            f'{plural(len(cores), "core")}; a shorter one ends with: -- {shorter}'
+            f'{plural(len(cores), "core")}; to make it shorter, add: -- {shorter}'
         )
 
 
 def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
-    """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed,
-    else 0.
-    """
+    """Makes the remaining runs, prints the table, and returns the exit code: 1 if a run failed."""
     with folder.locked():
         sweep = make_runs(plan, folder, runner)
         try:
@@ -140,19 +135,24 @@ def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
             print(f'{progress} done; continue with: {folder.resume_command}', file=sys.stderr)
             raise
         runs = [
-            run for found in sweep.outcomes.values() for run in found if isinstance(run, Result)
+            run
+            for outcomes in sweep.outcomes.values()
+            for run in outcomes
+            if isinstance(run, Result)
         ]
         lines = noise_warnings(runs)
         table = '\n'.join(
             [result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines]
         )
         try:
-            # Print it before it is written, since the disk may be full.
+            # Printed first, since the disk may be full.
             print(table, flush=True)
         finally:
             folder.write(folder.path / 'table.md', table)
     print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
-    return int(not all(found and all(map(succeeded, found)) for found in sweep.outcomes.values()))
+    return int(
+        not all(outcomes and all(map(succeeded, outcomes)) for outcomes in sweep.outcomes.values())
+    )
 
 
 def make_runs(plan: SweepPlan, folder: Folder, runner: Runner) -> InterleavedRuns | BatchSizeSearch:
@@ -164,13 +164,13 @@ def make_runs(plan: SweepPlan, folder: Folder, runner: Runner) -> InterleavedRun
 
 
 def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -> None:
-    """Makes the runs that are left; prints a line for each, and on a terminal a bar below them."""
+    """Makes the remaining runs; prints a line for each, and on a terminal a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(file=stream, markup=False, highlight=False)
-    # It is drawn rarely, since that takes time from the cores under measurement.
+    # Drawn rarely, since drawing takes time from the cores under measurement.
     bar = Progress(
         *columns,
         console=console,
@@ -186,8 +186,7 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
             )
             line = (
                 f'{finished_run.command.caption}{repeat}: '
-                f'{describe_outcome(finished_run.outcome)}, in '
-                f'{finished_run.seconds:.0f} s'
+                f'{describe_outcome(finished_run.outcome)}, in {finished_run.seconds:.0f} s'
             )
             console.print(line, soft_wrap=True)
             bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_remaining)
@@ -199,9 +198,8 @@ def _resume_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder
     ] + [*arguments.run_argv]
     if extra_arguments:
         raise UsageError(
-            f'{extra_arguments[0]}: a sweep that continues keeps its plan; leave it out, or '
-            'start a new '
-            'sweep'
+            f'{extra_arguments[0]}: --resume keeps the plan of the sweep; remove it, or start a '
+            'new sweep'
         )
     folder = Folder(Path(*arguments.positional))
     return folder.read_plan(), folder
@@ -215,7 +213,7 @@ def _plan_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
             if arguments.positional
             else 'neither a FILE nor --grid'
         )
-        raise UsageError(f'sweep: {problem}: write one of them, see sweep --help')
+        raise UsageError(f'sweep: {problem}: use one of them, see sweep --help')
     flags, host_flags = split_host_flags(arguments.run_argv)
     read_modes_of(flags)
     request = (
@@ -247,7 +245,7 @@ def _plan_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
 
 
 def split_host_flags(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Splits the flags after -- into those of runs, and those of `cluster` about hosts by name."""
+    """Splits the words after -- into flags of runs, and {name: value} of the flags about hosts."""
     flags, host_flags = [], {}
     words = iter(argv)
     for word in words:
@@ -260,12 +258,12 @@ def split_host_flags(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _place_on_hosts(plan: SweepPlan, host_flags: Mapping[str, str]) -> SweepPlan:
-    """Returns the plan with every cluster on other hosts; what does not fit there is left out."""
+    """Returns the plan with every cluster on other hosts; leaves out what does not fit there."""
     if not host_flags:
         return plan
     if 'hosts' not in host_flags:
         name, value = next(iter(host_flags.items()))
-        raise UsageError(f'{format_flag(name, value)}: it is about other hosts; write --hosts, too')
+        raise UsageError(f'{format_flag(name, value)}: it needs other hosts; add --hosts')
     configurations, left_out = [], [*plan.left_out]
     for configuration in plan.configurations:
         try:
@@ -282,14 +280,12 @@ def _place_on_hosts(plan: SweepPlan, host_flags: Mapping[str, str]) -> SweepPlan
 
 
 def _select_hosts(configuration: Configuration, hosts: str) -> str:
-    """Returns the hosts of a cluster: the first ones that hold its workers, and those without
-    workers.
-    """
+    """Returns the first hosts with slots for all workers, and the hosts without slots."""
     slots = read_hosts_flag(hosts)
     if not configuration.in_cluster:
         raise UsageError(
             f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts here; '
-            'leave --hosts out'
+            'remove --hosts'
         )
     num_unplaced, entries = configuration.shape.workers, []
     for entry, count in zip(hosts.split(','), slots.values(), strict=True):

@@ -1,6 +1,4 @@
-"""`tf_cnn_benchmarks.py version`: prints the versions of the program, TensorFlow and Python.
-Without TensorFlow.
-"""
+"""`tf_cnn_benchmarks.py version`: prints the versions. Does not import TensorFlow."""
 
 import platform
 
@@ -9,7 +7,7 @@ from tf_cnn.machine.run_environment import git_commit, tensorflow_version
 from tf_cnn.results import VERSION
 
 DECLARATION = Declaration(
-    'version', NoOptions, details='--version and -V print the same. A checkout has a commit, too.'
+    'version', NoOptions, details='--version and -V print the same. A git checkout adds its commit.'
 )
 
 

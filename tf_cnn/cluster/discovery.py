@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tf_cnn.cluster.environments import (
-    ProcessEnvironment,
+    Environ,
     find_launch,
     is_evaluator,
     place_ranks,
@@ -30,7 +30,7 @@ _FLAGS = 'the flags'
 _EVALUATOR_INTERVAL_SECS = 10.0
 
 
-def evaluator_params(params: Params, environ: ProcessEnvironment) -> Params:
+def evaluator_params(params: Params, environ: Environ) -> Params:
     """Returns the flags of this process: with --eval if TF_CONFIG makes it an evaluator, else
     unchanged.
     """
@@ -82,7 +82,7 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
         raise UsageError(conflict)
 
 
-def find_cluster(params: Params, environ: ProcessEnvironment) -> Cluster | None:
+def find_cluster(params: Params, environ: Environ) -> Cluster | None:
     """Returns the cluster of this process, or None if it is the only process of its run.
 
     The first of these sources that describes a cluster is used:
@@ -123,7 +123,7 @@ def find_cluster(params: Params, environ: ProcessEnvironment) -> Cluster | None:
     return cluster
 
 
-def _cluster_of_tf_config(params: Params, environ: ProcessEnvironment) -> Cluster | None:
+def _cluster_of_tf_config(params: Params, environ: Environ) -> Cluster | None:
     cluster = read_tf_config(environ)
     if cluster is None:
         return None
@@ -138,7 +138,7 @@ def _cluster_of_tf_config(params: Params, environ: ProcessEnvironment) -> Cluste
     return cluster
 
 
-def _cluster_of_flags(params: Params, environ: ProcessEnvironment) -> Cluster | None:
+def _cluster_of_flags(params: Params, environ: Environ) -> Cluster | None:
     hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
     if not any(hosts.values()):
         return None
@@ -184,9 +184,7 @@ def _cluster_of_flags(params: Params, environ: ProcessEnvironment) -> Cluster | 
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
-def _role_of_flags(
-    params: Params, environ: ProcessEnvironment, counts: Mapping[str, int]
-) -> tuple[str, int]:
+def _role_of_flags(params: Params, environ: Environ, counts: Mapping[str, int]) -> tuple[str, int]:
     """Returns the job and index of this process, given the number of hosts of each job."""
     launch, num_hosts = find_launch(environ), sum(counts.values())
     if params.job_name:
@@ -216,7 +214,7 @@ def _role_of_flags(
     return _role_of_rank(launch.rank, counts[first], first)
 
 
-def _cluster_of_launch(params: Params, mode: Mode, environ: ProcessEnvironment) -> Cluster | None:
+def _cluster_of_launch(params: Params, mode: Mode, environ: Environ) -> Cluster | None:
     launch = find_launch(environ)
     if launch is None:
         return None

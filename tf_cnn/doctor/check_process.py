@@ -1,9 +1,9 @@
 """Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.doctor.check_process
 FAMILY FINDINGS`.
 
-It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its
-check has ended, so that doctor knows which check crashed or hung. The stacks of all threads are
-then in FINDINGS.stacks.
+Writes lines of JSON to the file FINDINGS: first the names of the checks, then each finding as soon
+as its check has ended. So doctor knows which check crashed or hung; FINDINGS.stacks then has the
+stacks of all threads.
 """
 
 import faulthandler
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tf_cnn.doctor.checks import Finding
 
-# The families in their order, and the modules with their checks.
+# The families in order, and the modules with their checks.
 FAMILIES: Mapping[str, str] = {
     'gpu': 'tf_cnn.doctor.checks',
     'tensorflow': 'tf_cnn.doctor.checks',
@@ -44,7 +44,7 @@ def main() -> None:
     # No core dumps.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if FAMILIES[family] == 'tf_cnn.doctor.program':
-        # Without Keras, in half the time.
+        # Skips Keras, which halves the import.
         import_tensorflow()
     checks = {
         f'{family}/{name}': run

@@ -1,5 +1,6 @@
-"""The checks of `doctor` on the GPUs and TensorFlow's view of them. Only the last one imports
-TensorFlow.
+"""The checks of `doctor` on the GPUs, and on TensorFlow's view of them.
+
+Only the check of the devices imports TensorFlow.
 """
 
 import os
@@ -30,20 +31,24 @@ from tf_cnn.machine.tensorflow_build import supports_gpu, tensorflow_build
 from tf_cnn.system.errors import install_command, plural
 from tf_cnn.system.kernel_files import ROOT
 
-# WARNING: runs work, but slower than they could. WRONG: some runs fail, or compute something wrong.
+# WARNING: runs work, but slower than possible. WRONG: some runs fail, or compute wrong values.
 OK, WARNING, WRONG, SKIPPED = 'ok', 'warning', 'wrong', 'skipped'
 
 _GIBIBYTE = 2**30
-# TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as
-# many as the largest GPU has (GetMinGPUMultiprocessorCount in gpu_device.cc).
+# TensorFlow ignores GPUs with fewer multiprocessors than this variable says. Its default is 8, or
+# the number of the largest GPU if that is smaller (GetMinGPUMultiprocessorCount in gpu_device.cc).
 _MIN_MULTIPROCESSORS_VARIABLE = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 _GUIDE = 'see docs/gpu.md'
 _MATRIX_SIZE = 256
 
 
 class Finding(Struct, frozen=True):
-    """A check's outcome, a line with what was found (or why it was skipped), one of advice, and its
-    facts as JSON.
+    """The outcome of a check.
+
+    Attributes:
+      found: one line with the finding, or why the check was skipped.
+      advice: one line; None if there is nothing to do.
+      figures: the measured values and versions, for --json.
     """
 
     outcome: str
@@ -59,7 +64,7 @@ class Finding(Struct, frozen=True):
 def check_driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
     if not has_nvidia_gpu({}, root):
         if not (on_bus := gpus_on_bus(root)):
-            return Finding(SKIPPED, 'this machine has no GPU of NVIDIA')
+            return Finding(SKIPPED, 'this machine has no NVIDIA GPU')
         advice = (
             f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
         )
@@ -82,23 +87,21 @@ def check_driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> 
 
 def check_cuda_libraries() -> Finding:
     if not has_nvidia_gpu():
-        return Finding(SKIPPED, 'no GPU of NVIDIA')
+        return Finding(SKIPPED, 'no NVIDIA GPU')
     errors, install = check_libraries(), install_command('tensorflow[and-cuda]')
     if not errors:
-        return Finding(WRONG, 'the installed TensorFlow is built without CUDA', f'write {install}')
+        return Finding(WRONG, 'the installed TensorFlow is built without CUDA', f'use {install}')
     if missing := describe_missing(errors):
         return Finding(WRONG, missing, _GUIDE, errors)
     if lacking := [f'{name} for {OPTIONAL[name]}' for name, error in errors.items() if error]:
-        return Finding(
-            WARNING, f'cannot be opened: {", ".join(lacking)}', f'write {install}', errors
-        )
+        return Finding(WARNING, f'cannot be opened: {", ".join(lacking)}', f'use {install}', errors)
     return Finding(OK, f'all {len(errors)} can be opened', None, errors)
 
 
 def check_architectures() -> Finding:
-    """Checks that TensorFlow has machine code for every GPU that CUDA_VISIBLE_DEVICES shows."""
+    """Checks that TensorFlow has machine code for every GPU visible in CUDA_VISIBLE_DEVICES."""
     if not has_nvidia_gpu():
-        return Finding(SKIPPED, 'no GPU of NVIDIA')
+        return Finding(SKIPPED, 'no NVIDIA GPU')
     capabilities, build = query_driver().capabilities, tensorflow_build()
     architectures = build.architectures if build else ()
     if not capabilities or not architectures:
@@ -109,7 +112,7 @@ def check_architectures() -> Finding:
     if lacking := [capability for capability, code in has.items() if code is False]:
         summary += f', and ignores GPUs of compute capability {", ".join(lacking)}'
         advice = (
-            f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE_VARIABLE}'
+            f'install an older TensorFlow for an older GPU, or hide these with {VISIBLE_VARIABLE}'
         )
         return Finding(WRONG, summary, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
@@ -119,9 +122,9 @@ def check_architectures() -> Finding:
         )
         advice = (
             'the first run may take up to half an hour to start; set '
-            'CUDA_CACHE_MAXSIZE=4294967296, so that later '
+            'CUDA_CACHE_MAXSIZE=4294967296, so that later runs find all kernels compiled'
         )
-        return Finding(WARNING, summary, f'{advice}ones find all of them compiled', figures)
+        return Finding(WARNING, summary, advice, figures)
     return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
 
 
@@ -140,9 +143,7 @@ def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_devices() -> Finding:
-    """Checks that TensorFlow can be imported, sees all GPUs that the driver shows it, and computes
-    on each device.
-    """
+    """Checks that TensorFlow can be imported, sees all GPUs, and computes on each device."""
     try:
         import_tensorflow()
         import tensorflow.compat.v1 as tf
@@ -155,7 +156,7 @@ def check_devices() -> Finding:
         return Finding(
             WRONG,
             f'TensorFlow cannot be imported: {type(error).__name__}: {lines[0]}',
-            f'write {install}',
+            f'use {install}',
         )
     gpus = tf.config.list_physical_devices('GPU')
     details = [tf.config.experimental.get_device_details(device) for device in gpus]
@@ -180,25 +181,21 @@ def check_devices() -> Finding:
 def compare_gpu_counts(
     summary: str, num_gpus: int, expected: int, figures: Mapping[str, Any]
 ) -> Finding:
-    """Returns the finding on a TensorFlow that computes on num_gpus; the driver shows it the
-    expected number.
-    """
+    """Returns the finding: TensorFlow computes on num_gpus GPUs, the driver shows `expected`."""
     if num_gpus >= expected:
         return Finding(OK, summary, None, figures)
     return Finding(
         WARNING,
         f'{summary}, and ignores {expected - num_gpus} of {plural(expected, "GPU")}',
         f'if these have few multiprocessors, set {_MIN_MULTIPROCESSORS_VARIABLE}=1 to use them, or '
-        f'{VISIBLE_VARIABLE} to hide them; '
-        "else see gpu/architecture, and TensorFlow's own lines below",
+        f'{VISIBLE_VARIABLE} to hide them; otherwise see gpu/architecture, and the lines of '
+        'TensorFlow below',
         figures,
     )
 
 
 def _check_matmul(tf: Any, device: str) -> None:
-    """Multiplies a matrix of ones with itself on a device; raises ArithmeticError if the product is
-    wrong.
-    """
+    """Squares a matrix of ones on a device; raises ArithmeticError if the product is wrong."""
     with tf.Graph().as_default(), tf.device(device):
         ones = tf.fill([_MATRIX_SIZE, _MATRIX_SIZE], tf.placeholder_with_default(1.0, []))
         product = tf.matmul(ones, ones)

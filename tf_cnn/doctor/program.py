@@ -1,5 +1,6 @@
-"""The checks of `doctor` that use the program. Only a process of doctor imports them, so they may
-import every room.
+"""The checks of `doctor` that use the program.
+
+Only a process of doctor imports them, so they may import every package of the program.
 """
 
 import functools
@@ -42,11 +43,10 @@ _MAX_LISTED_OPS = 6
 
 
 def check_placement(flags: Mapping[str, Any]) -> Finding:
-    """Trains two steps, and compares the devices in the graph as built with those in the graph that
-    ran.
+    """Trains two steps, and checks that each op ran on the device that its graph names.
 
-    An op whose device the graph does not name may run anywhere. Ops that TensorFlow adds
-    (transfers) or fuses have no counterpart in the graph as built.
+    An op without a device in the graph may run anywhere. Ops that TensorFlow adds (transfers) or
+    fuses are not in the graph as built, and are not checked.
     """
     if (num_gpus := _num_gpus()) < 2 and flags.get('all_reduce_spec') == 'nccl':
         return Finding(SKIPPED, 'fewer than two GPUs')
@@ -78,17 +78,16 @@ def check_placement(flags: Mapping[str, Any]) -> Finding:
             f'{plural(len(misplaced_ops), "op")} did not run where the graph asks for: '
             f'{"; ".join(misplaced_ops[:_MAX_LISTED_OPS])}'
         )
-        advice = 'TensorFlow has no kernel for them there, which makes steps slow: report it'
+        advice = 'TensorFlow has no kernel for them there, so steps are slow: report it'
         return Finding(WRONG, summary, advice, figures)
     listed = ', '.join(f'{number} on {device}' for device, number in sorted(counts.items()))
     return Finding(OK, f'every op ran where the graph asks for: {listed}', None, figures)
 
 
 def list_misplaced_ops(built_nodes: Iterable[Any], executed_nodes: Iterable[Any]) -> list[str]:
-    """Returns the ops of floating numbers that ran on another device than the graph names, with
-    both devices.
+    """Returns a line for each floating-point op that ran on another device than its graph names.
 
-    Ops of whole numbers and text alone take hardly any time.
+    Ops on integers and text take hardly any time, and are not listed.
     """
     devices = {node.name: node.device for node in built_nodes}
     return [
@@ -108,9 +107,7 @@ def _device_name(device: str) -> str:
 
 
 def _placement_flags() -> dict[str, dict[str, Any]]:
-    """Returns the flags of each check of placement: every mode in one process, and what changes its
-    ops.
-    """
+    """Returns the flags of each placement check: every mode of one process, and variants of it."""
     single_process_modes = [mode for mode in MODES.values() if mode.runs_in(Topology.LOCAL)]
     flags_by_check: dict[str, dict[str, Any]] = {
         mode.name: {'variable_update': mode.name} for mode in single_process_modes
@@ -140,14 +137,17 @@ _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
 _SIZES = (1, 5, 4097, 2**20 + 1)
 _VIRTUAL_CPUS = (2, 4)
 _NUM_RUNS = 3
-# No sum over up to 64 devices exceeds 160: whole numbers up to 256 are exact even in bfloat16, in
-# any order.
+# No sum over up to 64 devices exceeds 160. Integers up to 256 are exact even in bfloat16, in any
+# order of summation.
 _LARGEST_FACTOR = 4
 
 
 def check_sums(algorithm: str, precision: str) -> Finding:
-    """Compares sums of whole numbers over 2, 3 ... GPUs or virtual CPUs; by an --all_reduce_spec,
-    or COLLECTIVE.
+    """Checks that sums of integers over 2, 3 ... GPUs, or over virtual CPUs, are exact.
+
+    Args:
+      algorithm: an --all_reduce_spec, or COLLECTIVE.
+      precision: a key of _DTYPES.
     """
     dtype, num_gpus = _DTYPES[precision], _num_gpus()
     uses_nccl = algorithm == 'nccl' or (algorithm == COLLECTIVE and num_gpus > 1)
@@ -155,7 +155,7 @@ def check_sums(algorithm: str, precision: str) -> Finding:
         return Finding(SKIPPED, 'fewer than two GPUs')
     if uses_nccl and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
         return Finding(
-            SKIPPED, f'NCCL sums no {dtype} in TensorFlow; a run sums such gradients in float32'
+            SKIPPED, f'TensorFlow has no NCCL sum of {dtype}; a run sums such gradients in float32'
         )
     kind, numbers = ('gpu', range(2, num_gpus + 1)) if num_gpus > 1 else ('cpu', _VIRTUAL_CPUS)
     for number in numbers:
@@ -171,7 +171,7 @@ def check_sums(algorithm: str, precision: str) -> Finding:
 
 
 def list_wrong_sums(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> list[str]:
-    """Returns the faults of the sums over these towers, a line for each tensor on each tower."""
+    """Returns a line for each tensor with a wrong sum on a tower."""
     with tf.Graph().as_default() as graph:
         sums = []
         for index, size in enumerate(_SIZES):
@@ -192,8 +192,8 @@ def list_wrong_sums(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -
     ]
     with tf.Session(graph=graph, config=config) as session:
         for _ in range(_NUM_RUNS):
-            # All sums at once, as in a step: with NCCL all devices must start them in the same
-            # order.
+            # Fetches all sums at once, as a step does: with NCCL all devices must start them in the
+            # same order.
             for right, totals in zip(expected, session.run(sums), strict=True):
                 for device, total in zip(towers, totals, strict=True):
                     differing = np.flatnonzero(total != right)
@@ -207,14 +207,12 @@ def list_wrong_sums(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -
 
 
 def _tower_values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Returns float32 [size]: whole numbers from -4 to 4, which differ between towers and between
-    neighbours.
-    """
+    """Returns float32 [size]: integers in [-4, 4], different on each tower and for neighbours."""
     return ((np.arange(size) % 3 - 1) * (tower % _LARGEST_FACTOR + 1)).astype(np.float32)
 
 
 def algorithm_for_towers(towers: Sequence[str], name: str) -> Algorithm:
-    """Returns the algorithm of that name, or that of workers that sum by collective ops.
+    """Returns the all-reduce algorithm of an --all_reduce_spec, or collective ops for COLLECTIVE.
 
     On CPUs TensorFlow replaces NCCL by its ring, with the same order of the sums.
     """
@@ -225,7 +223,7 @@ def algorithm_for_towers(towers: Sequence[str], name: str) -> Algorithm:
 
 # ---- two processes -------------------------------------------------------------------------------
 
-# A few steps of a small network, whose losses differ only by rounding. More steps or a larger
+# A few steps of a small network: the losses differ only by rounding. More steps or a larger
 # learning rate would amplify the differences.
 _TRAINING_FLAGS = (
     *('--model=resnet20', '--batch_size=16', '--init_learning_rate=0.01'),
@@ -235,9 +233,7 @@ _TOLERANCE = 2e-3
 
 
 def check_two_processes() -> Finding:
-    """Checks that two processes with one device each train exactly as one process does on the same
-    images.
-    """
+    """Checks that two processes with one device each train as a single process does."""
     device = 'gpu' if _num_gpus() > 1 else 'cpu'
     mode = next(mode for mode in MODES.values() if mode.is_for_peers)
     flags = [*_TRAINING_FLAGS, f'--device={device}', *(('--notf32',) if device == 'gpu' else ())]
@@ -258,11 +254,10 @@ def compare_losses(
     first: Sequence[float],
     second: Sequence[float],
 ) -> Finding:
-    """Compares the losses of two processes, with one device each, to those of a process that trains
-    alone.
+    """Compares the losses of two processes with one device each, and of a single process.
 
-    Equal sums of gradients give equal variables. Even then the losses of two GPUs differ by
-    rounding: each process chooses the fastest algorithms of cuDNN by its own measurement.
+    Equal sums of gradients give equal variables. Even then the losses on two GPUs differ by
+    rounding, since each process measures by itself which algorithms of cuDNN are the fastest.
     """
     if first != second and (
         device == 'cpu' or not _largest_relative_difference(first, second) <= _TOLERANCE
@@ -277,7 +272,7 @@ def compare_losses(
     )
     if difference <= _TOLERANCE:
         return Finding(OK, summary)
-    advice = 'report it; until it is explained, do not trust what is trained here'
+    advice = 'report it; do not trust models trained here until it is explained'
     return Finding(
         WRONG,
         f'{summary}: {_format_losses(first)} and {_format_losses(single_process_losses)}',
@@ -286,25 +281,25 @@ def compare_losses(
 
 
 def _largest_relative_difference(actual: Sequence[float], expected: Sequence[float]) -> float:
-    """The largest relative difference; NaN if there is one among the values."""
+    """Returns the largest relative difference; NaN if any value is NaN."""
     differences = [abs(a - b) / abs(b) for a, b in zip(actual, expected, strict=True)]
     return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
 def _format_losses(values: Sequence[float]) -> str:
-    """Formats values with all digits of float32."""
+    """Formats losses with all digits of float32."""
     return ', '.join(f'{value:.9g}' for value in values)
 
 
 def measure_losses(*arguments: str) -> list[list[float]]:
-    """Runs the program, and returns the losses of all steps, for each worker; raises RunError if it
+    """Runs the program, and returns the losses of each worker's steps; raises RunError if it
     fails.
     """
     return [worker['steps']['loss'] for worker in _run_program(arguments, os.environ)['workers']]
 
 
 def _run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Runs the program, and returns the document of its result; raises RunError if it fails."""
+    """Runs the program, and returns its result document; raises RunError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, 'result.json'), Path(folder, 'log')
         process_exit = run_process(
@@ -320,7 +315,7 @@ def _run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> di
 
 # ---- the processor -------------------------------------------------------------------------------
 
-# Few steps, since a processor without oneDNN may take seconds for each.
+# Few steps, since each may take seconds without oneDNN.
 _ONEDNN_FLAGS = (
     '--model=resnet50',
     '--device=cpu',
@@ -336,9 +331,7 @@ _ONEDNN_GAIN = 1.15
 def check_onednn(
     is_onednn_on: Callable[[], bool | None] = uses_onednn, flags: Sequence[str] = _ONEDNN_FLAGS
 ) -> Finding:
-    """Measures what oneDNN changes if TensorFlow leaves it off here. `switch` returns whether it is
-    on.
-    """
+    """Measures the gain from oneDNN if TensorFlow leaves it off on this processor."""
     if (is_on := is_onednn_on()) is None:
         return Finding(SKIPPED, 'this TensorFlow does not say whether it uses oneDNN')
     if is_on:
@@ -354,8 +347,11 @@ def check_onednn(
 
 
 def compare_onednn(rates: Mapping[str, Sequence[float]], variable: str | None) -> Finding:
-    """Compares the images/sec of each value of --onednn. variable: TF_ENABLE_ONEDNN_OPTS, None if
-    it is not set.
+    """Compares the images/sec with and without oneDNN.
+
+    Args:
+      rates: the images/sec of the runs, by the value of --onednn.
+      variable: TF_ENABLE_ONEDNN_OPTS; None if it is not set.
     """
     rate_without, rate_with = (max(rates[value]) for value in ('false', 'true'))
     reason = 'TensorFlow leaves it off on this processor'
@@ -384,7 +380,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
     },
     'all_reduce': {
         f'{algorithm}/{precision}': functools.partial(check_sums, algorithm, precision)
-        # NCCL is last: if it crashes, the others have been checked.
+        # NCCL comes last: if it crashes, the other algorithms have been checked.
         for algorithm, precision in itertools.product(
             (*sorted(ALGORITHMS, key='nccl'.__eq__), COLLECTIVE), _DTYPES
         )

@@ -19,8 +19,8 @@ def read_switch(text: str) -> bool | None:
 def uses_onednn() -> bool | None:
     """Returns whether the imported TensorFlow computes by oneDNN; None if it does not say so.
 
-    Call it after TensorFlow's import. No public function has the answer, and a session, whose graph
-    would show it, fixes the threads of the process.
+    Call it after TensorFlow's import. No public function has the answer. The graph of a session
+    would show it, but a session fixes the threads of the process.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.util import _pywrap_util_port

@@ -22,9 +22,10 @@ SHARD_NAME = re.compile(
 )
 # The endings of files beside shards, or of unfinished and packed ones.
 _NON_SHARD_NAME = re.compile(
-    r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|filepart|tmp|temp|crdownload|download|aria2|'
-    r'incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|'
-    r'lnk|html?|xml|parquet|arrow|npy|npz))',
+    r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|'
+    r'filepart|tmp|temp|crdownload|download|aria2|incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|'
+    r'index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|lnk|html?|xml|parquet|arrow|npy|'
+    r'npz))',
     re.DOTALL,
 )
 LABELS_FILE = 'labels.txt'

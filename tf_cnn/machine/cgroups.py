@@ -69,14 +69,14 @@ def _seconds(counter: str, root: Path) -> list[float]:
 
 
 def _group_folders(root: Path) -> list[Path]:
-    """Returns the folder of the process's own group, then those of the groups around it; none with
-    version 1.
+    """Returns the folders of the process's control group and of its ancestors, innermost first;
+    empty with version 1.
     """
     top = root / 'sys/fs/cgroup'
     for line in read_text(root / 'proc/self/cgroup').splitlines():
         if line.startswith('0::/'):
             group = top / line.removeprefix('0::/')
-            # In a container, the path may be that of a group of the host that is not mounted there.
+            # In a container, this may be the path of a group of the host that is not mounted.
             group = group if group.is_dir() else top
             return [group, *group.parents[: len(group.relative_to(top).parts)]]
     return []

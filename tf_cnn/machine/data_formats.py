@@ -1,7 +1,7 @@
 """The data format of a run on GPUs, and whether it computes fp32 in TF32. Does not import
 TensorFlow.
 
-The choice is that of TensorFlow's own layout pass
+The choice follows TensorFlow's layout pass
 (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc, GetSrcAndDstDataFormats): NHWC if
 at least half of the GPUs have compute capability 7.0 (Volta) or above and half of the convolutions
 are in float16, or 8.0 (Ampere) and bfloat16; else NCHW, even for float32 with TF32. It was compared
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 # A compute capability such as (8, 0).
 Capability = tuple[int, int]
 
-# The lowest compute capability with which NHWC is faster.
+# The lowest compute capability that is faster with NHWC.
 _NHWC_FROM: Mapping[str, Capability] = {'fp16': (7, 0), 'bf16': (8, 0)}
 # NVIDIA, "Ampere GPU Architecture Tuning Guide", section 1.4.1.2: tensor cores for TF32.
 _TF32_FROM: Capability = (8, 0)
@@ -29,9 +29,9 @@ def choose_data_format(
 ) -> tuple[str, str]:
     """Returns the faster data format on GPUs, and the reason in a few words, for the banner.
 
-    A synchronous step lasts until the slowest GPU is done, so the lowest capability decides. If any
-    is unknown, such as that of a GPU of another process, all GPUs are assumed to be made for the
-    precision.
+    A synchronous step lasts until the slowest GPU is done, so the lowest capability decides. If one
+    is unknown, such as the capability of another process's GPU, all GPUs are assumed to have tensor
+    cores for the precision.
     """
     lowest = _NHWC_FROM.get(precision)
     if lowest is None:

@@ -16,7 +16,7 @@ from tf_cnn.system.kernel_files import ROOT, read_text
 VISIBLE_VARIABLE = 'CUDA_VISIBLE_DEVICES'
 # An entry of that list: an index, a UUID or its beginning, or the name of a MIG instance.
 _LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
-# The folders in which NVIDIA's driver creates an entry for each GPU, and the names of the entries.
+# NVIDIA's driver creates an entry for each GPU in these folders, with these names.
 _DEVICES = (('proc/driver/nvidia/gpus', '*'), ('dev', 'nvidia[0-9]*'))
 # In PCI's numbering: the vendor NVIDIA, and the classes of VGA and 3D controllers.
 _NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')

@@ -68,8 +68,8 @@ class EnergyMeter:
     """Measures the energy of the packages of the CPU (RAPL, which Linux lets only root read), or of
     the GPUs (NVML).
 
-    It is the energy of the whole chips, whichever program uses them, but only of GPUs that
-    CUDA_VISIBLE_DEVICES shows; that of memory modules is not in it. A thread reads counters that
+    It is the energy of whole chips, whichever program uses them. It includes only GPUs that
+    CUDA_VISIBLE_DEVICES shows, and no memory modules. A thread reads counters that
     may wrap every counter_secs.
     """
 
@@ -256,8 +256,8 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def _run_cpu_seconds(*, in_cluster: bool) -> float | None:
-    """Returns the CPU time of this process and its ended children; in a cluster that of its
-    parent's whole tree.
+    """Returns the CPU seconds of this process and its ended children; in a cluster, of all
+    processes below its parent.
     """
     has_launcher = in_cluster and os.getppid() > 1
     try:

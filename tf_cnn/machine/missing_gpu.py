@@ -27,8 +27,8 @@ from tf_cnn.system.errors import install_command
 from tf_cnn.system.kernel_files import ROOT
 
 _DRIVER = 'libcuda.so.1'
-# Those of CUDA 12: all builds of the TensorFlow that this program needs are made for it. {} is the
-# version of cuDNN.
+# The libraries of CUDA 12: all supported versions of TensorFlow are built for it. {} is the version
+# of cuDNN.
 _REQUIRED = (
     *(
         _DRIVER,
@@ -181,7 +181,7 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
         return (
             'TensorFlow has no kernels for GPUs of compute capability '
             f'{", ".join(support)} (it has '
-            f'{", ".join(build.architectures)}); write --device=cpu, or install an older TensorFlow'
+            f'{", ".join(build.architectures)}); use --device=cpu, or install an older TensorFlow'
         )
     if None in support.values() and driver.cuda_version and driver.cuda_version < needed:
         compiled = ', '.join(name for name, code in support.items() if code is None)

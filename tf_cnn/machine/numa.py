@@ -1,4 +1,4 @@
-"""Chooses the NUMA node on which a process computes, and binds it there. Does not import
+"""Chooses the NUMA node of a process, and binds the process to it. Does not import
 TensorFlow.
 
 A core reaches the memory and the GPUs of its own node faster than those of other nodes. Memory
@@ -79,9 +79,8 @@ def choose_node(
     """Binds a process to the node of its GPUs; without GPUs, the processes of a host are spread
     over its nodes.
 
-    place is the number of the process among those of its host, and how many these are. gpus are the
-    nodes of its GPUs; None if it computes on num_devices devices of the CPU, which TensorFlow binds
-    if it is the only process of its host.
+    place is (local rank, local size). gpus are the nodes of its GPUs; None if it computes on
+    num_devices devices of the CPU. TensorFlow binds these if it is the only process of its host.
     """
     if len(nodes) < 2:
         return NumaBinding(reason='the cores that this process may use are on one NUMA node')

@@ -1,4 +1,4 @@
-"""Measures how fast devices multiply matrices, to which a model's rate of computing is compared."""
+"""Measures how fast devices multiply matrices, as the peak that a model is compared with."""
 
 import time
 from collections.abc import Callable, Sequence

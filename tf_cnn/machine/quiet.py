@@ -30,10 +30,10 @@ _NO_GPU = (
     'GPU devices'
 )
 _DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
-# The libraries whose Python warnings do not help a user of this program.
+# Python warnings of these libraries do not help a user of this program.
 _LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
-# The modules in which NumPy warns of numbers beyond its range in a damaged or odd document, which
-# are shown as unknown.
+# NumPy warns in these modules about numbers beyond its range in a damaged document. The program
+# shows such numbers as unknown.
 _STATISTICS = r'(comparison|results|numpy)\b'
 # A process that TensorFlow's start has left behind may hold the pipe open.
 _END_SECS = 5.0

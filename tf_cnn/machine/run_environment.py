@@ -27,7 +27,8 @@ _GIBIBYTE = 2**30
 # variables alike, and names with these words may hold secrets. What a launcher sets differs from
 # run to run. All of these are neither stored nor passed to other hosts.
 _OF_LIBRARIES = re.compile(
-    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|NVIDIA_TF32_OVERRIDE'
+    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|'
+    'NVIDIA_TF32_OVERRIDE'
 )
 _SECRET = re.compile('KEY|TOKEN|SECRET|PASS|CRED|AUTH')
 _OF_OTHERS = re.compile('TF_(CONFIG|VAR_.*|CLI.*|ENCRYPTION|HTTP_.*)|GRPC_PROXY.*')
@@ -147,8 +148,8 @@ def _is_generated(hostname: str, root: Path) -> bool:
 
 @functools.cache
 def git_commit(folder: Path = FOLDER) -> str | None:
-    """Returns the commit that is checked out in a folder, or from which the program there was
-    built; None if unknown.
+    """Returns the commit that is checked out in a folder, or that the program there was built from;
+    None if unknown.
 
     The answer is kept for the life of the process, since the code that runs is the code that was
     imported.
@@ -178,8 +179,8 @@ def free_memory(root: Path = ROOT) -> int:
 
 
 def _model_by_lscpu(root: Path) -> str | None:
-    """Returns the names that lscpu has for ARM processors, of which Linux knows only numbers; some
-    have two kinds.
+    """Returns the names that lscpu has for ARM processors, since Linux knows only numbers. Some
+    machines have two kinds.
     """
     output = _command_output('lscpu', '--sysroot', str(root)) or ''
     return ' + '.join(re.findall(r'^\s*Model name:\s*(.+)$', output, re.MULTILINE)) or None
@@ -197,8 +198,8 @@ def _command_output(*command: str) -> str | None:
 
 
 def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
-    # TensorFlow is not imported for this, which would take seconds. Its build info names the
-    # versions of CUDA for which it was made: without packages of these, the system has them.
+    # TensorFlow is not imported for this, since that takes seconds. Its build info names the
+    # versions of CUDA that it was built for; without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
     build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
     libraries = {

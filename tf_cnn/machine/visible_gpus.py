@@ -8,7 +8,7 @@ a parameter server, to a controller (which uses the GPUs of its workers) and to 
 
 The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no
 library of 2.21 contains the name), so by default the fastest GPU is the first, and with
-CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of nvidia-smi. Dividing only needs the same order in
+CUDA_DEVICE_ORDER=PCI_BUS_ID it is the order of nvidia-smi. Dividing only needs the same order in
 all processes of a host.
 """
 
@@ -18,7 +18,7 @@ from tf_cnn.machine.gpus import VISIBLE_VARIABLE, count_gpus, has_nvidia_gpu, li
 from tf_cnn.system.errors import UsageError
 
 Environ = Mapping[str, str]
-# The number of a worker among those of its host, and how many these are.
+# (local rank, local size)
 RankAndSize = tuple[int, int]
 SINGLE_PROCESS: RankAndSize = (0, 1)
 
@@ -31,7 +31,7 @@ def has_visible_gpus(environ: Environ) -> bool:
 def gpus_of_process(
     needed: int, rank_and_size: RankAndSize, environ: Environ, count: int | None
 ) -> str:
-    """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has `count` GPUs (None: enough).
+    """Returns the CUDA_VISIBLE_DEVICES of this process on a host with `count` GPUs (None: enough).
 
     A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host
     is divided among them; without a list, all GPUs of the host are. A shorter list belongs to this
@@ -61,7 +61,7 @@ def divide_gpus(needed: int, num_workers: int, environ: Environ) -> list[str] | 
     """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host
     has no GPUs.
 
-    It is as gpus_of_process, but the list of environ is never that of one worker.
+    Like gpus_of_process, but the list of environ never belongs to one worker only.
     """
     if not has_visible_gpus(environ):
         return None
@@ -77,8 +77,8 @@ def divide_gpus(needed: int, num_workers: int, environ: Environ) -> list[str] | 
 def choose_visible_gpus(
     needed: int, rank_and_size: RankAndSize, environ: Environ, indices: Sequence[int] = ()
 ) -> str | None:
-    """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes
-    on; see gpus_of_process.
+    """Returns the CUDA_VISIBLE_DEVICES that shows this process only the GPUs that it computes on;
+    see gpus_of_process.
 
     indices are the numbers of the GPUs that may be used, in order, of the host or in the list of
     environ; empty for all. The result is None if this host has no GPUs: the variable stays as it
@@ -144,6 +144,6 @@ def _too_few(needed: int, size: int, num_gpus: int, environ: Environ) -> UsageEr
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE_VARIABLE}={text} lists {num_gpus}'
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and '
-        f'{there}; write a smaller number or --device=cpu, start fewer workers here, or give each '
+        f'{there}; use a smaller number or --device=cpu, start fewer workers here, or give each '
         f'process a {VISIBLE_VARIABLE} of its own'
     )

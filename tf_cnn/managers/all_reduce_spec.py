@@ -25,7 +25,8 @@ _BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
 _LIMIT = re.compile(r'(\d{1,15})([kmgt]?)', re.ASCII)
 _NAMES, _SHARDS = '|'.join(ALGORITHMS), '[1-9][0-9]{0,3}'
 _ALGORITHM = re.compile(
-    f'(?P<first>{_NAMES})(#(?P<shards>{_SHARDS}))?(/(?P<between>{_NAMES})(#(?P<between_shards>{_SHARDS}))?)?'
+    f'(?P<first>{_NAMES})(#(?P<shards>{_SHARDS}))?'
+    f'(/(?P<between>{_NAMES})(#(?P<between_shards>{_SHARDS}))?)?'
 )
 
 

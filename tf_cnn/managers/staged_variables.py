@@ -74,7 +74,9 @@ class ComputesWithStagedValues(AppliesStagedGradients):
     ) -> Variable:
         if name not in self._sources:
             # The next base class defines create; mypy does not know this class.
-            self._sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
+            self._sources[name] = super().create(  # type: ignore[safe-super]
+                0, name, shape, initializer, trainable
+            )
         source = self._sources[name]
         if not trainable:
             return source

@@ -2,5 +2,5 @@
 output.
 """
 
-# The version of a checkout; a wheel has that of the newest tag, see setup.py.
+# The version of a checkout; setup.py gives a wheel the version of the newest tag.
 VERSION = '0.1.0'

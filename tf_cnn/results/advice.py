@@ -1,7 +1,7 @@
 """Warns about the numbers of a run, and says what to do. Does not import TensorFlow.
 
-A warning names a cause for which the same run would measure something else next time, or measures
-less than the machine can do. Other runs get no warning: tests/results/test_advice.py limits false
+A warning names a cause that would change the measurement next time, or that makes the run slower
+than the machine could be. Other runs get no warning: tests/results/test_advice.py limits false
 alarms to a few in a thousand.
 """
 
@@ -42,8 +42,8 @@ SLOW_FIRST_STEP = 1.5
 # 10 ms, and the steps spread by 2 to 8 %, in 43 of 43 runs.
 OUTLIER_SHARE = 0.10
 SPREAD_SHARE = 0.20
-# Together these give a false alarm in fewer than 1 of 100 runs whose steps spread by 2 to 10 % with
-# an autocorrelation of 0.5, and find every change by 8 % in 100 steps that spread by 2 %
+# Together these give a false alarm in fewer than 1 of 100 runs when steps spread by 2 to 10 % with
+# an autocorrelation of 0.5. They find every change by 8 % in 100 steps that spread by 2 %
 # (simulated, 4000 runs each).
 DRIFT_SHARE = 0.03
 DRIFT_DEVIATIONS = 5.0
@@ -54,10 +54,10 @@ BETWEEN_SHARE = 0.10
 # The share of the usable cores that other programs may take; beyond it, threads of the step wait
 # for a core.
 LOADED_SHARE = 0.10
-# The share of time in which the host ran something else on the cores of this virtual machine.
+# The share of time that the host gave to other virtual machines on the cores of this one.
 STEAL_SHARE = 0.02
-# The share of the run's seconds in which the quota of the control group stopped threads (summed
-# over cores).
+# The share of the run's seconds that threads stood still because of the control group's quota
+# (summed over cores).
 THROTTLED_SHARE = 0.01
 DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
@@ -74,7 +74,7 @@ _CAUSES = {
 _SYMPTOMS = {'outliers': 'outliers', 'spread': 'spread', 'drift': 'drift'}
 _NOISE = _CAUSES | _SYMPTOMS
 _SHORT = {'too_short': 'too short'}
-# The warnings that doubts() sums up.
+# The codes that noise_warnings() counts.
 SUMMARIZED_CODES = frozenset(_NOISE | _SHORT)
 # The share of the cores that a cause took.
 _SHARE_FIELDS = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
@@ -285,7 +285,7 @@ def _too_short(analysis: _Analysis) -> str | None:
 def _how_to_measure_longer(result: Result, flags: str = LONGER_RUN_FLAG) -> str:
     # The flags of a run that was stopped may be long enough.
     return (
-        f'write {flags}'
+        f'use {flags}'
         if result.is_complete
         else 'measure again, and let the run take all of its steps'
     )

@@ -25,8 +25,8 @@ class ResultSource:
     """Where a result was found.
 
     Attributes:
-      folder: the folder of its sweep; without a sweep, the folder that was named, or that of the
-        file that was named.
+      folder: the folder of its sweep; without a sweep, the named folder, or the folder of the named
+        file.
       position: the position of its configuration in the plan of its sweep, from 0; None if it
         belongs to no sweep.
       published: images/sec that the plan quotes for the configuration, None if it quotes none.
@@ -57,10 +57,10 @@ class Collection:
     """The results found in some files and folders.
 
     Attributes:
-      results: the results, in the order in which their runs started; each run once.
+      results: the results in the order of their start times; each run once.
       failures: the runs that left no result, in the same order.
       problems: one line for each file that could not be read as a result.
-      places: the place of each result or failure, by its source.
+      sources: where each result or failure was found, by Result.source.
     """
 
     results: tuple[Result, ...]
@@ -77,8 +77,8 @@ def collect(paths: Sequence[str]) -> Collection:
     """Reads files, and all *.json files in folders and their subfolders.
 
     A named file must be a result. Other files in a folder, and subfolders that cannot be listed,
-    are skipped and reported in `problems`, except sweep.json and files whose names begin with a
-    dot. The tries of a sweep count only if their own folder is named.
+    are skipped and reported in `problems`, except sweep.json and files with names that begin
+    with a dot. The tries of a sweep count only if their own folder is named.
 
     Raises:
       UsageError: a path does not exist, a named file is not a result, a named folder cannot be
@@ -86,7 +86,7 @@ def collect(paths: Sequence[str]) -> Collection:
     """
     documents: dict[str, Result | Failure] = {}
     problems: list[str] = []
-    # Sweep folder -> id of a configuration -> its place.
+    # Sweep folder -> id of a configuration -> its source.
     sweeps: dict[Path, Mapping[str, ResultSource]] = {}
     sources: dict[str, ResultSource] = {}
 
@@ -144,11 +144,11 @@ def is_folder(path: Path) -> bool:
         return stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError:
         raise UsageError(
-            f'{path}: there is no such file or folder; give results that --result_file wrote'
+            f'{path}: there is no such file or folder; use results that --result_file wrote'
         ) from None
     except OSError as error:
         raise UsageError(
-            f'{path}: it cannot be read ({error.strerror}); give results that --result_file wrote'
+            f'{path}: it cannot be read ({error.strerror}); use results that --result_file wrote'
         ) from None
 
 
@@ -172,8 +172,8 @@ def _json_files(folder: Path, problems: list[str]) -> list[Path]:
 
 
 def _read_sweep_sources(folder: Path, problems: list[str]) -> Mapping[str, ResultSource]:
-    """Returns the place of each configuration of the sweep in a folder, by its id; empty if there
-    is no sweep.
+    """Returns the source of each configuration of the sweep in a folder, by id; empty if there is
+    no sweep.
     """
     path = folder / SWEEP_FILE
     if not path.exists():

@@ -18,14 +18,14 @@ _RULE = '-' * 64
 # The beginnings of the first and the last line of a run's banner.
 BANNER_START, BANNER_END = 'TensorFlow:', '=' * 10
 _LABEL_WIDTH = 13
-# Follows the precision, of which scripts read the first word.
+# Follows the precision; scripts read the first word of that line.
 IN_TF32 = ' (computed in TF32)'
 PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
 
 
 def format_banner(lines: Sequence[tuple[str, object]]) -> str:
-    """Formats the lines before a run, (label, value) pairs without those whose value is ''; ends
-    with ten signs.
+    """Formats the lines before a run from (label, value) pairs, without pairs that have the value
+    ''; ends with ten equal signs.
     """
     rows = [(f'{label}:' if label else '', value) for label, value in lines if value != '']
     return '\n'.join([*(f'{label:<{_LABEL_WIDTH}}{value}' for label, value in rows), BANNER_END])
@@ -207,7 +207,7 @@ class Console:
         (self.phase if self.is_live else self.note)(message)
 
     def note(self, message: str) -> None:
-        """Prints a line that stays, such as the checkpoint from which a run continues."""
+        """Prints a line that stays, such as the checkpoint that a run continues from."""
         if self._err:
             # A full disk under the log must not end the run.
             with self._live.hidden(), contextlib.suppress(OSError):

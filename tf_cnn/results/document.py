@@ -34,7 +34,7 @@ from tf_cnn.system.errors import UsageError, read_regular_file
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
-# The largest result, in bytes, that is read: that of some million steps.
+# The largest result that is read, in bytes; it has some million steps.
 MAX_BYTES = 256 << 20
 # The facts of a machine that limit no process: its names, the load, and what has rules of its own.
 # The bytes of its memory change a little with each start.
@@ -46,7 +46,7 @@ _NOT_LIMITS = frozenset(
 class _Document(Section, dict=True, tag_field='schema'):
     schema_version: Literal[1]
 
-    # The file from which it was read; not part of the document.
+    # The path of the file that was read; not part of the document.
     source = ''
 
 
@@ -105,7 +105,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def steps(self) -> sections.StepsSection:
-        """Those of the chief, or of the worker whose run returned this result."""
+        """The steps of the chief, or of the worker that returned this result."""
         return self.workers[0].steps
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,9 +219,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def gradient_bytes(self) -> int | None:
-        """The bytes of the gradients of one device, in the type in which they are sent; None if
-        unknown.
-        """
+        """The bytes of one device's gradients in the dtype that is sent; None if unknown."""
         compact, parameters = (
             self.command.flags.get('compact_gradient_transfer'),
             self.model.parameters,
@@ -355,9 +353,9 @@ def _explain_invalid(text: str, error: Exception) -> str:
             'was its run, or a copy, cut off? Give a file that --result_file wrote (only compare '
             'reads logs, too)'
         )
-        return f'it is no whole JSON document ({malformed}); {hint}'
+        return f'it is not a complete JSON document ({malformed}); {hint}'
     if not isinstance(document, dict) or document.get('schema') not in (RESULT, FAILURE):
-        return 'it is no result of this program; give a file that --result_file wrote'
+        return 'it is not a result of this program; use a file that --result_file wrote'
     version = document.get('schema_version')
     if type(version) is int and version > SCHEMA_VERSION:
         return (

@@ -18,7 +18,7 @@ _PLAIN_TERMINALS = ('', 'dumb', 'unknown')
 
 
 def can_redraw(stream: TextIO) -> bool:
-    """Whether the stream is a terminal on which a line can be drawn again."""
+    """Returns whether the stream is a terminal that can overwrite a line."""
     with contextlib.suppress(ValueError, OSError):
         return stream.isatty() and os.environ.get('TERM', '') not in _PLAIN_TERMINALS
     return False
@@ -38,8 +38,7 @@ class LiveLine:
         self._stream = stream
         self._clock = clock
         self.can_redraw = can_redraw(stream)
-        # The phase, number of steps and time of its first report, from which the remaining time is
-        # estimated.
+        # The phase, number of steps and time of its first report, to estimate the remaining time.
         self._first = ('', 0, 0.0)
         # The text on the terminal. The lock guards it, and writing to the terminal.
         self._visible_text = ''

@@ -16,27 +16,28 @@ _MIN_RUNS_FOR_OUTLIERS = 5
 
 
 def workload_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
-    """Returns the facts of the work that differ, by name, with both values.
+    """Returns the properties of the work that differ, by name, with both values.
 
-    Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a
-    difference.
+    Only runs without a difference have comparable throughputs. An unknown property, as in a log, is
+    not a difference.
     """
     pairs = {name: (value, other.workload[name]) for name, value in first.workload.items()}
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
 def workload_key(result: Result) -> str:
-    """Returns a text that is equal for runs of the same work, all of whose facts are known."""
+    """Returns a text that is equal for runs of the same work, if all properties are known."""
     return equality_key(result.workload)
 
 
 def baseline_indices(results: Sequence[Result], *, across_workloads: bool = False) -> list[int]:
-    """Returns the index of the result with which each of these, of one setting each, is compared.
+    """Returns, for each result, the index of its baseline; each result has another setting.
 
-    That is the first one of the same work, and of the same batch size where at least two have it.
+    The baseline is the first result of the same work, and of the same batch size if at least two
+    results have that size.
 
     Args:
-      across_work: whether all count as the same work.
+      across_workloads: whether all results count as the same work.
     """
     by_work: list[list[int]] = []
     for index, result in enumerate(results):
@@ -60,8 +61,7 @@ def baseline_indices(results: Sequence[Result], *, across_workloads: bool = Fals
 
 
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:
-    """Returns a text that is equal for runs that are repeats of each other, whose rates may be
-    pooled.
+    """Returns a text that is equal for repeats: runs with throughputs that may be pooled.
 
     Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and
     environment variables.
@@ -75,18 +75,14 @@ def repeat_key(result: Result, *, across_versions: bool = False) -> str:
 
 
 def setting_key(result: Result) -> str:
-    """Returns a text that is equal for runs of one setting on one machine, whatever limited them
-    there.
-    """
+    """Returns a text that is equal for runs of one setting on one machine, under any limits."""
     return equality_key(
         [result.machine.get('fingerprint'), workload_key(result), result.non_default_settings]
     )
 
 
 def group_repeats(results: Iterable[Result]) -> list[list[Result]]:
-    """Groups results that are repeats; groups and their results stay in the order of the
-    results.
-    """
+    """Groups results that are repeats, in the order of the results."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(repeat_key(result), []).append(result)

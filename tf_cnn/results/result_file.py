@@ -47,9 +47,9 @@ def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Ite
     system has locks.
 
     Args:
-      path: the file. A file that is there is replaced, unless the program chose the name.
-      numbered: only if the program chose the name: the path with {run} in it, for which the first
-        number that gives a free name, from `number` on, is taken if `path` is not free.
+      path: the file. An existing file is replaced, unless the program chose the name.
+      numbered: the path with {run} in it, if the program chose the name. If `path` exists, {run}
+        becomes the first number from `number` on that gives the name of no file.
 
     Raises:
       UsageError: another process has reserved it, or it cannot be written.

@@ -34,7 +34,7 @@ OneOrMore = Annotated[int, Meta(ge=1, le=_LARGEST_INTEGER)]
 Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 NotNegative = Annotated[float, Meta(ge=0, le=_LARGEST)]
 Scalar = bool | Integer | Number | str | None
-# Its own rules are those of check_time.
+# check_time has the rules of its text.
 Time = Annotated[str, Meta(extra_json_schema={'format': 'date-time'})]
 AnySection = TypeVar('AnySection', bound='Section')
 
@@ -65,9 +65,7 @@ class Section(Struct):
 
 
 def partial_section(kind: type[AnySection], **values: Any) -> AnySection:
-    """Returns a section of which only these values are known. All others are None, whatever their
-    types say.
-    """
+    """Returns a section with only these values. All others are None, whatever their types say."""
     return kind(**(dict.fromkeys(kind.__struct_fields__) | values))
 
 
@@ -145,7 +143,7 @@ class RunSection(Section, kw_only=True):
     ] = 1
     precision: Annotated[str, about('In what the network computes.')]
     num_skipped_steps: Annotated[
-        Count, about('Steps whose gradients overflowed, so that they changed no variable.')
+        Count, about('Steps that changed no variable, since their gradients overflowed.')
     ]
     model_file_sha256: Annotated[
         str | None, about('Of the --model_file that defines the model.')
@@ -196,10 +194,10 @@ class StepsSection(Section):
     input_wait: Annotated[
         Sequence[NotNegative | None] | None,
         about(
-            'Seconds at its end, after the update, when only the input pipeline was still '
-            'working; with feed_dict, in which Python drew the batch before it. Null with '
-            '--deterministic. That the input takes cores from the model during the step does not '
-            'show here.'
+            'Seconds at the end of each step, after the update, when only the input pipeline was '
+            'still working; with feed_dict, the seconds before the step that Python took to draw '
+            'the batch. Null with --deterministic. Cores that the input takes from the model '
+            'during the step are not counted.'
         ),
     ]
     between: Annotated[
@@ -267,7 +265,7 @@ class StatisticsSection(Section):
     num_steps: Integer
     step_seconds: Annotated[StepSeconds, about('Of the timed steps of the chief.')]
     drift: Annotated[
-        Number | None, about('Rate of the second half over that of the first, minus 1.')
+        Number | None, about('Throughput of the second half over the first half, minus 1.')
     ]
     num_outliers: Integer
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# The factor by which the median absolute deviation estimates the standard deviation of a normal
-# distribution: 1 / Φ⁻¹(3/4). Rousseeuw and Croux 1993, Alternatives to the Median Absolute
-# Deviation, section 1.
+# The median absolute deviation times this factor estimates the standard deviation of a normal
+# distribution. The factor is 1 / Φ⁻¹(3/4): Rousseeuw and Croux 1993, Alternatives to the Median
+# Absolute Deviation, section 1.
 MAD_TO_STANDARD_DEVIATION = 1.4826
 # Steps slower than the median by more than this many robust standard deviations are outliers: one
 # step in 3.5 million if step times are normally distributed.
@@ -51,7 +51,7 @@ def summarize(
     counts by its duration.
 
     Args:
-      num_steps: the number of steps of which each of the seconds is the mean.
+      num_steps: how many steps each value of seconds averages.
       newest_weight: if above 0, images_per_second is the images of a step over the exponentially
         weighted mean of the seconds, where a step has 1 - newest_weight times the weight of the
         next one (Roberts 1959, Control Chart Tests Based on Geometric Moving Averages, with weights
@@ -122,8 +122,8 @@ def outliers(seconds: ArrayLike) -> NDArray[np.bool_]:
 
 
 def drift(seconds: ArrayLike) -> float | None:
-    """The rate of the second half of [num_steps] steps over that of the first, minus 1; None under
-    4 steps.
+    """Returns the throughput of the second half of [num_steps] steps over the first half, minus 1;
+    None under 4 steps.
     """
     values = np.asarray(seconds, dtype=np.float64)
     half = values.size // 2
@@ -136,11 +136,12 @@ def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
 
     nan with fewer than 4 steps in each of the num_blocks blocks of a half.
 
-    Steps close in time are correlated, so the variance of single steps would understate that of a
-    half. Means of blocks longer than this correlation are nearly independent (batch means: Law,
-    Simulation Modeling and Analysis, chapter 9). The variance is estimated from differences between
-    neighbouring blocks of a half (von Neumann 1941, Distribution of the Ratio of the Mean Square
-    Successive Difference to the Variance), so that the trend does not count as noise.
+    Steps close in time are correlated, so the variance of single steps would understate the
+    variance of a half. Means of blocks longer than this correlation are nearly independent (batch
+    means: Law, Simulation Modeling and Analysis, chapter 9). The variance is estimated from
+    differences between neighbouring blocks of a half (von Neumann 1941, Distribution of the Ratio
+    of the Mean Square Successive Difference to the Variance), so that the trend does not count as
+    noise.
     """
     values = np.asarray(seconds, dtype=np.float64)
     size = values.size // (2 * num_blocks)

@@ -28,10 +28,8 @@ class Step(Generic[Values]):
     """One completed step.
 
     Attributes:
-      phase: its phase.
       index: its number within the phase, from 1.
-      seconds: the wall seconds of the step alone.
-      values: its results.
+      seconds: the wall seconds of the step, without pauses.
       start: when it began, in seconds of the clock that measured it.
     """
 
@@ -53,8 +51,8 @@ class StepValues:
 
     Attributes:
       loss: the loss of --loss_type_to_report.
-      top_1: the fraction of images whose label is the best guess.
-      top_5: the fraction of images whose label is among the best five guesses.
+      top_1: the fraction of images with their label as the best guess.
+      top_5: the fraction of images with their label among the best five guesses.
       learning_rate: the learning rate of its update.
       input_wait: the seconds at the end of the step when only the input pipeline was working, or
         before the step when Python prepared its feed; None for images that stay on the device.
@@ -93,12 +91,12 @@ class Accuracy:
     """The result of an evaluation, over all workers. Without images its accuracies are nan.
 
     Attributes:
-      step: the number of steps for which the model was trained.
+      step: the number of steps that trained the model.
       num_images: the number of evaluated images.
       num_top_1: how many images had their label as the best guess.
       num_top_5: how many images had their label among the best five guesses.
       seconds: wall seconds from the first batch to the last.
-      prepare_seconds: what else it took; None if it was not part of a run.
+      prepare_seconds: the time to prepare it; None if it was not part of a run.
       end: when all workers knew its result, by the clock of the steps; None if it was not part of a
         run.
     """
@@ -124,8 +122,10 @@ class Accuracy:
         return throughput(self.num_images, self.seconds)
 
     def as_row(self, unix_at_zero: float) -> EvaluationRow:
-        """The evaluation in a document; unix_at_zero is the Unix time at which the clock of the
-        steps was at 0.
+        """Returns the evaluation as a row of a document.
+
+        Args:
+          unix_at_zero: the Unix time when the clock of the steps was at 0.
         """
         return EvaluationRow(
             step=self.step,
@@ -141,10 +141,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class StepLog:
-    """The steps of a process, and what the document of the result has from them.
+    """The steps of a process, and the sections of a result that follow from them.
 
     Attributes:
-      run: what the flags led to.
+      run: the resolved flags.
       steps: all steps in order, including warm-up.
       between: for each step, the seconds between its end and the next step, by cause.
       num_workers: how many processes took steps.
@@ -166,9 +166,7 @@ class StepLog:
 
     @property
     def between_seconds(self) -> dict[PauseCause, float]:
-        """The seconds between the first and the last timed step in which this process took no step,
-        by cause.
-        """
+        """The seconds between the timed steps of this process, by cause."""
         totals: dict[PauseCause, float] = {}
         timed = self.timed_steps
         for gap in (
@@ -209,8 +207,8 @@ class StepLog:
 
     @functools.cached_property
     def throughput(self) -> ThroughputSection:
-        """The rates and their spread: of all timed steps of all workers over the wall seconds of
-        the chief.
+        """The throughput and its spread: the images of all workers over the chief's wall
+        seconds.
         """
         images, wall_seconds = self.cluster_total or (
             self.process_images,
@@ -232,8 +230,10 @@ class StepLog:
         )
 
     def steps_section(self, unix_at_zero: float = 0.0) -> StepsSection:
-        """The steps in the document of the result; unix_at_zero is the Unix time at which their
-        clock was at 0.
+        """Returns the steps as a section of a document.
+
+        Args:
+          unix_at_zero: the Unix time when the clock of the steps was at 0.
         """
         # Another thread may have ended the run while a step was stored.
         steps, between = self.steps, self.between[: len(self.steps)]

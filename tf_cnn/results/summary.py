@@ -55,7 +55,7 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
-# The words with which the lines of a summary begin.
+# The first words of the lines of a summary.
 _LABELS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'accuracy')
 
 
@@ -127,8 +127,8 @@ def _summary_lines(result: Result) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class AccuracyGoal:
-    """The accuracy of --stop_at_top_1_accuracy, and that of the first evaluation that reached it,
-    else of the best one.
+    """The accuracy of --stop_at_top_1_accuracy, and the first evaluation that reached it, else the
+    best one.
 
     seconds is the time from the start of the first step, warm-up included, to the end of that
     evaluation; None if unknown, as in a run that continues from a checkpoint.

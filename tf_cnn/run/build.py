@@ -128,7 +128,7 @@ def build_evaluation(
 
 
 def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
-    """Writes the model as a SavedModel; values are those of its variables, by name."""
+    """Writes the model as a SavedModel, with the values of its variables by name."""
     num_classes, image_shape = plan.data.data_set.num_classes, plan.data.image_shape
     export_saved_model(folder, values, plan.step.network, num_classes, image_shape, _scale(plan))
 
@@ -149,7 +149,7 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
         num_batches = 'all' if evaluations.banner_batches is None else evaluations.banner_batches
         num_epochs = f'{evaluations.num_epochs:.2f}'
     steps_per_run_text = (
-        f'{run.steps_per_run}; the time of a step is an equal part of that of its run'
+        f'{run.steps_per_run}; the steps of one session call share its time equally'
     )
     tf32 = PERHAPS_IN_TF32 if run.tf32 is None else IN_TF32 if run.tf32 else ''
     return format_banner(
@@ -281,7 +281,7 @@ def _make_pipeline(
     )
 
 
-# Nine arguments: what tells the share of one worker from those of the others.
+# Nine arguments, since each worker reads its own share of the images.
 def _make_worker_input(
     plan: Plan,
     row: InputRow,

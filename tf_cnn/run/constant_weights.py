@@ -16,12 +16,12 @@ from tf_cnn.system.errors import UsageError
 from tf_cnn.training.precision import Precision
 from variable_mgr import seed_of
 
-# Protocol buffers, of which a graph is one, have at most 2 GB: part of it is for the ops.
+# A graph is a protocol buffer, and these have at most 2 GB. Part of it is for the ops.
 _MAX_GRAPH_BYTES = 2**31 - 2**26
 
 
 class _InitialValues(InferenceVariables):
-    """Computes the values with which a run with this seed begins, in the types of its variables."""
+    """Computes the initial values of a run with this seed, in the dtypes of its variables."""
 
     def __init__(self, seed: int, variable_dtype: tf.DType) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -59,9 +59,7 @@ class _Constants(InferenceVariables):
 
 
 class FrozenNetwork:
-    """The constants of a network in the dtype that it computes in; norms are those of
-    build_network.
-    """
+    """The constants of a network in its compute dtype, and the norms for build_network."""
 
     def __init__(self, folded_network: FoldedNetwork, dtype: tf.DType) -> None:
         self.norms: Mapping[str, ConstantNorm] = folded_network.norms
@@ -84,9 +82,7 @@ class FrozenNetwork:
             bytes_per_device = sum(value.size for value in self._values.values()) * self._dtype.size
             if bytes_per_device * len(self._by_device) > _MAX_GRAPH_BYTES:
                 max_devices = _MAX_GRAPH_BYTES // bytes_per_device
-                advice = (
-                    f'write --num_gpus={max_devices} or less' if max_devices else 'leave it out'
-                )
+                advice = f'use --num_gpus={max_devices} or less' if max_devices else 'remove it'
                 raise UsageError(
                     '--freeze_when_forward_only: each device gets constants of '
                     f'{bytes_per_device / 1e9:.2f} '

@@ -158,9 +158,7 @@ def _slices_by_name(towers: Sequence[TowerVariables]) -> dict[str, list[Slice]]:
 
 
 def _names_in_training(plan: Plan) -> frozenset[str]:
-    """The names of all variables of the model in training, some of which an evaluation may not
-    have.
-    """
+    """Returns the names of all variables of the model in training; an evaluation may have fewer."""
     with explain_network_errors(plan.step.network, plan.workload.model.name):
         return frozenset(
             variables_in_training(

@@ -56,9 +56,8 @@ class GradientsInMemory(InputPipeline):
                     )
                 )
                 gradients.append(gradient)
-                # Takes the value to the tower and computes nothing. Passes over the graph leave it
-                # alone, unlike Identity, and IdentityN, of which they remove outputs that nobody
-                # reads.
+                # Copies the value to the tower and computes nothing. Graph passes do not change it.
+                # They would remove Identity, and the outputs of IdentityN that nobody reads.
                 values_on_tower.append(
                     tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
                 )

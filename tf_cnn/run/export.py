@@ -69,7 +69,7 @@ def export_saved_model(
     image_shape: tuple[int, int, int],
     scale: preprocessing.Scale | None = None,
 ) -> None:
-    """Writes a SavedModel whose signature serving_default classifies images.
+    """Writes a SavedModel that classifies images by its signature serving_default.
 
     It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does (scale; None:
     to [-1, 1]), and returns `logits` and `probabilities` [N, num_classes] float32, and `classes`

@@ -12,7 +12,7 @@ Tensor = Any
 
 
 class GraphLoop:
-    """Adds a loop to the current graph whose body is a copy of a step.
+    """Adds a loop to the current graph; its body is a copy of a step.
 
     Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a
     name, which the copy shares with the step, so nothing that builds a step has to know about the

@@ -242,8 +242,8 @@ class SummaryWriter:
 
 
 def step_scalars(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
-    """The scalars of a step's summary, by tag. num_images are those of the step; images_per_second
-    is its own rate.
+    """Returns the scalars of a step's summary, by tag; num_images is the number of images in the
+    step.
     """
     values = {
         loss_name: step.values.loss,

@@ -92,7 +92,7 @@ class RunLifecycle:
             self._locks.enter_context(lock_folder(Path(checkpoints.folder)))
             newest = latest_checkpoint(checkpoints.folder)
             if newest != checkpoints.resume_from:
-                # The other tasks of a cluster already know from which step this one continues.
+                # The other tasks of a cluster already know the step that this one continues from.
                 raise RunError(
                     f'--train_dir={checkpoints.folder}: another run saved {newest} there while '
                     'this one was starting; start it again'
@@ -155,7 +155,7 @@ class RunLifecycle:
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
             except ForeignTaskError as error:
-                # The files of its flags may be those of the cluster.
+                # The files that its flags name may belong to the cluster that answered.
                 self.worker.leave(error.exit_code, str(error))
                 raise
             except UnicodeDecodeError as error:

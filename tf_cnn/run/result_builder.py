@@ -35,8 +35,9 @@ from tf_cnn.results.steps import Accuracy, Step, StepLog, StepValues
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.system.errors import plural
 
-# Multiply-adds are two operations. The backward pass has two products of the size of each of the
-# forward pass: one for the gradients of the weights, one for those of the activations.
+# A multiply-add is two operations. For each product of the forward pass, the backward pass has two
+# of the same size: one for the gradients of the weights and one for the gradients of the
+# activations.
 _FLOPS_PER_MULTIPLY_ADD = 2
 _TRAINING_PASSES = 3
 
@@ -131,7 +132,7 @@ class ResultBuilder:
         self._is_metering = True
 
     def end_timed_steps(self) -> None:
-        """Reads the meters of the timed steps, once; those of the devices end with the session."""
+        """Reads the meters of the timed steps, once; device meters end with the session."""
         if self._is_metering:
             self._joules = self._energy_meter.stop()
             self._noise = cast(sections.NoiseSection, self._noise_meter.stop())
@@ -181,7 +182,7 @@ class ResultBuilder:
         lost.
         """
         plan, surroundings = self._plan, self._plan.run_environment
-        # Counting may build a graph, for which a process that was stopped has no time.
+        # Counting may build a graph; a process that was stopped has no time for it.
         parameters, multiply_adds = self._model_cost() if exit_info.is_complete else (None, None)
         self.end_timed_steps()
         warnings = [WarningRow('settings', line) for line in plan.warnings]
@@ -339,8 +340,8 @@ class ResultBuilder:
 
     def _energy(self, throughput: ThroughputSection, num_missing: int) -> sections.EnergySection:
         source, joules = self._joules or (None, None)
-        # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of
-        # all.
+        # RAPL measures one machine and NVML the GPUs of one process, but the images are the images
+        # of all workers.
         cluster = self._plan.cluster_role.cluster
         covers_all_images = not cluster or (
             not num_missing and source == 'RAPL' and cluster.is_on_one_host

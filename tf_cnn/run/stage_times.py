@@ -20,8 +20,8 @@ _NOT_MEASURABLE, _MAX_NOISE_SHARE, _MIN_LENGTH_FACTOR = 'not measurable', 0.05, 
 
 @dataclass(frozen=True)
 class StageTime:
-    """The time of a pipeline that ends after a stage; processor_seconds are those of all processors
-    of this process.
+    """The time of a pipeline that ends after a stage; processor_seconds are summed over all
+    processors of this process.
     """
 
     stage: str

@@ -75,7 +75,8 @@ class RunState:
         if announced_steps is None:
             start_step, end_step = self._set_variables(session), worker.resume_point['end']
         else:
-            # An asynchronous chief that came back, or a worker whose chief has set the variables.
+            # An asynchronous chief that came back, or a worker after its chief has set the
+            # variables.
             start_step, end_step = (
                 self._read_step(session) if worker.is_chief else announced_steps[0],
                 announced_steps[1],
@@ -95,7 +96,7 @@ class RunState:
         return schedule
 
     def _set_variables(self, session: tf.Session) -> int:
-        """Sets the first values, or those of a checkpoint or a warm start; returns the step where
+        """Sets initial values, or values of a checkpoint or a warm start; returns the step where
         training begins.
         """
         cluster = self._worker.cluster

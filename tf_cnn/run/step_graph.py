@@ -71,9 +71,9 @@ class StepGraph:
         it takes nothing.
       variables: the trainable variables of the first model; gradients has (variable, gradient)
         pairs for them.
-      slices: the parts of each variable in a checkpoint, by name; model_slices those of the model
-        only.
-      begun: see VariableMgr.
+      slices: the slices of each variable in a checkpoint, by name; model_slices has only the
+        variables of the model.
+      begun_steps: see VariableMgr.
       num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
       before_evaluation: makes the slices of all workers equal; None if they always are.
     """
@@ -97,9 +97,7 @@ class StepGraph:
 
     @property
     def stateful_ops(self) -> list[tf.Operation]:
-        """The ops of start() whose kernels keep what the steps continue: readers, the state of
-        random numbers.
-        """
+        """The ops of prepare_first_step() with kernels that keep state: readers, random numbers."""
         return [*self.pipeline.warm_up_ops, *([self.prologue] if self.prologue is not None else [])]
 
     def prepare_first_step(
@@ -401,8 +399,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def _top_k_accuracy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Scalars float32: the fractions of images whose label is the best one, and among the best
-    5.
+    """Returns two float32 scalars: the fractions of images with their label as the best guess, and
+    among the best 5 guesses.
     """
     ranks = label_ranks(logits, labels)
     top_1, top_5 = tf.unstack(

@@ -16,8 +16,8 @@ def run_steps(
     is_over: Callable[[], bool] = lambda: False,
     begin_timed: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Step[Values]]]:
-    """Takes num_warmup warm-up steps, then num_batches timed ones, and yields those of each run as
-    soon as it is done.
+    """Takes num_warmup warm-up steps, then num_batches timed steps, and yields the steps of each
+    session call as soon as it is done.
 
     The work of the consumer (printing, summaries, traces) happens between two runs and is not
     timed. The time of a run is divided equally among its steps, as nobody sees when one of several

@@ -53,7 +53,7 @@ class StepRecorder:
         self._has_losses = plan.workload.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
         self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
         self._steps: list[Step[StepValues]] = []
-        # The seconds after each step whose cause is known, by the number of the step.
+        # The seconds after each step that have a known cause, by the number of the step.
         self._gap_seconds: dict[int, dict[PauseCause, float]] = {}
         self._rate = RunningRate()
         self._last_printed_step = 0
@@ -313,14 +313,12 @@ class StepRecorder:
         for line in format_summary(result):
             self._console.note(line)
         for warning in result.warnings:
-            # Those of the settings were printed before the run.
+            # Warnings about settings were printed before the run.
             if warning.code != 'settings':
                 self._console.advice(warning.text)
 
     def _make_result(self, measurements: StepLog, exit_info: ExitSection) -> Result:
-        """The chief's has the steps of all workers, which pass them to it; that of another worker
-        has its own.
-        """
+        """Returns the result; on the chief with the steps of all workers, else with its own."""
         worker_steps = self.result_builder.worker_section(measurements)
         workers: Sequence[Mapping[str, Any] | None] = []
         if self._worker and measurements.steps:

@@ -1,6 +1,5 @@
 """Sweeps: many configurations, each measured in fresh processes. Nothing here imports TensorFlow.
 
-`sweep_file` and `request` read a request, `configurations` makes the plan, `folder` stores plan and
-results on disk, `limited_process` runs one command within a limit of time, and `runner` and
-`search` run all of them.
+`sweep_file` and `request` read what to measure, `configurations` makes the plan, `folder` stores
+plan and results on disk, and `runner` and `search` run the commands. `texts` formats the tables.
 """

@@ -25,10 +25,11 @@ class Configuration:
 
     Attributes:
       id: a unique name, used in file names.
-      varied: the text of each flag that differs between configurations, and of the shape.
+      varied: the values that distinguish it, as text: each flag that differs between
+        configurations, and the shape.
       in_cluster: whether there is more than one process.
-      given: the flags in argv by name, each as it is written.
-      published: images/sec that others published, which `report` shows beside those of the run.
+      given: the flags in argv by name, each as written.
+      published: images/sec from a published table; `report` shows it beside the measured value.
       launch: further flags of `cluster`, such as its hosts.
     """
 
@@ -73,8 +74,9 @@ class ExcludedCombination:
 class SweepPlan:
     """The plan of a sweep.
 
-    columns are the flags that differ between configurations, and the shape, in the order of the
-    table; published_in is the source of the published rates, or empty.
+    Attributes:
+      columns: the flags that differ between configurations, and the shape, in the table's order.
+      published_in: the source of the published rates, or empty.
     """
 
     name: str
@@ -92,15 +94,14 @@ def caption(varied: Mapping[str, str]) -> str:
 
 
 def make_sweep_plan(request: SweepRequest, check: SettingsCheck) -> SweepPlan:
-    """Combines the values of a request, in its order.
+    """Makes a configuration of each combination of values, in the order of the request.
 
-    A combination that cannot run, such as parameter servers for a mode without any, is left out
-    with the reason. Raises UsageError if no combination of a grid can run.
+    Leaves out each combination that cannot run, such as parameter servers for a mode without any,
+    and stores the reason. Raises UsageError if no combination of a grid can run.
     """
     if not request.grids:
         raise UsageError(
-            f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = '
-            '[32, 64]'
+            f'{request.source}: nothing to compare; add a [grid], such as batch_size = [32, 64]'
         )
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     configurations_by_command: dict[tuple[str, ...], Configuration] = {}
@@ -126,7 +127,8 @@ def make_sweep_plan(request: SweepRequest, check: SettingsCheck) -> SweepPlan:
             )
         if not num_usable:
             raise UsageError(
-                f'{grid.where}: it cannot run: {reason}; change it, or the flags of all runs'
+                f'{grid.where}: no combination can run: {reason}; '
+                'change the grid, or the flags of all runs'
             )
     configurations = tuple(
         replace(unnumbered, id=_make_id(number, unnumbered, len(configurations_by_command)))
@@ -144,11 +146,11 @@ def make_sweep_plan(request: SweepRequest, check: SettingsCheck) -> SweepPlan:
 
 
 def _varied_names(request: SweepRequest) -> Iterator[str]:
-    """Yields the flags that have more than one value, in the order of their first appearance."""
+    """Yields the flags with more than one value, in the order of their first appearance."""
     grids = request.grids
-    for name in dict.fromkeys(name for axes in grids for name in axes.values):
+    for name in dict.fromkeys(name for grid in grids for name in grid.values):
         default = request.flags.get(name, SPECS[name].default if name in SPECS else None)
-        values = {str(value) for axes in grids for value in axes.values.get(name, (default,))}
+        values = {str(value) for grid in grids for value in grid.values.get(name, (default,))}
         if len(values) > 1:
             yield name
 
@@ -176,7 +178,7 @@ def _configure(
         if getattr(params, name) and not (params.eval and name == 'train_dir'):
             flag_text = format_flag(name, getattr(params, name))
             raise UsageError(
-                f'{flag_text}: all runs of the sweep would use the same path; leave it out'
+                f'{flag_text}: all runs of the sweep would use the same path; remove it'
             )
     check(params, is_single_process)
     return Configuration(

@@ -1,5 +1,6 @@
-"""Guesses how long a sweep on processors takes, so that nobody starts one of days by mistake.
-Without TensorFlow.
+"""Estimates the duration of a sweep on CPUs, so that nobody starts one of days by mistake.
+
+Does not import TensorFlow.
 """
 
 from models.costs import list_costs
@@ -7,14 +8,15 @@ from tf_cnn.params import parse_argv
 from tf_cnn.params.run_flags import NUM_BATCHES
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 
-# Fast processors: the guess is a lower bound. AVX-512 computes fp32 convolutions at 50 to 150
-# GFLOP/s on a core.
+# The rate of a fast processor, so the estimate is a lower bound: AVX-512 computes fp32
+# convolutions at 50 to 150 GFLOP/s on a core.
 _FLOPS_PER_CORE = 1.5e11
 
 
 def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
-    """Returns at least how many seconds the runs on the CPU compute; GPUs and models of users count
-    nothing.
+    """Returns a lower bound of the seconds that the runs on CPUs compute.
+
+    Runs on GPUs, and models that a user registered, count as 0.
     """
     flops = sum(_flops(configuration, has_gpu=has_gpu) for configuration in plan.configurations)
     return plan.settings.repeats * flops / (_FLOPS_PER_CORE * num_cores)

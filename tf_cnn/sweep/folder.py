@@ -1,9 +1,9 @@
-"""The folder of a sweep: its plan, results and logs. Each file appears whole or not at all.
+"""The folder of a sweep: its plan, results and logs. All files are written atomically.
 
 sweep.json      the plan, and the version of the program that made it
-results/        one document for each run: ID.1.json, ID.2.json ...; a run that failed has one too
+results/        a document for each run, also for failed ones: ID.1.json, ID.2.json ...
 logs/           the output of each run
-tries/          with --find_batch_size: the document of each size that was tried
+tries/          with --find_batch_size: the document of each size
 table.md        the table, once the sweep has ended
 """
 
@@ -31,7 +31,7 @@ from tf_cnn.system.atomic import move_atomically, write_atomically
 from tf_cnn.system.documents import DocumentError, read_json
 from tf_cnn.system.errors import RunError, UsageError, read_regular_file
 
-# Instead of a plan: the commands that take turns, one in a line.
+# In the folder of other commands than a sweep's, instead of the plan: a command in each line.
 COMMANDS_FILE = 'commands.txt'
 
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
@@ -42,7 +42,7 @@ Outcome = Result | Failure
 
 
 class Folder:
-    """The folder of one sweep, or of other commands that take turns."""
+    """The folder of a sweep, or of other commands that InterleavedRuns runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,13 +53,14 @@ class Folder:
         return shlex.join(['tf_cnn_benchmarks', 'sweep', '--resume', str(self.path)])
 
     def create_for_plan(self, plan: SweepPlan) -> None:
-        """Makes the folder, which must be missing or empty, and writes the plan; raises UsageError
-        or RunError.
+        """Makes the folder and writes the plan.
+
+        Raises UsageError if the folder is not empty or cannot be made, RunError if writing fails.
         """
         self._check_new()
         self._make(self.path)
-        # First of all: if the disk is full, the folder stays empty, and the same command can start
-        # again.
+        # The plan comes first: if the disk is full, the folder stays empty, and the same command
+        # works again.
         self.write(
             self.path / SWEEP_FILE, json.dumps(_plan_document(plan), indent=1, ensure_ascii=False)
         )
@@ -69,8 +70,9 @@ class Folder:
         self._make(self.path, self.results, self.logs)
 
     def create_or_resume(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Makes the folder for commands by name; that of the same commands goes on, another one is
-        a UsageError.
+        """Makes the folder for these commands (name -> words), or continues a folder that has them.
+
+        Raises UsageError if the folder has other contents.
         """
         path = self.path / COMMANDS_FILE
         text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
@@ -78,7 +80,7 @@ class Folder:
             self._check_new()
         elif read_regular_file(path).decode(errors='replace').rstrip() != text:
             raise UsageError(
-                f'--output={self.path}: it has results of other commands, see {path}; write '
+                f'--output={self.path}: it has results of other commands, see {path}; use '
                 'another path'
             )
         self._make(self.path)
@@ -88,22 +90,20 @@ class Folder:
     def _check_new(self) -> None:
         if '{' in str(self.path):
             raise UsageError(
-                f'--output={self.path}: runs read braces in a path as fields; write a path '
-                'without any'
+                f'--output={self.path}: braces in a path stand for fields of a run; use a '
+                'path without braces'
             )
         try:
             if not self.path.exists() or not any(self.path.iterdir()):
                 return
         except OSError as error:
             raise UsageError(
-                f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
+                f'--output={self.path}: it cannot be read ({error.strerror}); use another path'
             ) from None
         if (self.path / SWEEP_FILE).exists():
-            hint = f'continue it with {self.resume_command}, or write another --output'
-            raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
-        raise UsageError(
-            f'--output={self.path}: the folder is not empty; write the name of a new one'
-        )
+            hint = f'continue it with {self.resume_command}, or use another --output'
+            raise UsageError(f'--output={self.path}: it contains a sweep; {hint}')
+        raise UsageError(f'--output={self.path}: the folder is not empty; use a new one')
 
     def _make(self, *folders: Path) -> None:
         try:
@@ -111,7 +111,7 @@ class Folder:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f'{self.path}: the folder cannot be made ({error.strerror}); write another path'
+                f'{self.path}: the folder cannot be made ({error.strerror}); use another path'
             ) from None
 
     def read_plan(self) -> SweepPlan:
@@ -120,12 +120,12 @@ class Folder:
             document = read_json(path, dict[str, Any])
             if document['schema'] != _SCHEMA or document['schema_version'] > _SCHEMA_VERSION:
                 raise UsageError(
-                    f'{path}: it was written by a newer version of this program; install that one'
+                    f'{path}: a newer version of this program wrote it; install that version'
                 )
             return _parse_plan(document)
         except FileNotFoundError:
             raise UsageError(
-                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write sweep '
+                f'{self.path}: it contains no sweep ({SWEEP_FILE} is missing); use sweep '
                 '--resume DIR'
             ) from None
         except DocumentError as error:
@@ -140,8 +140,9 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other sweeps during the block; UsageError if one is running. A killed process
-        leaves no lock.
+        """Locks the folder during the block; raises UsageError if another sweep is running in it.
+
+        A killed process leaves no lock behind.
         """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -149,7 +150,7 @@ class Folder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(
-                    f'{self.path}: another sweep is running in it; wait for its end'
+                    f'{self.path}: another sweep is running in it; wait until it has ended'
                 ) from None
             except OSError:
                 # Some network file systems do not support locks.
@@ -159,8 +160,9 @@ class Folder:
             os.close(descriptor)
 
     def read_outcome(self, path: Path) -> Outcome | None:
-        """Reads the result or failure in a file; None if there is no complete one, such as after a
-        power failure.
+        """Returns the result or failure in a file.
+
+        None if the file is missing or incomplete, such as after a power failure.
         """
         try:
             return read_result(path)
@@ -168,8 +170,8 @@ class Folder:
             return None
 
     def move_result(self, unfinished: Path, path: Path) -> Outcome:
-        """Moves the complete document of a run to its final name, and returns it; raises RunError
-        as write().
+        """Moves a complete document to its final name, and returns it. Raises RunError as write()
+        does.
         """
         with self._convert_write_errors(path):
             move_atomically(unfinished, path)
@@ -185,14 +187,14 @@ class Folder:
         return failure
 
     def write(self, path: Path, text: str) -> None:
-        """Writes a file atomically; raises RunError if the disk is full, or fails."""
+        """Writes a file atomically; raises RunError if writing fails."""
         with self._convert_write_errors(path):
             write_atomically(text + '\n', path)
 
     def check_free_space(self, reason: str) -> None:
-        """Raises RunError if the disk is full, or the reason for which a run failed says so."""
+        """Raises RunError if the disk is full, or if a run failed for this reason."""
         is_full = shutil.disk_usage(self.path).free < _MIN_FREE_BYTES
-        # This program's own error lines may have it in lower case.
+        # This program's error messages may have it in lower case.
         if is_full or any(
             os.strerror(code).lower() in reason.lower() for code in (errno.ENOSPC, errno.EDQUOT)
         ):
@@ -209,17 +211,17 @@ class Folder:
 
     def _write_error(self, path: Path, reason: str) -> RunError:
         if not (self.path / SWEEP_FILE).exists():
-            return RunError(f'{path}: it cannot be written ({reason}); make room and start again')
+            return RunError(
+                f'{path}: it cannot be written ({reason}); free some space and start again'
+            )
         return RunError(
-            f'{path}: it cannot be written ({reason}); what was measured before is kept: make '
-            f'room, then write {self.resume_command}'
+            f'{path}: it cannot be written ({reason}); completed runs are kept: free some '
+            f'space, then run {self.resume_command}'
         )
 
 
 def unfinished_path(path: Path) -> Path:
-    """Returns the name of a file until it is complete. Readers of results skip names that begin
-    with a dot.
-    """
+    """Returns the path of a file while it is incomplete; readers of results skip dot files."""
     return path.with_name(f'.{path.name}')
 
 

@@ -1,4 +1,4 @@
-"""--repeat=N: the same run N times, each in a new process. Without TensorFlow."""
+"""--repeat=N: runs the same command N times, each in a new process. Does not import TensorFlow."""
 
 import json
 import os
@@ -32,11 +32,11 @@ from tf_cnn.system.signals import SIGNALS
 def run_repeats(
     argv: Sequence[str], params: Params, console: Console, runner: Runner | None = None
 ) -> int:
-    """Makes the runs of --repeat and prints their total; returns the exit code, 1 if a run failed.
+    """Makes the runs of --repeat, prints their total, and returns the exit code: 1 if a run failed.
 
     The total is all images over all seconds of the complete runs. The banner of the first run and
-    the warnings of all runs go to standard error. Raises RunError if no run succeeded, or a result
-    cannot be written.
+    the warnings of all runs go to standard error. Raises RunError if no run succeeded, or if a
+    result cannot be written.
     """
     outcomes: list[Outcome] = []
     runner = runner or Runner(
@@ -70,20 +70,21 @@ def run_repeats(
                 if finished_run.round_number < params.repeat:
                     console.phase(f'Run {finished_run.round_number + 1} of {params.repeat}')
         except (KeyboardInterrupt, RunError):
-            # RunError: no room for a result, neither here nor where --result_file names a place.
+            # RunError: a result could not be written, to the temporary folder or to --result_file.
             if any(map(succeeded, outcomes)):
                 console.note(f'stopped after {len(outcomes)} of {plural(params.repeat, "run")}')
                 _print_summary(outcomes, console)
             raise
     if not any(map(succeeded, outcomes)):
-        raise RunError(f'--repeat={params.repeat}: no run ended well; {outcomes[0].reason}')
+        raise RunError(f'--repeat={params.repeat}: no run succeeded; {outcomes[0].reason}')
     _print_summary(outcomes, console)
     return int(not all(map(succeeded, outcomes)))
 
 
 def result_paths(params: Params) -> list[str]:
-    """Returns the paths of the runs' results; none if there are none, or they cannot be known
-    before the runs.
+    """Returns the paths of the runs' results.
+
+    Empty without --result_file, and if the model is unknown: then the run reports the error.
     """
     if not params.result_file:
         return []
@@ -113,7 +114,7 @@ def _print_summary(outcomes: Sequence[Outcome], console: Console) -> None:
         console.warning(line)
     if failed := [outcome for outcome in outcomes if not succeeded(outcome)]:
         share = f'{len(failed)} of {plural(len(outcomes), "run")}'
-        console.warning(f'{share} failed ({failed[0].reason}); the total is that of the others')
+        console.warning(f'{share} failed ({failed[0].reason}); the total is of the other runs')
 
 
 def _read_banner(log: Path) -> str | None:
@@ -133,13 +134,14 @@ def _read_banner(log: Path) -> str | None:
 
 
 def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has
-    one for each text.
+    """Returns a line for each warning of the runs, with the number of runs that have it.
+
+    Warnings with the same code share a line, except for the code `settings`.
     """
     texts_by_warning: dict[str, dict[int, str]] = {}
     for number, outcome in enumerate(outcomes):
         for warning in outcome.warnings if isinstance(outcome, Result) else ():
-            # Warnings with this code may be about different flags.
+            # These warnings may be about different flags.
             key = warning.text if warning.code == 'settings' else warning.code
             texts_by_warning.setdefault(key, {})[number] = warning.text
     lines = []
@@ -152,10 +154,8 @@ def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> None:
     run_values = (result.model.name, result.run.batch_size, result.shape)
-    target, numbered = (
-        _result_path(params, path, *run_values, number),
-        _result_path(params, path, *run_values, RUN_FIELD),
-    )
+    target = _result_path(params, path, *run_values, number)
+    numbered = _result_path(params, path, *run_values, RUN_FIELD)
     try:
         with reserve(target, numbered, number + 1) as file:
             write_atomically(json.dumps(as_json(result)), file.path)
@@ -166,7 +166,7 @@ def _write_result(result: Result, params: Params, path: str, number: int, consol
             f'--result_file={target}: it cannot be written ({error.strerror})'
         ) from error
     if file.path != target:
-        console.note(f'{target} is there, so the result goes to {file.path}')
+        console.note(f'{target} exists, so the result goes to {file.path}')
 
 
 def _result_path(
@@ -174,6 +174,6 @@ def _result_path(
 ) -> str:
     values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
     if RUN_FIELD not in path:
-        # Without a field for it, the number goes before the last dot.
+        # A path without a field for the number gets it before the last dot.
         path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
     return fill_fields(path, values)

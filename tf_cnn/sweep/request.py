@@ -1,6 +1,4 @@
-"""The request of a sweep, from a file or from flags: values of flags, checked one by one before
-they are combined.
-"""
+"""Reads what a sweep should measure, from a file or from flags, and checks each value by itself."""
 
 import json
 import re
@@ -19,15 +17,13 @@ from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, neares
 SHAPE = 'shape'
 Setting = Value | Shape
 
-# Where a setting stands if it is a flag after --.
+# The location of a setting that is a flag after --.
 AFTER_DASHES = '--'
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """How a sweep runs its configurations: flags of the subcommand, and keys of the same names in a
-    file.
-    """
+    """How a sweep runs its configurations: flags of the subcommand, and keys of a sweep file."""
 
     repeats: int = flag(1, 'Runs of each configuration.', lower_bound=1, unit='runs')
     timeout_secs: float | None = flag(
@@ -38,17 +34,19 @@ class SweepSettings:
     )
     find_batch_size: bool = flag(
         False,
-        'Find the largest batch size of each configuration that fits into the memory, with a few '
-        'steps of each size that is tried.',
+        'Find the largest batch size of each configuration that fits in memory, with a few steps '
+        'of each size.',
     )
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Flags and shapes with their values; the sweep takes all combinations of these.
+    """A grid: flags and shapes with their values. The sweep measures all combinations.
 
-    `where` is the table or flag that contains them, for errors; `published` is images/sec that
-    others published for a single combination, with their speed-up.
+    Attributes:
+      where: the table or flag that contains the grid; errors begin with it.
+      published: the images/sec of a single combination in a published table.
+      published_speed_up: its speed-up there.
     """
 
     where: str
@@ -59,13 +57,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """The request in a file, or in the flags of the subcommand.
+    """What a file, or the flags of the subcommand, ask a sweep to measure.
 
     Attributes:
-      name: used in the name of the folder.
-      source: the file, or the subcommand; each error begins with it.
+      name: part of the folder's name.
+      source: the file, or the subcommand; errors begin with it.
       flags: the flags of all runs.
-      axes: the grids, of which the sweep has all configurations.
+      grids: the sweep measures all combinations of each grid.
     """
 
     name: str
@@ -78,27 +76,21 @@ class SweepRequest:
 
 
 def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Setting, ...]:
-    """Reads the values of a flag, or of a shape; errors begin with `where`, the source and the
-    table.
-    """
+    """Reads the values of a flag, or of the shape. Errors begin with `where`: source and table."""
     if name in SPECS and (reason := SPECS[name].in_sweep):
         value = values[0] if len(values) == 1 else values
-        remedy = (
-            f'use {_suggest_shapes(values, where)}' if name == 'num_gpus' else f'leave {name} out'
-        )
+        remedy = f'use {_suggest_shapes(values, where)}' if name == 'num_gpus' else f'remove {name}'
         raise UsageError(f'{where} {format_key_value(name, value, where)}: {reason}; {remedy}')
-    refusals, settings = ErrorCollector(), list[Setting]()
+    errors, settings = ErrorCollector(), list[Setting]()
     for value in values:
-        with refusals.collecting():
+        with errors.collecting():
             settings.append(_read_setting(name, value, where))
-    refusals.raise_all()
+    errors.raise_all()
     return tuple(settings)
 
 
 def _suggest_shapes(num_gpus: Sequence[object], where: str) -> str:
-    """Formats the shapes of one process with these numbers of devices, as a flag or as in a
-    file.
-    """
+    """Formats the shapes that replace --num_gpus in one process, as a flag or as in a file."""
     shapes = [f'1*{number}' for number in num_gpus if re.fullmatch('[1-9][0-9]*', str(number))] or [
         '1*2'
     ]
@@ -118,7 +110,7 @@ def _read_setting(name: str, value: object, where: str) -> Setting:
         near = nearest(name, [SHAPE, *SPECS])
         hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'
         raise UsageError(
-            f'{where} {format_key_value(name, value, where)}: there is no flag --{name}; {hint}'
+            f'{where} {format_key_value(name, value, where)}: unknown flag --{name}; {hint}'
         )
     return read_value(spec, value, where)
 
@@ -127,7 +119,7 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
     try:
         setting = spec.read(value)
     except UsageError as error:
-        # The error begins with the flag as on a command line, but the file writes it differently.
+        # The error begins with the flag as on a command line; a file spells it differently.
         reason = str(error).removeprefix(f'{format_flag(spec.name, value)}: ')
         raise UsageError(f'{where} {format_key_value(spec.name, value, where)}: {reason}') from None
     if spec.name == MODES_FILE and setting:
@@ -136,12 +128,12 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
 
 
 def mode_file_first(name: str) -> int:
-    """The sort key that puts --variable_mgr_file first, which defines values of another flag."""
+    """Sort key that puts --variable_mgr_file first: it defines values of --variable_update."""
     return name != MODES_FILE
 
 
 def format_key_value(name: str, value: object, where: str = '') -> str:
-    """Formats a key and its value as in TOML; where a command line has it, as a flag."""
+    """Formats a key and its value as in TOML, or as a flag if `where` is AFTER_DASHES."""
     if where == AFTER_DASHES:
         return format_flag(name, value)
     text = str(value) if isinstance(value, Shape) else value
@@ -151,29 +143,30 @@ def format_key_value(name: str, value: object, where: str = '') -> str:
 def read_grid(texts: Sequence[str]) -> SweepRequest:
     """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
     values: dict[str, tuple[Setting, ...]] = {}
-    refusals = ErrorCollector()
+    errors = ErrorCollector()
     for text in sorted(texts, key=lambda text: mode_file_first(text.lstrip('-').partition('=')[0])):
         where = f'--grid={text}:'
         name, equals, several = text.lstrip('-').partition('=')
-        with refusals.collecting():
+        with errors.collecting():
             if not equals:
                 raise UsageError(
                     f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64'
                 )
             if name in values:
                 raise UsageError(
-                    f'{where} {name} was given before; write all of its values in one --grid'
+                    f'{where} {name} appears twice; put all its values into one --grid'
                 )
             values[name] = read_settings(name, several.split(','), where)
-    refusals.raise_all()
+    errors.raise_all()
     return SweepRequest('grid', 'Grid', 'sweep', grids=[Grid('--grid', values)])
 
 
 def override(
     request: SweepRequest, argv: Sequence[str], settings: Mapping[str, object]
 ) -> SweepRequest:
-    """Overrides the flags of all runs by those after --, and the settings by those on the command
-    line.
+    """Returns the request with the flags after -- added to all runs, and with these settings.
+
+    Both replace what the request has. Raises UsageError if a grid varies one of the flags.
     """
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
@@ -181,23 +174,25 @@ def override(
         for grid in request.grids:
             if name in grid.values:
                 raise UsageError(
-                    f'-- --{name}={text} clashes with {grid.where} {name}, of which the sweep '
-                    'compares several values; leave one out'
+                    f'-- --{name}={text} conflicts with {grid.where} {name}: the '
+                    'sweep compares its values; remove one of them'
                 )
         flags[name] = value
-    # The spec of each field has read its value, which mypy cannot see.
-    return replace(request, flags=flags, settings=replace(request.settings, **settings))  # type: ignore[arg-type]
+    # The spec of each field has read its value, but mypy cannot see that.
+    changed = replace(request.settings, **settings)  # type: ignore[arg-type]
+    return replace(request, flags=flags, settings=changed)
 
 
 def add_device_cpu(request: SweepRequest) -> SweepRequest:
-    """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and
-    have none.
+    """Returns the request for a machine without a GPU: with --device=cpu if runs need a --device.
+
+    Runs on several devices, and runs with a controller, need one.
     """
 
     def values(name: str) -> list[Setting | None]:
         return [
             request.flags.get(name),
-            *(value for axes in request.grids for value in axes.values.get(name, ())),
+            *(value for grid in request.grids for value in grid.values.get(name, ())),
         ]
 
     has_towers = any(isinstance(shape, Shape) and shape.devices > 1 for shape in values(SHAPE))

@@ -1,4 +1,4 @@
-"""The engine of rounds: commands in turns, each run in a fresh process, each result stored at once.
+"""Runs commands repeatedly and interleaved: each in a fresh process, each result stored at once.
 
 `sweep`, `--repeat`, `compare --run` and the scripts of benchmarks/ run their commands here.
 """
@@ -34,15 +34,15 @@ PROGRAM = (sys.executable, str(COMMAND))
 
 @dataclass(frozen=True)
 class RepeatedCommand:
-    """A command that takes turns with others.
+    """A command that runs once in every round.
 
     Attributes:
-      name: unique; its results are NAME.1.json, NAME.2.json ... of the folder's results/, and may
-        have a folder there.
-      words: the words after the program; --result_file is added to them.
-      failure: the document of a failure, without what the run makes known.
-      is_remote: whether the process with the result is on another host, which may have other
-        files.
+      name: unique; its results are NAME.1.json, NAME.2.json ... in the folder's results/. It may
+        contain a subfolder.
+      argv: the words after the program; the runner adds --result_file.
+      failure: the document of a failed run, without the reason, the times and the exit code.
+      is_remote: whether the process with the result is on another host. Then its output contains
+        the document, since that host may not share files.
     """
 
     name: str
@@ -54,7 +54,7 @@ class RepeatedCommand:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that was made; rounds are numbered from 1."""
+    """A run that has ended. Rounds are numbered from 1."""
 
     command: RepeatedCommand
     round_number: int
@@ -64,8 +64,11 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Runner:
-    """Starts processes of a program with its whole environment (None: that of this process), within
-    some seconds.
+    """Runs commands of a program, one at a time.
+
+    Attributes:
+      environment: all environment variables of the process; None: the variables of this process.
+      timeout_secs: ends a run that takes longer; None: no limit.
     """
 
     program: Sequence[str] = PROGRAM
@@ -73,10 +76,9 @@ class Runner:
     timeout_secs: float | None = None
 
     def run(self, folder: Folder, command: RepeatedCommand, path: Path) -> tuple[Outcome, float]:
-        """Runs a contestant to its end, with its result or the document of its failure in a file of
-        the folder.
+        """Runs a command, and writes its result, or the document of its failure, to `path`.
 
-        Returns the outcome, and the seconds it took. Raises RunError if the disk is full, or fails.
+        Returns the outcome and the seconds it took. Raises RunError if the disk is full or fails.
         """
         unfinished = unfinished_path(path)
         unfinished.unlink(missing_ok=True)
@@ -88,24 +90,24 @@ class Runner:
             process_exit = run_process(argv, log, self.timeout_secs, self.environment)
             if command.is_remote:
                 _extract_document(log, unfinished)
-            reason = process_exit.reason or 'it ended with exit code 0, and left no result'
+            reason = process_exit.reason or 'it ended with exit code 0, but wrote no result'
             outcome = folder.read_outcome(unfinished)
             is_consistent = isinstance(outcome, Result) and outcome.is_complete == (
                 process_exit.cause is None
             )
             if process_exit.cause == ERROR or not is_consistent:
-                # Before anything is removed: the failed run may have filled the disk itself.
+                # Checked before files are removed: the failed run itself may have filled the disk.
                 folder.check_free_space(reason)
             if is_consistent and process_exit.cause in (None, ERROR):
                 return folder.move_result(unfinished, path), process_exit.seconds
             if isinstance(outcome, Result) and is_consistent and process_exit.cause == TIMEOUT:
-                # The run did not know why this process ended it.
+                # The run could not know why this process stopped it.
                 outcome = replace(outcome, exit_status=replace(outcome.exit_status, reason=reason))
                 folder.write(path, json.dumps(as_json(outcome)))
                 outcome.source = str(path)
                 return outcome, process_exit.seconds
         finally:
-            # Do not trust the result of a run that failed with a complete result.
+            # A run that failed with a complete result is not trusted.
             unfinished.unlink(missing_ok=True)
         failure = replace(
             command.failure,
@@ -119,10 +121,10 @@ class Runner:
 
 
 class InterleavedRuns:
-    """Contestants that take turns. Results that the folder, which exists, already has are not
-    measured again.
+    """Commands, each run once in every round. Results that the folder already has are kept.
 
-    A contestant of which only failures are known is not run again. Call it from the main thread.
+    A command that has only failed is not run again. The folder must exist. Call run() from the
+    main thread.
     """
 
     def __init__(
@@ -136,9 +138,9 @@ class InterleavedRuns:
         self._num_rounds = num_rounds
         self._folder = folder
         self._runner = runner
-        # Name of the contestant -> number of the round -> outcome.
+        # Name of the command -> number of the round -> outcome.
         self._outcomes_by_round: dict[str, dict[int, Outcome]] = {
-            contestant.name: {} for contestant in commands
+            command.name: {} for command in commands
         }
         for command in commands:
             for number in range(1, num_rounds + 1):
@@ -147,7 +149,7 @@ class InterleavedRuns:
 
     @property
     def outcomes(self) -> dict[str, list[Outcome]]:
-        """The outcomes of each contestant so far, by its name, in the order of the rounds."""
+        """The outcomes so far: name of the command -> outcomes in the order of the rounds."""
         return {
             name: [by_round[number] for number in sorted(by_round)]
             for name, by_round in self._outcomes_by_round.items()
@@ -162,7 +164,7 @@ class InterleavedRuns:
         return len([*self.remaining_runs()])
 
     def remaining_runs(self) -> Iterator[tuple[RepeatedCommand, int]]:
-        """Yields the runs that are left, each with the number of its round, in their order."""
+        """Yields the remaining runs in their order: (command, number of the round)."""
         for number in range(1, self._num_rounds + 1):
             for index in order_of_round(len(self._commands), number):
                 command = self._commands[index]
@@ -212,9 +214,7 @@ def succeeded(outcome: Outcome) -> bool:
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """Describes how a run ended: '123.4 images/sec', for an exchange alone '1.234 ms/step', or why
-    it failed.
-    """
+    """Returns '123.4 images/sec', for --exchange_only '1.234 ms/step', or 'failed: REASON'."""
     if isinstance(outcome, Result) and outcome.is_complete:
         if outcome.run.role == 'exchange-only':
             return f'{1e3 * outcome.step_seconds().mean():.3f} ms/step'
@@ -223,14 +223,14 @@ def describe_outcome(outcome: Outcome) -> str:
 
 
 def order_of_round(count: int, round_number: int) -> list[int]:
-    """Returns the indices of all configurations in the order in which one round runs them.
+    """Returns a round's order of the commands 0, 1 ... count - 1.
 
-    The speed of a machine that warms up, or has other load, changes over minutes, and would look
-    like a difference between configurations that make all their runs in a row. So each round runs
-    every configuration once, and every second round runs backwards, so that a steady drift over two
-    rounds cancels (ABBA; Box, Hunter & Hunter, Statistics for Experimenters, on counterbalancing).
-    The first round is in the order of the plan; each later pair of rounds is shuffled, so that no
-    configuration always follows the same one.
+    A machine that warms up, or has other load, changes its speed over minutes. If each command made
+    all its runs in a row, this drift would look like a difference between the commands. So each
+    round runs every command once, and every second round reverses the order: a steady drift over
+    two rounds cancels (ABBA; Box, Hunter & Hunter, Statistics for Experimenters, on
+    counterbalancing). The first round keeps the given order; each later pair of rounds is shuffled,
+    so that no command always follows the same one.
     """
     order = list(range(count))
     pair, is_second = divmod(round_number - 1, 2)

@@ -1,6 +1,4 @@
-"""Finds the largest batch size of each configuration that fits in memory, by short runs with
-several sizes.
-"""
+"""--find_batch_size: finds the largest batch size of each configuration that fits in memory."""
 
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping
@@ -16,24 +14,25 @@ from tf_cnn.sweep.runner import FinishedRun, Runner, command_of_configuration, s
 from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.system.limited_process import MEMORY
 
-# The first size to try, unless the sweep gives one.
+# The first size, unless the configuration has a --batch_size.
 _START_SIZE = 32
-# Larger sizes are not tried.
 MAX_SIZE = 2**16
 
 
 class BatchSizeSearch:
-    """The search for the batch sizes of a plan. Sizes whose results the folder already has are not
-    tried again.
+    """Searches the largest batch sizes of a plan with short runs.
+
+    Does not repeat the sizes that already have a result in the folder.
     """
 
     def __init__(self, plan: SweepPlan, folder: Folder, runner: Runner) -> None:
         self._plan = plan
         self._folder = folder
         self._runner = runner
-        # The result of each configuration's largest size, or its failure, by the configuration's
-        # id.
-        self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
+        # Id of the configuration -> the result of its largest size, or its failure.
+        self.outcomes: dict[str, list[Outcome]] = {
+            configuration.id: [] for configuration in plan.configurations
+        }
         for configuration in plan.configurations:
             if outcome := folder.read_outcome(self._result_path(configuration)):
                 self.outcomes[configuration.id].append(outcome)
@@ -58,10 +57,8 @@ class BatchSizeSearch:
     def _find_largest_size(
         self, configuration: Configuration
     ) -> Generator[FinishedRun, None, Outcome]:
-        start, fits = (
-            parse_argv(configuration.argv).params.batch_size or _START_SIZE,
-            dict[int, bool](),
-        )
+        start = parse_argv(configuration.argv).params.batch_size or _START_SIZE
+        fits: dict[int, bool] = {}
         while size := next_size(start, fits):
             path = self._folder.tries / f'{configuration.id}.{size}.json'
             outcome = self._folder.read_outcome(path)
@@ -76,12 +73,11 @@ class BatchSizeSearch:
                     if isinstance(outcome, Failure)
                     else outcome.exit_status.exit_code
                 )
-                reason, failure = (
-                    f'with --batch_size={size}: {outcome.reason}',
-                    command_of_configuration(configuration).failure,
-                )
                 failure = replace(
-                    failure, reason=reason, exit_code=exit_code, started_at=outcome.started_at
+                    command_of_configuration(configuration).failure,
+                    reason=f'with --batch_size={size}: {outcome.reason}',
+                    exit_code=exit_code,
+                    started_at=outcome.started_at,
                 )
                 return self._folder.write_failure(self._result_path(configuration), failure)
         largest = max(size for size, fitted in fits.items() if fitted)
@@ -95,19 +91,17 @@ class BatchSizeSearch:
 
 
 def _set_batch_size(configuration: Configuration, size: int) -> Configuration:
-    """Returns a configuration with a batch size; its run is short, unless the sweep sets its
-    length.
-    """
+    """Returns the configuration with a batch size and, unless it has a length, a short run."""
     extra_flags = [format_flag('batch_size', size)]
     if not {'num_batches', 'num_epochs', 'target_seconds'} & configuration.given.keys():
-        # The first step already takes all memory.
+        # The first step already allocates all the memory.
         extra_flags += ['--num_warmup_batches=1', '--num_batches=3']
-    argv, varied = (
-        (*configuration.argv, *extra_flags),
-        {**configuration.varied, 'batch_size': str(size)},
-    )
+    argv = (*configuration.argv, *extra_flags)
     return dataclasses.replace(
-        configuration, argv=argv, given=dict(parse_argv(argv).params.given_flags), varied=varied
+        configuration,
+        argv=argv,
+        given=dict(parse_argv(argv).params.given_flags),
+        varied={**configuration.varied, 'batch_size': str(size)},
     )
 
 
@@ -116,30 +110,32 @@ def _ran_out_of_memory(outcome: Outcome) -> bool:
 
 
 def check_search(plan: SweepPlan, *, has_gpu: bool, has_limit: bool) -> None:
-    """Raises UsageError if the sweep sets what the search finds, or nothing would end it.
+    """Raises UsageError if the sweep varies the batch size, or if nothing limits the memory.
 
-    On a CPU, runs take memory until the machine fails, unless a container has_limit.
+    On a CPU, runs take memory until the machine fails, unless a container has a limit (has_limit).
     """
     if 'batch_size' in plan.columns or plan.settings.repeats > 1:
         raise UsageError(
-            '--find_batch_size: it tries each size once; leave --repeats and the values of '
-            'batch_size out'
+            '--find_batch_size: it runs each size once; remove --repeats and the values of '
+            'batch_size'
         )
     for configuration in plan.configurations:
         if not has_limit and (not has_gpu or parse_argv(configuration.argv).params.device == 'cpu'):
             raise UsageError(
-                f'--find_batch_size: {configuration.caption} runs on the CPU, whose memory '
-                'has no limit of '
-                'its own; run it on a GPU, or in a container with a limit (docker run --memory=8g)'
+                f'--find_batch_size: {configuration.caption} runs on the CPU, where nothing '
+                'limits the memory; use a GPU, or a container with a limit (docker run --memory=8g)'
             )
 
 
 def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
-    """Returns the batch size to try next: doubled until one does not fit, or halved until one fits,
-    then bisected.
+    """Returns the batch size to try next, or None if the search has ended.
 
-    start is the first size; fits has those that were tried. None if the largest one is known, or
-    not even 1 fits.
+    Doubles the size until one does not fit, or halves it until one fits; then bisects. The search
+    ends when the largest size is known, or when not even 1 fits.
+
+    Args:
+      start: the first size.
+      fits: the sizes tried so far, and whether each fits.
     """
     largest = max((size for size, fitted in fits.items() if fitted), default=0)
     too_large = min((size for size, fitted in fits.items() if not fitted), default=None)

@@ -20,7 +20,7 @@ from tf_cnn.system.documents import read_toml
 from tf_cnn.system.errors import UsageError, nearest
 
 _FOLDER = Path(__file__).parent
-# The keys of a grid for figures that others published: images/sec, and the speed-up beside it.
+# The keys for the images/sec and the speed-up of a published table.
 _PUBLISHED = ('published', 'published_speed_up')
 
 
@@ -50,15 +50,15 @@ def find_sweep_file(name: str) -> Path:
     hint = (
         f'did you mean {near}?'
         if near
-        else f'write the path of a TOML file, or {", ".join(shipped_sweeps)}'
+        else f'use the path of a TOML file, or {", ".join(shipped_sweeps)}'
     )
-    raise UsageError(f'{name}: there is no such file, and no sweep of this name; {hint}')
+    raise UsageError(f'{name}: no such file, and no sweep of this name; {hint}')
 
 
 def read_sweep_file(path: Path) -> SweepRequest:
     try:
         file = read_toml(path, _File)
-        # Read first, since --variable_mgr_file defines values of --variable_update.
+        # The flags come first: --variable_mgr_file defines values of --variable_update.
         flags = {
             name: read_settings(name, [value], f'{path}: [flags]')[0]
             for name, value in file.flags.items()
@@ -69,7 +69,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
         grids = [_read_grid_table(grid, f'{path}: {where}') for where, grid in tables]
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise UsageError(
-            f'{path}: it is no sweep ({" ".join(str(error).split())}); see docs/sweeps.md'
+            f'{path}: it is not a sweep ({" ".join(str(error).split())}); see docs/sweeps.md'
         ) from None
     settings = {
         name: read_value(spec, getattr(file, name), f'{path}:')
@@ -89,7 +89,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
 
 
 def _read_grid_table(table: Mapping[str, Any], where: str) -> Grid:
-    """Reads the values of each flag of a table: one, or a list."""
+    """Reads the flags of a table; each has one value, or a list."""
     values, published = {}, {}
     for name in sorted(table, key=mode_file_first):
         value = table[name]
@@ -97,8 +97,6 @@ def _read_grid_table(table: Mapping[str, Any], where: str) -> Grid:
             published[name] = msgspec.convert(value, Annotated[float, Meta(gt=0)])
             continue
         if not (several := value if isinstance(value, list) else [value]):
-            raise UsageError(
-                f'{where} {name} = []: it has no value; write one, or leave {name} out'
-            )
+            raise UsageError(f'{where} {name} = []: it has no value; add one, or remove {name}')
         values[name] = read_settings(name, several, where)
     return Grid(where, values, **published)

@@ -1,4 +1,4 @@
-"""What a sweep prints: its plan, and the table of its results. Pure."""
+"""Formats what a sweep prints: its plan, and the table of its results. Pure."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from tf_cnn.sweep.folder import Outcome
 from tf_cnn.sweep.runner import describe_outcome, succeeded
 from tf_cnn.system.errors import plural
 
-# The most combinations to list that are left out for one reason.
+# How many of the combinations that are left out for the same reason are listed.
 _MAX_LISTED = 3
 _LARGEST_SIZE = 'largest batch size'
-# The titles of flags whose names say too little.
+# Column titles of flags; other flags have their names.
 _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
 _RATE_COLUMN = ValueColumn('images/sec', is_number=True, keys=('mark', 'rate'), form='{}{:.2f}')
 _SPEED_UP_COLUMNS = (
@@ -29,7 +29,7 @@ _REPEAT_COLUMNS = (
     ValueColumn('95 % interval', is_number=True, keys=('low', 'high'), form='{:.2f} to {:.2f}'),
     ValueColumn('runs', is_number=True, keys=('runs',)),
 )
-# What docs/sweeps.md says about exchanges alone.
+# The columns of --exchange_only, see docs/sweeps.md.
 _EXCHANGE_COLUMNS = (
     ValueColumn('ms', is_number=True, keys=('mark', 'ms'), form='{}{:.3f}'),
     ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
@@ -74,10 +74,10 @@ def format_excluded(left_out: Sequence[ExcludedCombination]) -> list[str]:
 def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
     """Makes the table of configurations.
 
-    The columns are the values that differ between rows, images/sec, its 95 % interval if there are
-    repeats, the speed-up over another row (see baselines), what `compare` concludes about both, and
-    the status if a row lacks runs. Exchanges alone have their milliseconds and bandwidths instead
-    of images/sec.
+    The columns: the values that differ between rows; images/sec; with repeats, its 95 % interval
+    and the number of runs; the speed-up over the row's baseline (see `baselines`); the verdict of
+    `compare` on both; and the status if a row lacks runs. With --exchange_only, milliseconds and
+    bandwidths replace images/sec.
     """
     rows: list[dict[str, Any]] = []
     result_groups: list[Sequence[Result]] = []
@@ -91,8 +91,8 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         failed = next((outcome for outcome in row_outcomes if not succeeded(outcome)), None)
         status = describe_outcome(failed) if failed else 'ok' if row_outcomes else 'not run'
         if len(groups := group_repeats(results)) > 1:
-            # A sweep that went on elsewhere, or under another limit; the newest runs are those of
-            # the machine as it is.
+            # The sweep was resumed on another machine or under another limit: only the newest runs
+            # describe the machine as it is now.
             changes = machine_differences([groups[-2][-1], groups[-1][0]])
             change_text = ', '.join(
                 f'{name} {" -> ".join(map(format_property, values))}'
@@ -148,12 +148,11 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
 
 
 def _exchange_values(results: Sequence[Result]) -> dict[str, float]:
-    """Returns the mean milliseconds of an exchange alone and its bandwidths; nothing for other
-    runs.
+    """Returns the mean milliseconds and the bandwidths of --exchange_only; empty for other runs.
 
-    algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one
-    device over the seconds, and this times 2 (n - 1) / n for n devices, which is what each link of
-    a ring carries.
+    PERFORMANCE.md of github.com/NVIDIA/nccl-tests defines both: algbw is the bytes of one device
+    over the seconds; busbw is algbw times 2 (n - 1) / n for n devices, the traffic on each link of
+    a ring.
     """
     if results[0].run.role != 'exchange-only' or not (size := results[0].gradient_bytes):
         return {}

@@ -69,7 +69,7 @@ def latest_checkpoint(folder: str) -> str | None:
 
 
 def incomplete_checkpoint_warning(folder: str, checkpoint: str | None) -> str | None:
-    """Returns the line about a newer checkpoint of which a file is missing; None if there is none.
+    """Returns the warning about a newer checkpoint that lacks a file; None if there is none.
 
     checkpoint is the prefix that latest_checkpoint returned for the folder.
     """

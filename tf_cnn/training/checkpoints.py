@@ -256,9 +256,7 @@ class Checkpointer:
             ) from error
 
     def _drop_training_state(self, contents: Tensors, variables: Collection[str]) -> Tensors:
-        """Leaves out the global step, and those of the variables and of their optimizer slots that
-        are not expected.
-        """
+        """Drops the global step, and variables and optimizer slots that are not expected."""
         return {
             name: facts
             for name, facts in contents.items()

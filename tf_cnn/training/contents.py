@@ -71,7 +71,7 @@ def _holds_class_names(name: str, dtypes: Mapping[str, tf.DType]) -> bool:
 def check_classes(
     prefix: str, class_names: Sequence[str] | None, data_dir: str | None
 ) -> str | None:
-    """Compares the class names in a checkpoint with those of the images that a run reads.
+    """Compares the class names in a checkpoint with the class names of the images that a run reads.
 
     Args:
       class_names: the names of labels 0, 1, ... in data_dir; None if it states none.

@@ -108,8 +108,7 @@ class Momentum(Optimizer):
             if not fuses:
                 accumulated = momentum * slot.value + gradient
                 if self.nesterov:
-                    # In this order of operations, which is that of the fused kernel, rounding is
-                    # the same.
+                    # The fused kernel has the same order of operations, so rounding is the same.
                     moved = gradient * learning_rate + accumulated * momentum * learning_rate
                 else:
                     moved = learning_rate * accumulated
@@ -256,7 +255,7 @@ class Lars(Optimizer):
         return Momentum(self.momentum).make_apply(tf.constant(1.0), step, make_slot)
 
 
-# By the values of --optimizer, whose other facts are in params/optimizer_table.py.
+# By the values of --optimizer; params/optimizer_table.py has their other properties.
 UPDATE_RULES: Mapping[str, Callable[..., Optimizer]] = {
     'sgd': GradientDescent,
     'momentum': Momentum,

@@ -1,9 +1,9 @@
 """Mixed precision, and the loss scale that keeps small float16 gradients from becoming zero.
 
 Micikevicius et al. 2018 (arXiv:1710.03740): networks compute in 16 bits, the trainable variables
-stay in float32 (section 3.1), and the loss is multiplied by a scale, by which the gradients are
-divided before use (section 3.2). The smallest positive float16 is 2^-24; bfloat16 has the range of
-float32.
+stay in float32 (section 3.1), and the loss is multiplied by a scale. The gradients are divided by
+the same scale before use (section 3.2). The smallest positive float16 is 2^-24; bfloat16 has the
+range of float32.
 """
 
 import itertools
