@@ -11,9 +11,9 @@ from tf_cnn.system.errors import UsageError, format_flag
 # The name of each algorithm, and a summary; managers.all_reduce implements them.
 ALGORITHMS: Mapping[str, str] = {
     'pscpu': 'sums on the CPU',
-    'psgpu': "sums on the towers' own devices, which take turns",
+    'psgpu': "sums on the towers' devices in turn",
     'xring': 'passes chunks around a ring of towers',
-    'nccl': 'NCCL, for GPUs only, which sums no bfloat16',
+    'nccl': 'sums with NCCL, for GPUs only and not in bfloat16',
 }
 # The original's name for the all-reduce that workers without parameter servers always use.
 COLLECTIVE = 'collective'

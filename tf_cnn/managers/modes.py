@@ -132,8 +132,8 @@ _ONE_PROCESS = {
 _ROWS = (
     Mode(
         'parameter_server',
-        'One copy of the variables, which every tower reads; gradients go to the devices that hold '
-        'it.',
+        'Every tower reads one copy of the variables; the devices that hold it receive the '
+        'gradients.',
         {Topology.PEERS: _NEEDS_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
         can_stage=True,
         parameter_device='variables',

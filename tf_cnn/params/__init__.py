@@ -1,6 +1,4 @@
-"""The settings of a run: every flag once, read from a command line or from Python, and checked. No
-TensorFlow.
-"""
+"""Defines, reads and checks the flags of a run. Does not import TensorFlow."""
 
 from tf_cnn.params.parsing import ParsedFlags, make_params, parse_argv
 from tf_cnn.params.rules import RunContext

@@ -1,6 +1,4 @@
-"""The flags about a cluster: its processes, which of them this is, and how long they wait for each
-other.
-"""
+"""The flags about a cluster: its processes, the role of this process, and timeouts."""
 
 import functools
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 
 PROTOCOL = 'grpc'
-_SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
+_SHAPE_SAYS = 'the shape sets the processes, as in shape = "2*1+1"'
 _LAUNCHED = IgnoredWhen(
     lambda p, run: MODES[p.variable_update].launcher is not None,
     'another program starts and connects the processes of '
@@ -55,8 +53,8 @@ class ClusterFlags:
     )
     num_ps: int = flag(
         1,
-        'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update has '
-        'parameter servers.',
+        'The number of tasks of a Slurm or MPI job that become parameter servers, if '
+        '--variable_update needs them.',
         lower_bound=1,
         unit='tasks',
         original=NEW,
@@ -66,7 +64,7 @@ class ClusterFlags:
     cluster_port: int = flag(
         0,
         'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from '
-        'the number of the job.',
+        'the job number.',
         upper_bound=65000,
         original=NEW,
         setting=False,
@@ -74,14 +72,14 @@ class ClusterFlags:
     )
     server_protocol: str = flag(
         PROTOCOL,
-        f'The protocol between processes; TensorFlow has {PROTOCOL} only.',
-        original='TensorFlow had grpc+verbs and others then',
-        not_in_cluster=f'TensorFlow has no other protocol than {PROTOCOL} any more',
+        f'The protocol between processes; TensorFlow supports {PROTOCOL} only.',
+        original='TensorFlow then had grpc+verbs and other protocols',
+        not_in_cluster=f'TensorFlow now supports {PROTOCOL} only',
         ignored=(SINGLE_PROCESS,),
     )
     connect_timeout_secs: float = flag(
         300.0,
-        'How long to wait for the other processes at the start.',
+        'Time limit for connecting to the other processes at the start.',
         unit='seconds',
         original=NEW,
         setting=False,
@@ -89,9 +87,9 @@ class ClusterFlags:
     )
     step_timeout_secs: float = flag(
         600.0,
-        'How long a step may wait for other processes; then the run ends and names them. 0 is no '
-        'limit. The limit is at least twice the time of the longest step so far; the first step '
-        'and waits for evaluations and checkpoints have none.',
+        'Time limit for a step that waits for other processes; at the limit the run stops and '
+        'names them. 0 sets no limit. The limit is at least twice the longest step so far; it does '
+        'not apply to the first step, evaluations and checkpoints.',
         unit='seconds',
         original=NEW,
         setting=False,
@@ -99,7 +97,7 @@ class ClusterFlags:
     )
     ps_linger_secs: float = flag(
         0.0,
-        'How long a parameter server stays after all workers have ended.',
+        'Time that a parameter server stays after all workers have finished.',
         unit='seconds',
         original=NEW,
         setting=False,
@@ -107,7 +105,7 @@ class ClusterFlags:
     )
     distinct_worker_data: bool = flag(
         True,
-        'Each worker has synthetic images of its own, or starts to read at a shard of its own.',
+        'Workers use different synthetic images, or start reading at different shards.',
         original=NEW,
         ignored=(NO_COMPUTING, IN_EVAL, SINGLE_PROCESS),
     )
@@ -124,7 +122,7 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         yield params.conflict(
             role_flags[0],
             'variable_update',
-            f'{mode.launcher} starts and numbers its processes; leave it out, or write '
+            f'{mode.launcher} starts and numbers its processes; remove it, or use '
             f'{format_modes(lambda other: other.has_cluster)}',
         )
     if (
@@ -137,6 +135,6 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         yield params.conflict(
             'deterministic',
             'variable_update',
-            'its processes sum gradients as they arrive; write '
-            f'{format_modes(lambda other: other.sums_in_fixed_order)}, or leave it out',
+            'its processes sum gradients as they arrive; use '
+            f'{format_modes(lambda other: other.sums_in_fixed_order)}, or remove it',
         )

@@ -19,7 +19,7 @@ _NO_PHOTOGRAPHS = IgnoredWhen(
 )
 _PLAIN = IgnoredWhen(
     lambda p, run: PREPROCESSORS[p.input_preprocessor].is_plain,
-    '--input_preprocessor says how images are resized, and changes no colours',
+    '--input_preprocessor decides how images are resized, and changes no colours',
 )
 
 
@@ -48,9 +48,9 @@ class DataFlags:
     )
     data_name: str | None = flag(
         None,
-        'The data set; by default the one found in --data_dir, else the first that the model is '
-        f'defined for. {RECORDS} is a folder made by the subcommand records, with classes of its '
-        f'own.',
+        'The data set; by default the one found in --data_dir, else the first of the model. '
+        f'{RECORDS} is a folder that the subcommand records made; it defines the '
+        f'classes.',
         choices=DATA_NAMES,
         common=True,
     )
@@ -71,7 +71,7 @@ class DataFlags:
     distort_color_in_yiq: bool = flag(
         True,
         'With --distortions: change saturation and hue in YIQ, where all changes of colour '
-        'together are one matrix. If false, change them in HSV, which is several times the work.',
+        'are one matrix product. If false, change them in HSV, which takes several times as long.',
         ignored=(
             IN_EVAL,
             _NOT_AUGMENTED,
@@ -82,17 +82,17 @@ class DataFlags:
     )
     resize_method: str = flag(
         'bilinear',
-        'Interpolation that brings images to the size of the model; round_robin alternates '
-        'between the others.',
+        'Interpolation for resizing images to the size of the model; round_robin alternates '
+        'between the other methods.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
         original='there resizing samples the corners of pixels, here their centres',
         ignored=(SYNTHETIC, _PLAIN),
     )
     scaled_decode: bool = flag(
         False,
-        'Let the JPEG decoder scale photographs to a half, quarter or eighth, if that is still '
-        'the size of the model, and resize the rest. This is faster for several megapixels, and '
-        'changes pixels slightly.',
+        'Let the JPEG decoder scale photographs to a half, quarter or eighth, but not below the '
+        'size of the model; resizing does the rest. Photographs of several megapixels decode '
+        'faster, and pixels change slightly.',
         original=NEW,
         ignored=(SYNTHETIC, _NO_PHOTOGRAPHS),
     )
@@ -105,8 +105,8 @@ class DataFlags:
     )
     ml_perf: bool = flag(
         False,
-        'Normalise the images of records as the rules of MLPerf demand: the mean colour of '
-        'ImageNet is subtracted, and nothing divided.',
+        'Normalise the images of records by the rules of MLPerf: subtract the mean colour of '
+        'ImageNet, without scaling.',
         ignored=(
             SYNTHETIC,
             _NO_PHOTOGRAPHS,
@@ -122,5 +122,5 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     if params.data_name == RECORDS and params.data_dir is None:
         yield (
             f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, or '
-            'leave --data_name out'
+            'remove --data_name'
         )

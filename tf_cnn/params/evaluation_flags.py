@@ -38,36 +38,37 @@ class EvaluationFlags:
         'Do not train; print the accuracy of the newest checkpoint of --train_dir on the '
         'validation images.',
         common=True,
-        original='by default there it evaluates as many batches as training takes, here each '
+        original='its default is as many batches as training takes; here the default is each '
         'validation image once',
         not_in_exchange=True,
     )
     eval_interval_secs: float = flag(
         0.0,
-        'With --eval, how often to look for a new checkpoint, until the training that writes them '
-        'has ended; 0 evaluates the newest checkpoint once.',
+        'With --eval, the time between two looks for a new checkpoint, until the training that '
+        'writes them has finished; 0 evaluates the newest checkpoint once.',
         unit='seconds',
         shared_by_workers=False,
         ignored=(IgnoredWhen(lambda p, run: not p.eval, 'only --eval uses it'),),
     )
     eval_batch_size: int = flag(
         0,
-        'Images evaluated at a time on each device; 0 takes the batch size of training.',
+        'Images evaluated at a time on each device; 0 uses the batch size of training.',
         unit='images',
         ignored=(_NOTHING_EVALUATED,),
     )
     num_eval_batches: int | None = flag(
         None,
-        'Batches to evaluate, each a batch of all devices together; by default --num_batches with '
-        '--eval, else every validation image once, or as many synthetic batches as timed steps.',
+        'Batches to evaluate; a batch is a global batch of all devices. By default --num_batches '
+        'with --eval, else every validation image once, or as many synthetic batches as timed '
+        'steps.',
         lower_bound=1,
         unit='batches',
         ignored=(_NOTHING_EVALUATED,),
     )
     num_eval_epochs: float | None = flag(
         None,
-        'Passes over the validation images, fractions are allowed; use it instead of '
-        '--num_eval_batches. By default --num_epochs with --eval.',
+        'Passes over the validation images, instead of --num_eval_batches; fractions are allowed. '
+        'By default --num_epochs with --eval.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
@@ -109,16 +110,14 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)
     ]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
-        yield params.conflict(
-            kinds[-2], kinds[-1], 'a run evaluates in one of these ways only; leave one out'
-        )
+        yield params.conflict(kinds[-2], kinds[-1], 'they exclude each other; remove one')
     if params.num_eval_batches is not None and params.num_eval_epochs is not None:
         yield params.conflict(
-            'num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; leave one out'
+            'num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; remove one'
         )
     elif params.num_eval_epochs is not None and params.data_dir is None:
         yield (
-            f'{params.flag_text("num_eval_epochs")}: synthetic images have no epochs; write '
+            f'{params.flag_text("num_eval_epochs")}: synthetic images have no epochs; use '
             '--num_eval_batches, or add --data_dir=DIR'
         )
     if params.eval and params.train_dir is None:
@@ -143,5 +142,5 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         yield params.conflict(
             'stop_at_top_1_accuracy',
             'cross_replica_sync',
-            'workers that do not wait for each other stop at different steps; leave one out',
+            'workers that do not wait for each other stop at different steps; remove one',
         )

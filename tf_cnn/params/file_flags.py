@@ -1,6 +1,4 @@
-"""The flags about files: checkpoints, summaries, exports, traces and profiles; and which process
-writes each.
-"""
+"""The flags about files: checkpoints, summaries, exports, traces and profiles."""
 
 import functools
 import itertools
@@ -36,7 +34,7 @@ class FileFlags:
     train_dir: str | None = flag(
         None,
         'Folder for checkpoints and summaries, created if missing. Training continues from its '
-        'newest checkpoint; --eval also takes one checkpoint of it, as DIR/model.ckpt-100.',
+        'newest checkpoint; --eval also accepts a single checkpoint, as in DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
         inside=(
@@ -65,21 +63,21 @@ class FileFlags:
     )
     save_model_steps: int | None = _checkpoint_flag(
         None,
-        'Steps between two checkpoints; by default --save_model_secs decides alone.',
+        'Steps between two checkpoints; by default only --save_model_secs counts.',
         lower_bound=1,
         unit='steps',
         common=True,
     )
     max_ckpts_to_keep: int = _checkpoint_flag(
         5,
-        'How many of the newest checkpoints are kept.',
+        'The number of newest checkpoints to keep.',
         lower_bound=1,
         unit='checkpoints',
         setting=False,
     )
     backbone_model_path: str | None = flag(
         None,
-        'Checkpoint, or folder of checkpoints, whose weights training starts from.',
+        'Checkpoint, or folder of checkpoints, with the weights that training starts from.',
         is_path=True,
         inside=('checkpoint', 'model.ckpt-*'),
         not_in_exchange=True,
@@ -87,7 +85,7 @@ class FileFlags:
     )
     export_saved_model: str | None = flag(
         None,
-        'New folder for a SavedModel of the model that was trained or evaluated.',
+        'New folder for a SavedModel of the trained or evaluated model.',
         original=NEW,
         output=Output.NEW_FOLDER,
         not_in_exchange=True,
@@ -128,7 +126,7 @@ class FileFlags:
     )
     use_chrome_trace_format: bool = flag(
         True,
-        'Write --trace_file in the format of chrome://tracing; without it as text.',
+        'The format of --trace_file: chrome://tracing, or text if the switch is off.',
         ignored=(
             IN_EVAL,
             IgnoredWhen(lambda p, run: p.trace_file is None, 'only --trace_file uses it'),
@@ -136,14 +134,14 @@ class FileFlags:
     )
     graph_file: str | None = flag(
         None,
-        'File for the graph; it is text if its name ends with txt.',
+        'File for the graph, as text if its name ends with txt.',
         output=Output.FILE,
         ignored=(IN_EVAL,),
     )
     partitioned_graph_file_prefix: str | None = flag(
         None,
-        'First part of the paths of files with the graph of each device, as the last warm-up step '
-        'ran it.',
+        'Prefix of files with the partitioned graph of each device, as the last warm-up step ran '
+        'it.',
         output=Output.PREFIX,
         ignored=(IN_EVAL,),
     )
@@ -174,7 +172,7 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
             yield params.conflict(
                 name,
                 'num_warmup_batches',
-                'it records the last warm-up step; write --num_warmup_batches=1 or more',
+                'it records the last warm-up step; use --num_warmup_batches=1 or more',
             )
     for given_flag, missing in itertools.permutations(('profile_steps', 'profile_dir')):
         if getattr(params, given_flag) and not getattr(params, missing):

@@ -13,7 +13,7 @@ from tf_cnn.system.errors import UsageError, format_flag, nearest
 
 
 class HelpSubcommand(Protocol):
-    """A subcommand in --help: the arguments after its name, and what it does."""
+    """A subcommand in --help: the usage after its name, and its purpose."""
 
     @property
     def usage(self) -> str: ...
@@ -25,11 +25,11 @@ class HelpSubcommand(Protocol):
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
 _FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
---version prints the version; --help=FLAG tells all about one flag, help --markdown about all."""
+--version prints the version; --help=FLAG describes one flag, help --markdown all flags."""
 _ORIGINAL_FLAGS = """\
-Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
-what happens instead, or silently if they ask for what this program always does. Only what would
-measure something else than asked is refused, with the reason."""
+Flags of the original tf_cnn_benchmarks that are not listed here are accepted: with a warning that
+says what happens instead, or silently if they request what this program always does. A flag is
+refused, with the reason, only if the run would measure something else."""
 
 
 def format_help(subcommands: Mapping[str, HelpSubcommand], models: Sequence[str] = ()) -> str:
@@ -61,15 +61,13 @@ def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
         f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)
     ]
     purposes = [f'  {name:12}{command.purpose}' for name, command in subcommands.items()]
-    return '\n'.join(
-        [*lines, '', _PURPOSE, '', 'Subcommands, each with its own --help:', *purposes]
-    )
+    return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with a --help:', *purposes])
 
 
 def flag_help(spec: FlagSpec) -> str:
     value = 'switch' if spec.type is bool else spec.expects
     facts = [f'{value}, in {spec.unit}' if spec.unit else value]
-    # mypy knows of no flag whose default is a tuple.
+    # mypy assumes that no default is a tuple.
     if spec.default not in (None, ()):  # type: ignore[comparison-overlap]
         facts.append(f'default {str(spec.default).lower() if spec.type is bool else spec.default}')
     if spec.original and spec.original.startswith(ITS_DEFAULT):
@@ -82,9 +80,9 @@ def flag_help(spec: FlagSpec) -> str:
 
 
 def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
-    """Returns all about one flag of ours or of the original, whose name may begin with dashes.
+    """Describes one flag of this program or of the original; its name may begin with dashes.
 
-    Raises UsageError if there is none; the error may suggest one of the `others`.
+    Raises UsageError for an unknown flag; the error may suggest one of the `subcommands`.
     """
     plain = name.lstrip('-')
     if plain not in FLAGS:
@@ -94,15 +92,13 @@ def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
             or nearest(plain, [*FLAGS, *subcommands])
         )
         hint = f'did you mean --help={near}?' if near else '--help lists all flags'
-        raise UsageError(
-            f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}'
-        )
+        raise UsageError(f'{format_flag("help", name)}: unknown flag or subcommand; {hint}')
     spec, row = FLAGS[plain], TABLE.get(plain)
     facts = {
         'Group': spec.group,
         'Original': spec.original or 'the last version has it',
         'Here': f'{row.status.value}{": " if row.message else ""}{row.message}' if row else '',
-        'Accepted': f'{format_flag(plain, row.accepted_value)} brings no warning'
+        'Accepted': f'{format_flag(plain, row.accepted_value)} causes no warning'
         if row and row.accepted_value is not None
         else '',
         'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.ignored)),
@@ -128,12 +124,12 @@ _PAGE_HEAD = """\
 <!-- Made by `python tf_cnn_benchmarks.py help --markdown > docs/flags.md`; do not edit it. -->
 
 All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG`
-prints one of these entries. A switch is turned on by `--flag` and off by `--noflag`;
-`--flagfile=FILE` reads flags from a file, one on each line. The subcommands have flags of their
-own, which `help SUBCOMMAND` prints.
+prints one of these entries. `--flag` turns a switch on, `--noflag` turns it off;
+`--flagfile=FILE` reads flags from a file, one on each line. `help SUBCOMMAND` prints the flags of
+a subcommand.
 
-*No effect* lists when a flag changes nothing. If it is given then, with another value than its
-default, the run prints one warning that names the flag and the reason.
+*No effect* lists when a flag is ignored. If the flag is then given with another value than its
+default, the run prints one warning with the flag and the reason.
 """
 
 

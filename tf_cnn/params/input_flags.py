@@ -1,4 +1,4 @@
-"""The flags about how records become batches on the device, and the rules between them."""
+"""The flags about the input pipeline, which turns records into batches on the device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _DEFAULTS = TfDataSettings()
 
 
 def record_pipeline_name(params: 'Params') -> str:
-    """The name of the pipeline for records, and for other images if the pipeline reads those."""
+    """Returns the name of the pipeline for records, and for other images if it reads them."""
     return record_pipeline_row(params.input_pipeline, deterministic=params.deterministic).name
 
 
@@ -34,7 +34,7 @@ _VALIDATION = IgnoredWhen(
     lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'
 )
 _ARRAYS = IgnoredWhen(
-    lambda p, run: not run.has_records, 'it is about records, and --data_dir contains none of them'
+    lambda p, run: not run.has_records, 'it is for records, and --data_dir contains none'
 )
 _TF_DATA = (
     SYNTHETIC,
@@ -42,7 +42,7 @@ _TF_DATA = (
     _ARRAYS,
     IgnoredWhen(
         lambda p, run: record_pipeline_name(p) != TF_DATA,
-        f'it acts with --input_pipeline={TF_DATA} only',
+        f'only --input_pipeline={TF_DATA} uses it',
     ),
 )
 
@@ -59,10 +59,10 @@ class InputFlags:
 
     input_pipeline: str | None = flag(
         None,
-        f'How images become batches. {RECORD_INPUT}: records are read by the operation '
-        f'RecordInput. {TF_DATA}: they are read by tf.data. {DEVICE}: each device holds all '
-        f'images. {FEED_DICT}: Python feeds each batch, also of synthetic images. See '
-        f'docs/data.md. By default {RECORD_INPUT}, {TF_DATA} with --deterministic.',
+        f'How images become batches. {RECORD_INPUT}: the operation RecordInput reads records. '
+        f'{TF_DATA}: tf.data reads records. {DEVICE}: each device holds all images. '
+        f'{FEED_DICT}: Python feeds each batch, synthetic images too. See docs/data.md. By default '
+        f'{RECORD_INPUT}, or {TF_DATA} with --deterministic.',
         choices=PIPELINES,
         original=NEW,
         ignored=(
@@ -84,15 +84,17 @@ class InputFlags:
         choices=tuple(STAGES),
         common=True,
         original=NEW,
-        not_in_cluster='the workers of a cluster have pipelines of their own, which are '
-        'measured in '
-        'one process',
+        not_in_cluster='each worker of a cluster has a separate pipeline; measure it '
+        'in one process',
         not_in_exchange=True,
     )
-    datasets_use_prefetch: bool = _tf_data_flag(True, 'prepare batches ahead, see the next flag.')
+    datasets_use_prefetch: bool = _tf_data_flag(
+        True, 'prepare batches ahead, see --datasets_prefetch_buffer_size.'
+    )
     datasets_prefetch_buffer_size: int = _tf_data_flag(
         _DEFAULTS.prefetched_batches,
-        'how many batches are prepared ahead, besides those that wait for each device.',
+        'the number of batches prepared ahead, in addition to the batches that wait for each '
+        'device.',
         IgnoredWhen(
             lambda p, run: not p.datasets_use_prefetch,
             '--nodatasets_use_prefetch prepares no batches ahead',
@@ -102,30 +104,29 @@ class InputFlags:
     )
     multi_device_iterator_max_buffer_size: int = _tf_data_flag(
         _DEFAULTS.batches_per_device,
-        'how many batches wait in host memory for each device.',
+        'the number of batches that wait in host memory for each device.',
         lower_bound=1,
         unit='batches',
     )
     datasets_parallel_interleave_cycle_length: int | None = _tf_data_flag(
         None,
-        f'how many shards are read at the same time; by default {_DEFAULTS.cycle_length}.',
+        f'the number of shards read at the same time; by default {_DEFAULTS.cycle_length}.',
         lower_bound=1,
         unit='shards',
     )
     datasets_parallel_interleave_prefetch: int | None = _tf_data_flag(
         None,
-        'how many further shards are opened ahead; by default tf.data decides.',
+        'the number of further shards opened ahead; by default tf.data decides.',
         lower_bound=1,
         unit='shards',
     )
     datasets_sloppy_parallel_interleave: bool = _tf_data_flag(
         False,
-        'do not wait for the shard whose turn it is, so that the order of records depends on '
-        'timing.',
+        'do not wait for the next shard in turn, so that the order of records depends on timing.',
     )
     datasets_use_caching: bool = _tf_data_flag(
         False,
-        'keep all records, as they are in the shards, in memory after their first reading.',
+        'keep all undecoded records in memory after reading them once.',
         IgnoredWhen(
             lambda p, run: p.datasets_repeat_cached_sample,
             '--datasets_repeat_cached_sample reads one record only',
@@ -136,7 +137,7 @@ class InputFlags:
     )
     datasets_num_private_threads: int | None = _tf_data_flag(
         None,
-        'the number of its own threads; by default it shares those of TensorFlow.',
+        'the number of private threads; by default it shares the threads of TensorFlow.',
         lower_bound=1,
         unit='threads',
     )
@@ -175,18 +176,18 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
             yield params.conflict(
                 'input_pipeline',
                 'deterministic',
-                f'the order of its records depends on timing; write --input_pipeline={TF_DATA}',
+                f'the order of its records depends on timing; use --input_pipeline={TF_DATA}',
             )
         elif params.datasets_sloppy_parallel_interleave:
             yield params.conflict(
                 'datasets_sloppy_parallel_interleave',
                 'deterministic',
-                'the order of records then depends on timing; leave one out',
+                'the order of records then depends on timing; remove one',
             )
     if params.input_only:
         if params.eval:
             yield params.conflict(
-                'input_only', 'eval', 'validation images are read in another way; leave one out'
+                'input_only', 'eval', 'validation images are read differently; remove one'
             )
         elif params.data_dir is None:
             yield (
@@ -195,25 +196,24 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
             )
         elif params.evaluates_in_training:
             yield (
-                f'{params.flag_text("input_only")} clashes with --eval_during_training_*: there is '
-                'no model to evaluate; leave one out'
+                f'{params.flag_text("input_only")} conflicts with --eval_during_training_*: there '
+                'is no model to evaluate; remove one'
             )
     elif params.input_pipeline == FEED_DICT and params.steps_per_run > 1 and not params.eval:
         yield params.conflict(
             'input_pipeline',
             'steps_per_run',
-            'each step gets its batch from Python; leave one out, or write '
-            f'--input_pipeline={DEVICE}',
+            f'each step gets its batch from Python; remove one, or use --input_pipeline={DEVICE}',
         )
     if keeps_images_in_memory(params) and params.trains:
         if params.distortions:
             yield params.conflict(
-                'input_pipeline', 'distortions', 'it shifts and flips images only; leave one out'
+                'input_pipeline', 'distortions', 'it shifts and flips images only; remove one'
             )
         if params.augmentation == 'resized_crop':
             yield params.conflict(
                 'input_pipeline',
                 'augmentation',
                 'it keeps each image in one size, and cuts no other parts out of the photograph; '
-                'write --augmentation=padded_crop or none',
+                'use --augmentation=padded_crop or none',
             )

@@ -1,4 +1,4 @@
-"""The flags about the optimizer: update rule, learning rate, and what is added to the loss."""
+"""The flags about the optimizer: update rule, learning rate, and terms of the loss."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _argument(name: str, default: float, help: str, **facts: Any) -> Any:
-    """A flag that is an argument of some optimizers only."""
+    """Defines a flag that is an argument of some optimizers only."""
     takers = format_optimizers(lambda row: name in row.arguments)
     idle = IgnoredWhen(
         lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {takers} uses it'
@@ -25,7 +25,7 @@ def _argument(name: str, default: float, help: str, **facts: Any) -> Any:
 
 _NO_LOSS = IgnoredWhen(
     lambda p, run: p.exchange_only and 'weight_decay' not in OPTIMIZERS[p.optimizer].arguments,
-    '--exchange_only computes no loss, to which it would be added',
+    '--exchange_only computes no loss',
 )
 
 
@@ -48,13 +48,13 @@ class OptimizerFlags:
     init_learning_rate: float | None = flag(
         None,
         "The learning rate; by default the model's own schedule, see docs/training.md. "
-        '--learning_rate is another name of it.',
+        '--learning_rate is another name for it.',
         common=True,
     )
     piecewise_learning_rate_schedule: str | None = flag(
         None,
-        "The learning rate as 'RATE;EPOCH;RATE;...': the first rate, then the epochs "
-        '(counted from 0, fractions are allowed) at which it changes, each with its new rate.',
+        "The learning rate as 'RATE;EPOCH;RATE;...': the first rate, then each epoch (counted from "
+        '0, fractions are allowed) that changes it, followed by the new rate.',
     )
     num_epochs_per_decay: float = flag(
         0.0,
@@ -78,16 +78,16 @@ class OptimizerFlags:
     )
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
-        'Epochs in which the learning rate rises evenly from 0 to its first value; 0 is the '
-        "schedule's own warm-up.",
+        'Epochs of warm-up, while the learning rate rises linearly from 0 to its first value; 0 '
+        "uses the schedule's warm-up.",
         upper_bound=MOST_EPOCHS,
         unit='epochs',
     )
     resnet_base_lr: float | None = flag(
         None,
         'For residual networks: the learning rate for 256 images per update. The rate is '
-        'proportional to the images, rises for 5 epochs, and is divided by 10 after the usual '
-        'epochs, see docs/training.md.',
+        'proportional to the images per update, warms up for 5 epochs, and is divided by 10 after '
+        'certain epochs, see docs/training.md.',
         ignored=(
             IgnoredWhen(
                 lambda p, run: not run.is_residual,
@@ -99,7 +99,7 @@ class OptimizerFlags:
     nesterov: bool = _argument(
         'nesterov',
         True,
-        "Nesterov's momentum, which looks ahead by one more step; --nonesterov is the plain one",
+        "Nesterov's momentum, which looks ahead by one more step; --nonesterov is plain momentum",
         original=NEW,
     )
     rmsprop_decay: float = _argument(
@@ -115,7 +115,7 @@ class OptimizerFlags:
         4e-5,
         'Factor of the L2 loss of the weights.',
         common=True,
-        original='there biases decay, too',
+        original='it applies weight decay to biases too',
         ignored=(_NO_LOSS,),
     )
     single_l2_loss_op: bool = flag(
@@ -128,21 +128,20 @@ class OptimizerFlags:
     )
     label_smoothing: float = flag(
         0.0,
-        'Part of each label that is spread evenly over all classes.',
+        'Fraction of each label that is spread evenly over all classes.',
         upper_bound=1,
         original=NEW,
         ignored=(NO_COMPUTING,),
     )
     gradient_clip: float | None = flag(
         None,
-        'Clip each element of a gradient to the range from minus this to this; by default there '
-        'is no clipping.',
+        'Clip each element of a gradient to [-VALUE, VALUE]; by default gradients are not clipped.',
         lower_bound=ABOVE_0,
     )
 
 
-# Each of the first flags sets the rate of the whole training, so only one may be given; the others
-# can be combined.
+# Each flag in _WHOLE_SCHEDULES sets the rate of the whole training and excludes all others; the
+# flags in _RATE_FLAGS can be combined.
 _WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
 _RATE_FLAGS = (
     'init_learning_rate',
@@ -180,5 +179,5 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         yield params.conflict(
             rate_flags[0],
             rate_flags[1],
-            'the first sets the learning rate of the whole training; leave one out',
+            'the first sets the learning rate of the whole training; remove one',
         )

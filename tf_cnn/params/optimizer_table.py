@@ -1,7 +1,6 @@
-"""The one table of optimizers: every fact about each value of --optimizer. Does not import
-TensorFlow.
+"""The table of optimizers, the values of --optimizer. Does not import TensorFlow.
 
-An optimizer's name appears here and in UPDATE_RULES of tf_cnn/training/optimizers.py, its class.
+UPDATE_RULES in tf_cnn/training/optimizers.py has the class of each name.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ class OptimizerRow:
     Attributes:
       name: the flag's value.
       summary: what the optimizer does, for the docs and --help.
-      arguments: the flags whose values are the arguments of its class, in order.
+      arguments: the flags that give the arguments of its class, in order.
       fits_16_bits: whether its slots can be stored in 16 bits.
     """
 
@@ -46,7 +45,7 @@ _ROWS = (
     ),
     OptimizerRow(
         'lars',
-        'momentum with a learning rate of its own for each layer',
+        'momentum with a separate learning rate for each layer',
         ('momentum', 'lars_eta', 'weight_decay'),
     ),
 )
@@ -55,7 +54,5 @@ DEFAULT_OPTIMIZER = _ROWS[0].name
 
 
 def format_optimizers(fits: Callable[[OptimizerRow], bool]) -> str:
-    """Returns the flag with the values of the optimizers that fit, as errors and warnings name
-    them.
-    """
+    """Lists the optimizers that fit as flags, for messages: '--optimizer=A or --optimizer=B'."""
     return ' or '.join(f'--optimizer={row.name}' for row in _ROWS if fits(row))

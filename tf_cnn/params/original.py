@@ -1,8 +1,7 @@
-"""The fate of each flag of the original tf_cnn_benchmarks and its other versions: one table.
+"""The table of all flags of the original tf_cnn_benchmarks and its other versions.
 
-A flag of the original that changes no result never stops a run: it works, or a warning names it and
-says what happens instead. A flag is refused only if the run would measure something other than
-asked.
+A flag of the original that changes no result never stops a run: it works, or a warning says what
+happens instead. A flag is refused only if the run would measure something else than requested.
 """
 
 import enum
@@ -17,7 +16,7 @@ from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
 
 
 class Status(enum.Enum):
-    """What becomes of a flag."""
+    """How this program treats a flag of the original."""
 
     WORKS = 'works'
     RENAMED = 'works as another name'
@@ -32,8 +31,8 @@ class OriginalFlag:
     Attributes:
       says: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the
         remedy if REFUSED.
-      silent: the value that asks for what this program always does and brings no warning; None for
-        an empty value.
+      silent: the value that requests what this program always does, and causes no warning;
+        None: only an empty value causes none.
     """
 
     status: Status
@@ -42,9 +41,8 @@ class OriginalFlag:
     accepted_value: Value = None
 
 
-# Flags of the original that are not among ours. Three lines each: its name, its type and the value
-# that asks for what this program always does; the flag that it is here, what happens instead, or
-# why it is refused; what it means there.
+# Flags of the original that this program does not have. Three lines each: the name, the type and
+# OriginalFlag.accepted_value; OriginalFlag.message; the meaning in the original.
 _RENAMED = """
 use_datasets bool
     input_pipeline
@@ -54,7 +52,7 @@ use_fp16 bool
     Compute in 16 bits: --use_fp16 is --precision=fp16.
 mkl bool
     onednn
-    Compute by oneDNN, whose older name is MKL: --mkl is --onednn.
+    Compute with oneDNN, formerly MKL: --mkl is --onednn.
 xla_compile bool
     xla
     Compile the model by XLA: --xla_compile is --xla.
@@ -69,16 +67,16 @@ use_nccl bool
 """
 _REFUSED = """
 trt_mode str
-    TensorFlow contains no TensorRT any more; use trtexec of TensorRT
-    Convert the frozen graph of --forward_only by TensorRT, for FP32, FP16 or INT8.
+    TensorFlow no longer contains TensorRT; use trtexec of TensorRT
+    Convert the frozen graph of --forward_only with TensorRT, for FP32, FP16 or INT8.
 """
 _NO_EFFECT = """
 allreduce_merge_scope int 1
-    gradients are joined by --gradient_repacking only
-    How many neighbouring gradients of a collective all-reduce may be merged into one.
+    only --gradient_repacking joins gradients
+    The most neighbouring gradients that a collective all-reduce merges.
 batch_group_size int 1
-    one batch is prepared while a step computes, more by --datasets_prefetch_buffer_size
-    How many batches the threads of the input prepare together.
+    one batch is prepared while a step computes; --datasets_prefetch_buffer_size prepares more
+    The number of batches that input threads prepare at a time.
 collect_eval_results_async bool False
     accuracies are collected between the steps of evaluations
     Collect the accuracies of evaluations while the next batches are computed.
@@ -95,17 +93,17 @@ sparse_to_dense_grads bool False
     the gradients of these networks are dense
     Convert sparse gradients to dense ones.
 trt_max_workspace_size_bytes float 4294967296
-    TensorFlow contains no TensorRT any more; use trtexec of TensorRT
+    TensorFlow no longer contains TensorRT; use trtexec of TensorRT
     Memory that TensorRT may use.
 use_python32_barrier bool False
     no threads of Python wait for each other to prepare batches
-    Let threads that prepare batches wait for each other in Python.
+    Synchronize the threads that prepare batches in Python.
 use_resource_vars bool True
     variables are resource variables
     Make resource variables instead of reference variables.
 use_tf_layers bool True
     layers are made of operations of TensorFlow in every run
-    Make layers by tf.layers instead of own code.
+    Make layers with tf.layers instead of the program's code.
 """
 _NO_EFFECT_IN_OTHER_VERSIONS = """
 cache_data bool
@@ -122,7 +120,7 @@ flush_stdout bool
     Write each line as soon as it is printed.
 gpu_pending_cap int
     TensorFlow manages the memory of a GPU
-    How many kernels may be queued on a GPU at a time.
+    The most kernels queued on a GPU at a time.
 iters_per_step int 1
     --steps_per_run sets how many steps one call of the session takes
     How many steps one call of the session takes.
@@ -131,22 +129,22 @@ log_dir str
     Folder for logs.
 ml_perf_compliance_logging bool False
     the log of MLPerf is not written; --result_file=FILE writes the numbers of a run
-    Print the log lines that the rules of MLPerf ask for.
+    Print the log lines that the rules of MLPerf require.
 peer_timeout_secs float
     if a process is lost, all others end within seconds
-    How long others wait for a lost process.
+    Time that other processes wait for a lost process.
 pretrain_dir str
-    training starts from new weights, or from those of --backbone_model_path
-    Folder with the checkpoint from which training starts.
+    training starts from new weights, or from --backbone_model_path
+    Folder with the checkpoint that training starts from.
 result_storage str
-    the result is printed and not stored
+    the result is printed, not stored
     Where to store the result of the run.
 use_data_sets bool
-    --input_pipeline says how records are read
+    --input_pipeline decides how records are read
     Read images by tf.data.
 use_multi_device_iterator bool
-    each device gets its own batches in every run
-    Hand batches of tf.data to all devices by one iterator.
+    each device gets separate batches in every run
+    Use one tf.data iterator for all devices.
 """
 
 
@@ -163,7 +161,7 @@ def _rows(status: Status, table: str, original: str | None = None) -> Iterator[O
     for heading in lines:
         name, kind, *silent = heading.split()
         says, meaning = next(lines).strip(), next(lines).strip()
-        # What has no effect may have any value.
+        # Any value is allowed for a flag without effect.
         lowest = -math.inf if status is Status.NO_EFFECT else 0
         spec = FlagSpec(
             name,
@@ -189,19 +187,18 @@ TABLE: Mapping[str, OriginalFlag] = {
         *_rows(Status.REFUSED, _REFUSED),
     )
 }
-# All flags that a command line may have: ours, and those of the original.
+# All flags that a command line may have, including the flags of the original.
 FLAGS: Mapping[str, FlagSpec] = {**SPECS, **{name: row.spec for name, row in TABLE.items()}}
-# What other programs call these flags.
+# The names of flags in other programs, and their names here.
 ELSEWHERE = {
     'lr': 'init_learning_rate',
     'gpus': 'num_gpus',
     'epochs': 'num_epochs',
     'steps': 'num_batches',
 }
-# The switches that ask for nothing if they are off, as they are by default in the original.
+# Switches that are ignored when they are off, their default in the original.
 _OFF_BY_DEFAULT = ('mkl', 'xla_compile')
-# What a switch that is RENAMED means if it is on, and if it is off: values of the flag that it is
-# here.
+# The values of our flag that a RENAMED switch stands for, on and off.
 _MEANT: Mapping[str, tuple[Value, Value]] = {
     'use_nccl': ('nccl', None),
     'use_fp16': ('fp16', None),
@@ -212,9 +209,7 @@ _MEANT: Mapping[str, tuple[Value, Value]] = {
 
 
 def find_flag_with_choice(value: str) -> str | None:
-    """Returns the name of the first flag that has this choice: 'variable_update' for 'horovod';
-    None without one.
-    """
+    """Returns the first flag that has this choice, or None: 'variable_update' for 'horovod'."""
     return next(
         (
             name
@@ -226,16 +221,14 @@ def find_flag_with_choice(value: str) -> str | None:
 
 
 def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Adds what the flags of `read` mean that are RENAMED to `values`, which are those of our
-    flags.
+    """Adds the RENAMED flags in `read` to `values`, under our names.
 
-    Returns the text in which each added flag was written, by our name. Raises UsageError if flags
-    contradict others.
+    Returns the text of each added flag as the user wrote it, by our name. Raises UsageError if
+    flags contradict each other.
     """
     as_written, refusals = {}, ErrorCollector()
     for older, value in read.items():
-        # The original has both xla and xla_compile, as two ways to compile, so one of them may be
-        # off.
+        # The original has xla and xla_compile for two ways to compile, so one of them may be off.
         is_idle = value is None or (older in _OFF_BY_DEFAULT and value is False)
         if is_idle or older not in TABLE or TABLE[older].status is not Status.RENAMED:
             continue
@@ -254,17 +247,15 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
             else (str(on) in str(current_value)) != value
         ):
             refusals.add(
-                f'{written} contradicts {format_flag(name, current_value)}, whose other name '
-                'it is; leave '
-                'it out'
+                f'{written} contradicts {format_flag(name, current_value)}, its other name; '
+                'remove it'
             )
     refusals.raise_all()
     return as_written
 
 
 def original_flag_warnings(name: str, value: object) -> list[str]:
-    """Returns a warning that says what happens instead of what a flag of the original asks for, if
-    it asks for it.
+    """Returns the warning about a flag of the original that has no effect here, if any.
 
     Raises UsageError if the flag is refused.
     """

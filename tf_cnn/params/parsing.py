@@ -1,8 +1,8 @@
-"""Reads the settings of a run from a command line or from Python, and checks them. Does not import
+"""Reads and checks the flags of a run, from a command line or from Python. Does not import
 TensorFlow.
 
-The result depends on the words, the files of --flagfile and --variable_mgr_file and, where a path
-has ~, the home directory alone.
+The result depends only on the arguments, on the files of --flagfile and --variable_mgr_file, and on
+the home directory if a path contains ~.
 """
 
 import warnings
@@ -28,23 +28,24 @@ _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
 
 @dataclass(frozen=True)
 class ParsedFlags:
-    """The settings, and one warning for each given flag of the original that has no effect here."""
+    """The settings, and a warning for each given flag of the original that has no effect here."""
 
     params: Params
     warnings: tuple[str, ...]
 
 
 def parse_argv(argv: Sequence[str]) -> ParsedFlags:
-    """Reads the flags of a command line, without the program's name; raises UsageError with a line
-    for each mistake.
+    """Reads the flags of a command line without the program's name.
+
+    Raises UsageError with a line for each mistake.
     """
     refusals = ErrorCollector()
     return _build(_split(argv, refusals).items(), refusals)
 
 
 def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
-    """Returns the text of each flag of a command line by name, not yet read, including the flags of
-    a --flagfile.
+    """Returns the unparsed text of each flag of a command line, by name, including the flags of a
+    --flagfile.
     """
     refusals = ErrorCollector()
     texts = _split(argv, refusals)
@@ -53,7 +54,7 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 
 
 def read_modes_of(argv: Sequence[str]) -> None:
-    """Adds the modes of the --variable_mgr_file in a command line, whatever else is wrong in it."""
+    """Adds the modes of the --variable_mgr_file in a command line, and ignores other mistakes."""
     if path := split_command_line(argv, FLAGS, _SEE).texts.get(MODES_FILE):
         _read_modes(path)
 
@@ -72,11 +73,12 @@ def _split(argv: Sequence[str], refusals: ErrorCollector) -> Mapping[str, object
 
 
 def make_params(**overrides: Any) -> Params:
-    """Returns the defaults with these flags changed, checked like a command line. Warnings become
-    UserWarnings.
+    """Returns the defaults with these flags changed, checked like a command line.
+
+    Warnings become UserWarnings.
 
     Raises:
-      UsageError: a flag is unknown, has a wrong value, or clashes with another one.
+      UsageError: a flag is unknown, has a wrong value, or conflicts with another one.
     """
     parsed = _build(overrides.items(), ErrorCollector())
     for line in parsed.warnings:
@@ -87,15 +89,14 @@ def make_params(**overrides: Any) -> Params:
 def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector) -> ParsedFlags:
     """Makes Params and warnings from pairs (name, text or Python value).
 
-    Rules between flags are checked only if all flags can be read; otherwise some values are
-    unknown.
+    Rules between flags are checked only if all flags can be read.
     """
     values_of, read = dict(named_values), dict[str, Value]()
     if MODES_FILE in values_of:
         try:
             _read_modes(values_of[MODES_FILE])
         except UsageError as error:
-            # Otherwise a mode of the file would be refused, too.
+            # Stop here: --variable_update may name a mode of this file.
             refusals.add(*error.lines)
             refusals.raise_all()
     for name, value in values_of.items():
@@ -110,7 +111,7 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
         name: format_flag(name, value) for name, value in values.items() if value is not None
     }
     as_written |= replace_older_names(read, values)
-    # The spec of each field has read its value, which mypy cannot see.
+    # The spec of each field has read its value, so the types match; mypy does not know.
     params = Params(**values, given_flags=as_written)  # type: ignore[arg-type]
     lines: list[str] = []
     with refusals.collecting():
@@ -125,4 +126,4 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
 def _unknown(name: str) -> str:
     owner = find_flag_with_choice(name)
     near = ELSEWHERE.get(name) or (owner and f'{owner}={name}') or nearest(name, FLAGS)
-    return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
+    return f'--{name}: unknown flag; {f"did you mean --{near}?" if near else _SEE}'

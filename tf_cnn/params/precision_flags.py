@@ -1,4 +1,4 @@
-"""The flags about precision: which numbers have 16 bits, and the loss scale."""
+"""The flags about precision: 16-bit types and the loss scale."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class PrecisionFlags:
 
     precision: str = flag(
         'fp32',
-        'The type in which the network computes; variables (see --fp16_vars), loss and updates '
+        'The type of the computation of the network; variables (see --fp16_vars), loss and updates '
         'keep 32 bits. --use_fp16 means fp16.',
         choices=('fp32', 'fp16', 'bf16'),
         common=True,
@@ -55,7 +55,7 @@ class PrecisionFlags:
     )
     fp16_vars: bool = flag(
         False,
-        'Keep trained variables in the 16-bit type of --precision too.',
+        'Store trained variables in the 16-bit type of --precision too.',
         ignored=(
             IgnoredWhen(
                 lambda p, run: p.precision == 'fp32',
@@ -66,15 +66,15 @@ class PrecisionFlags:
     )
     fp16_loss_scale: float | None = flag(
         None,
-        'Factor of the loss with --precision=fp16; the first one if it changes automatically. By '
+        'Loss scale with --precision=fp16; the initial scale if it changes automatically. By '
         'default 128.',
         lower_bound=1,
         ignored=_OF_SCALE,
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
-        'Halve the scale and skip the update after a step whose gradients overflow; double the '
-        'scale after --fp16_inc_loss_scale_every_n steps without overflow.',
+        'Halve the loss scale and skip the update when gradients overflow; double the scale after '
+        '--fp16_inc_loss_scale_every_n steps without overflow.',
         ignored=_OF_SCALE,
     )
     fp16_inc_loss_scale_every_n: int = flag(
@@ -93,14 +93,14 @@ class PrecisionFlags:
     )
     continue_on_nan: bool = flag(
         False,
-        'Continue when the loss is not finite, instead of stopping with an error. On synthetic '
-        'images runs always continue, with a warning.',
+        'Continue when the loss is not finite, instead of stopping with an error. Runs on '
+        'synthetic images always continue, with a warning.',
         original=NEW,
         shared_by_workers=False,
         ignored=(
             NO_COMPUTING,
             IN_EVAL,
-            ignored_in_forward_only('--forward_only never stops for a loss'),
+            ignored_in_forward_only('--forward_only never stops because of a loss'),
         ),
     )
 
@@ -114,6 +114,6 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         yield params.conflict(
             'fp16_vars',
             'optimizer',
-            'squares or norms of gradients need 32 bits, not 16; write '
-            f'{format_optimizers(lambda row: row.fits_16_bits)}, or leave --fp16_vars out',
+            'squares or norms of gradients need 32 bits, not 16; use '
+            f'{format_optimizers(lambda row: row.fits_16_bits)}, or remove --fp16_vars',
         )

@@ -1,6 +1,4 @@
-"""The flags about results: where they are written, how often a run is repeated, and what else is
-measured.
-"""
+"""The flags about results: output files, repeats, and additional measurements."""
 
 import dataclasses
 import datetime
@@ -19,9 +17,9 @@ if TYPE_CHECKING:
 
 # The value of --result_file that stands for standard output.
 STDOUT = '-'
-# A field of a path, which the value of a flag or another fact of the run replaces.
+# A field of a path. The value of a flag or another property of the run replaces it.
 FIELD = re.compile(r'\{(\w*)\}')
-# The field for the number of a run, and those with which the program chooses the name of a file.
+# The field for the number of a run, and all fields that let the program choose a free name.
 RUN_FIELD = '{run}'
 _CHOSEN = ('{date}', '{time}', RUN_FIELD)
 # The fields that are not flags.
@@ -29,20 +27,16 @@ _OTHER_FIELDS = ('shape', 'hostname', 'date', 'time', 'run')
 
 
 def fill_fields(path: str, values: Mapping[str, Any]) -> str:
-    """Replaces the fields of a path by their values. A slash in a value, as in a --data_dir,
-    becomes an underscore.
-    """
+    """Replaces the fields of a path by their values. A slash in a value becomes an underscore."""
     return FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
 
 
 def numbered_path(path: str, values: Mapping[str, Any]) -> str | None:
-    """Returns the path with {run} in it, for more names, if the program chooses the name; None if
-    the user wrote it.
-    """
+    """Returns the path with {run} in it, to find a free name; None if the user chose the name."""
     if not any(field in path for field in _CHOSEN):
         return None
     filled = fill_fields(path, {**values, 'run': RUN_FIELD})
-    # Without a field for it, the number goes before the last dot.
+    # Without a {run} field, the number goes before the last dot.
     return (
         filled
         if RUN_FIELD in filled
@@ -53,8 +47,9 @@ def numbered_path(path: str, values: Mapping[str, Any]) -> str | None:
 def field_values(
     params: 'Params', *, model: str, batch_size: int, shape: object, run: int | str = 1
 ) -> dict[str, Any]:
-    """Returns all fields that a path may have, by name; `model` is the full name, `run` the number
-    of the repeat.
+    """Returns the values of all fields of a path, by name.
+
+    model: the full name. run: the number of the repeat.
     """
     now = datetime.datetime.now()
     return {
@@ -78,11 +73,11 @@ class ResultFlags:
 
     result_file: str | None = flag(
         None,
-        'File for the result as JSON (docs/results.md); - is standard output, on which nothing '
-        'else is printed then. Flags in braces are replaced by their values, as in '
+        'File for the result as JSON (docs/results.md); with - the result is the only text on '
+        'standard output. Flags in braces are replaced by their values, as in '
         '{model}-{batch_size}.json; so are {shape}, {hostname}, {date}, {time} and {run}, the '
-        'number of a run. With one of these three no file is replaced: a name that is not free '
-        'gets the next free number.',
+        'number of a run. With {date}, {time} or {run} no file is replaced: if the name is taken, '
+        'it gets the next free number.',
         common=True,
         output=Output.CHIEF_FILE,
         in_sweep='the sweep keeps each result in its folder',
@@ -107,17 +102,17 @@ class ResultFlags:
     )
     repeat: int = flag(
         1,
-        'Runs, each in processes of its own; the total is that of all.',
+        'Number of runs, each in a new process; the total covers all runs.',
         lower_bound=1,
         unit='runs',
         common=True,
-        in_sweep='write --repeats=3, in a file repeats = 3',
+        in_sweep='use --repeats=3, or repeats = 3 in a file',
         not_in_cluster='it is for runs of one process; repeat a cluster with sweep --repeats',
     )
     target_seconds: float | None = flag(
         None,
-        'Take timed steps for this long; use it instead of --num_batches. Workers that train '
-        'together take as many as take about this long at the pace of their warm-up.',
+        'Duration of the timed steps, instead of --num_batches. Synchronous workers derive a '
+        'number of steps from the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
         shared_by_workers=True,
@@ -125,8 +120,8 @@ class ResultFlags:
     )
     wait_for_idle: float | None = flag(
         None,
-        'Before the run, wait until other processes hardly use the cores, but at most this long. '
-        'The time counts in nothing.',
+        'Before the run, wait at most this long until other processes hardly use the cores. The '
+        'result does not include this time.',
         lower_bound=1,
         unit='seconds',
         not_in_cluster='the other tasks of a cluster would wait for this one',
@@ -134,13 +129,13 @@ class ResultFlags:
     measure_peak: bool = flag(
         False,
         'After the steps, measure large matrix products on the same devices, and print the share '
-        'reached.',
+        'of this peak that the steps reached.',
         ignored=(
             NO_MODEL,
             IN_EVAL,
             IgnoredWhen(
                 lambda p, run: not run.is_single_process,
-                'the workers of a cluster would disturb each other; measure the peak in one '
+                'the workers of a cluster would slow each other down; measure the peak in one '
                 'process',
             ),
         ),
@@ -154,35 +149,35 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
     for field in FIELD.findall(params.result_file or ''):
         if field not in _OTHER_FIELDS and field not in SPECS:
             yield (
-                f'{params.flag_text("result_file")}: {{{field}}} is no flag; write one of the '
-                f'flags, or one of {", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
+                f'{params.flag_text("result_file")}: unknown field {{{field}}}; use the name of a '
+                f'flag, or one of {", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
             )
         elif field not in _OTHER_FIELDS and getattr(params, field) is None:
             yield (
                 f'{params.flag_text("result_file")}: {{{field}}} has no value, since --{field} is '
-                f'not given; use --{field}=VALUE, or remove {{{field}}}'
+                f'not set; use --{field}=VALUE, or remove {{{field}}}'
             )
     if params.repeat > 1:
         if params.result_file == STDOUT:
-            yield params.conflict('result_file', 'repeat', 'each run has a result; write a file')
+            yield params.conflict('result_file', 'repeat', 'each run has a result; use a file')
         if params.eval:
             yield params.conflict(
-                'repeat', 'eval', 'it repeats the measurement of steps; leave it out'
+                'repeat', 'eval', 'it repeats the measurement of steps; remove it'
             )
         for name in output_flags(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
             if getattr(params, name) and not params.eval:
-                yield params.conflict('repeat', name, 'all runs would write there; leave one out')
+                yield params.conflict('repeat', name, 'all runs would write there; remove one')
     if params.target_seconds is None:
         return
     for name in ('num_batches', 'num_epochs'):
         if getattr(params, name) is not None:
             yield params.conflict(
-                'target_seconds', name, 'both set the length of the run; leave one out'
+                'target_seconds', name, 'both set the length of the run; remove one'
             )
     if run and not run.is_single_process and not params.num_warmup_batches and not params.eval:
         yield params.conflict(
             'target_seconds',
             'num_warmup_batches',
-            'workers that train together agree on a number of steps by the pace of their warm-up; '
-            'write --num_warmup_batches=1 or more',
+            'synchronous workers derive the number of steps from the pace of their warm-up; '
+            'use --num_warmup_batches=1 or more',
         )

@@ -1,6 +1,4 @@
-"""When a flag has no effect, and the facts of a run on which this and the rules between flags
-depend.
-"""
+"""Common conditions for ignored flags, and the properties of a run that rules of flags need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Facts about a run that its flags alone do not give.
+    """Properties of a run that its flags alone do not give.
 
     Attributes:
-      alone: whether no other process takes part. It is False under a mode's launcher, such as
-        horovodrun, even if the launcher starts only one process.
+      is_single_process: whether no other process takes part. It is False under a mode's launcher,
+        such as horovodrun, even if the launcher starts only one process.
       has_records: whether --data_dir, if given, contains records rather than arrays.
     """
 
@@ -32,7 +30,7 @@ class RunContext:
 def ignored_on_cpu(
     when: Callable[['Params'], bool], reason: str = 'the run is on the CPU'
 ) -> IgnoredWhen:
-    """A flag of which some values are for GPUs only: those for which `when` is true."""
+    """Ignores a flag on the CPU if `when` is true, because its value is for GPUs only."""
     return IgnoredWhen(lambda p, run: p.device == 'cpu' and when(p), reason)
 
 
@@ -40,13 +38,13 @@ def ignored_in_forward_only(reason: str) -> IgnoredWhen:
     return IgnoredWhen(lambda p, run: p.forward_only, reason)
 
 
-# Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the
-# devices are refused without a GPU: --device=gpu, and --num_gpus above 1 without --device.
+# Flags for GPUs change no result, so on a CPU they never stop a run. Without a GPU, only flags that
+# choose devices are refused: --device=gpu, and --num_gpus above 1 without --device.
 ON_CPU = ignored_on_cpu(lambda p: True)
 IN_EVAL = IgnoredWhen(lambda p, run: p.eval, '--eval trains nothing')
 TRAINS_NOTHING = ignored_in_forward_only('--forward_only trains nothing')
 SINGLE_PROCESS = IgnoredWhen(
-    lambda p, run: run.is_single_process, 'it is for clusters, and this process is alone'
+    lambda p, run: run.is_single_process, 'it is for clusters, and this run has one process'
 )
 NO_MODEL = IgnoredWhen(lambda p, run: p.input_only is not None, '--input_only runs no model')
 NO_COMPUTING = IgnoredWhen(lambda p, run: p.exchange_only, '--exchange_only computes nothing')

@@ -1,4 +1,4 @@
-"""The flags about the model and the run: which network, how many steps, and what is printed."""
+"""The flags about the model and the run: the network, the number of steps, and printed lines."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _COUNTED_FOR_EVAL = IgnoredWhen(
 )
 _ONE_TENSOR = IgnoredWhen(
     lambda p, run: p.exchange_only and p.exchange_bytes is not None,
-    '--exchange_bytes says what is exchanged',
+    '--exchange_bytes replaces the gradients of the model',
 )
 
 
@@ -37,8 +37,8 @@ class RunFlags:
         'trivial',
         'The network.',
         common=True,
-        original='equal names mean equal cost; docs/models.md lists the differences between '
-        'the networks',
+        original='a network of the same name has the same cost; docs/models.md lists the '
+        'differences',
         ignored=(_ONE_TENSOR,),
     )
     model_file: str | None = flag(
@@ -46,7 +46,7 @@ class RunFlags:
         'Python file that defines more models with register_model, see docs/models.md.',
         is_path=True,
         original=NEW,
-        # What it contains counts, not its path.
+        # Workers compare the content of the file, not its path.
         shared_by_workers=False,
         setting=False,
         ignored=(_ONE_TENSOR,),
@@ -77,8 +77,8 @@ class RunFlags:
     )
     num_epochs: float | None = flag(
         None,
-        'Length of the timed steps in passes over the training images, all devices of all workers '
-        'together; use it instead of --num_batches. With --eval, the default of --num_eval_epochs.',
+        'Length of the timed steps in passes over the training images, by all devices of all '
+        'workers, instead of --num_batches. With --eval, the default of --num_eval_epochs.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
@@ -89,7 +89,7 @@ class RunFlags:
     )
     num_warmup_batches: int = flag(
         10,
-        'Steps before the timed ones; they train but do not count in any rate.',
+        'Warm-up steps before the timed steps; they train, but results do not include their time.',
         unit='steps',
         common=True,
         setting=False,
@@ -97,14 +97,14 @@ class RunFlags:
     )
     steps_per_run: int = flag(
         1,
-        'Steps that one call of the session takes, by a loop in the graph. The time of a call is '
-        'divided equally among its steps; what is due after one of them (lines, checkpoints, '
-        'evaluations, signals) comes after the call.',
+        'Steps of one session call, which runs a loop in the graph. The time of a call is divided '
+        'equally among its steps. Lines, checkpoints, evaluations and signals wait for the end of '
+        'the call.',
         lower_bound=1,
         unit='steps',
         original=NEW,
-        not_in_cluster='the workers of a cluster meet after each step, so that a lost one '
-        'is noticed',
+        not_in_cluster='the workers of a cluster synchronize after each step, to detect '
+        'a lost worker',
         ignored=(NO_MODEL, IN_EVAL),
     )
     display_every: int = flag(
@@ -118,8 +118,8 @@ class RunFlags:
     )
     display_perf_ewma: float | None = flag(
         None,
-        'Print the exponentially weighted moving average of the rate, where the last step has '
-        'this weight, instead of the rate of all steps so far; the total at the end stays the '
+        'Print an exponentially weighted moving average of the throughput, with this weight for '
+        'the last step, instead of the average of all steps so far; the total at the end stays the '
         'same.',
         upper_bound=1,
         ignored=(IN_EVAL,),
@@ -142,14 +142,14 @@ class RunFlags:
     )
     exchange_only: bool = flag(
         False,
-        'Compute nothing: gradients of the sizes of the model, which are in memory already, are '
-        'exchanged between towers and processes as in training, and applied.',
+        'Exchange and apply gradients as in training, but compute nothing: gradients in the sizes '
+        'of the model are in memory already.',
         original=NEW,
     )
     exchange_bytes: int | None = flag(
         None,
-        'With --exchange_only: instead of the gradients of the model, one tensor of so many bytes '
-        'in 32 bits.',
+        'With --exchange_only: exchange one float32 tensor of this many bytes instead of the '
+        'gradients of the model.',
         lower_bound=4,
         upper_bound=1 << 30,
         unit='bytes',
@@ -169,7 +169,7 @@ class RunFlags:
     )
     loss_type_to_report: str = flag(
         'total_loss',
-        'The loss to print: base_loss leaves out weight decay, total_loss includes it.',
+        'The loss to print: base_loss excludes weight decay, total_loss includes it.',
         choices=('base_loss', 'total_loss'),
         shared_by_workers=False,
         ignored=(
@@ -197,14 +197,14 @@ class RunFlags:
     )
     deterministic: bool = flag(
         False,
-        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order '
-        'of records.',
+        'Make losses bit-identical for the same --tf_random_seed, by deterministic ops and a '
+        'deterministic order of records.',
         original=NEW,
         shared_by_servers=True,
     )
     verbose: bool = flag(
         False,
-        'Print what TensorFlow prints when it starts, and a traceback after an error.',
+        'Print the startup messages of TensorFlow, and a traceback after an error.',
         common=True,
         original=NEW,
         shared_by_workers=False,
@@ -213,12 +213,11 @@ class RunFlags:
 
 
 def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
-    # Imported here, so that importing the flags does not import the models, and since the table
-    # imports this module.
+    # Importing the flags should not import the models, and the table imports this module.
     from models.registry import MODELS
     from tf_cnn.params.table import SPECS
 
-    # The file of --model_file may define the model, which is looked up after the file has run.
+    # The --model_file may define the model; the planner looks it up after the file has run.
     if params.model_file is None:
         try:
             MODELS.find_model(params.model, params.data_name)
@@ -226,25 +225,25 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
             yield str(error)
     if params.num_epochs is not None and params.num_batches is not None:
         yield params.conflict(
-            'num_epochs', 'num_batches', 'both set the length of the run; leave one out'
+            'num_epochs', 'num_batches', 'both set the length of the run; remove one'
         )
     if params.steps_per_run > 1 and params.profile_steps and not params.eval:
         yield params.conflict(
             'steps_per_run',
             'profile_steps',
-            'single steps of a loop cannot be profiled; leave one out',
+            'single steps of a loop cannot be profiled; remove one',
         )
     if not params.exchange_only:
         return
     for name, spec in SPECS.items():
         if spec.not_in_exchange and getattr(params, name) not in (None, False):
             yield params.conflict(
-                'exchange_only', name, 'it computes nothing and trains no model; leave one out'
+                'exchange_only', name, 'it computes nothing and trains no model; remove one'
             )
             break
     if not MODES[params.variable_update].shares_model:
         yield params.conflict(
-            'exchange_only', 'variable_update', 'its towers exchange nothing; leave one out'
+            'exchange_only', 'variable_update', 'its towers exchange nothing; remove one'
         )
     if params.exchange_bytes is not None and params.exchange_bytes % 4:
-        yield f'{params.flag_text("exchange_bytes")}: a value has 4 bytes; write a multiple of 4'
+        yield f'{params.flag_text("exchange_bytes")}: a value has 4 bytes; use a multiple of 4'

@@ -1,6 +1,4 @@
-"""Params, the frozen settings of a run, made of the groups of flags; the table of all flags, and
-their rules.
-"""
+"""Params, the frozen settings of a run; the table of all flags, and the rules between them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,8 +23,7 @@ from tf_cnn.params import (
 from tf_cnn.params.rules import RunContext
 from tf_cnn.system.errors import UsageError, format_flag
 
-# The modules of the flags, whose find_conflicts yields a line for each rule between flags that the
-# settings break.
+# The modules of the flags. Each has find_conflicts, which yields a line for each violated rule.
 _GROUPS = (
     run_flags,
     device_flags,
@@ -44,9 +41,9 @@ _GROUPS = (
 
 
 @dataclass(frozen=True)
-# A dataclass takes the fields of its last base first, so the bases, read upwards, are in the order
-# of --help. Only this class has instances; generating methods for the others would take a tenth of
-# the time of --help.
+# A dataclass takes the fields of its last base first, so the bases are in reverse order of --help.
+# Only this class has instances; generating methods for the bases would take a tenth of the time of
+# --help.
 class Params(
     tensorflow_flags.TensorFlowFlags,
     result_flags.ResultFlags,
@@ -61,13 +58,13 @@ class Params(
     device_flags.DeviceFlags,
     run_flags.RunFlags,
 ):
-    """The settings of one run, made and checked by parse_argv and make_params. None leaves a choice
-    to the run.
+    """The settings of one run, made and checked by parse_argv and make_params. None lets the run
+    choose.
 
     Attributes:
-      given: the given flags by name, each as it was written, also by an older name
-        ('--learning_rate=0.1' for init_learning_rate). This is not a flag, and comparing settings
-        ignores it.
+      given_flags: the text of each given flag, by name, as the user wrote it, maybe under an older
+        name ('--learning_rate=0.1' for init_learning_rate). Not a flag; comparisons of settings
+        ignore it.
     """
 
     given_flags: Mapping[str, str] = dataclasses.field(
@@ -75,12 +72,12 @@ class Params(
     )
 
     def flag_text(self, name: str) -> str:
-        """Returns a flag as it was written; if it was not given, as it would be written."""
+        """Returns '--name=value', as the user wrote it if the flag is given."""
         return self.given_flags.get(name) or format_flag(name, getattr(self, name))
 
     def conflict(self, name: str, other_name: str, reason: str) -> str:
-        """Returns the line that refuses two flags together."""
-        return f'{self.flag_text(name)} clashes with {self.flag_text(other_name)}: {reason}'
+        """Returns the error message for two flags that exclude each other."""
+        return f'{self.flag_text(name)} conflicts with {self.flag_text(other_name)}: {reason}'
 
     @property
     def trains(self) -> bool:
@@ -101,8 +98,9 @@ SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 
 
 def shared_flags(params: Params, *, serves: bool) -> dict[str, Any]:
-    """Returns the flags that need one value in all processes of a cluster; serves: those that
-    servers need.
+    """Returns the flags that need the same value in all processes of a cluster.
+
+    serves: whether to return only the flags that servers need.
     """
     names = [
         name
@@ -113,19 +111,19 @@ def shared_flags(params: Params, *, serves: bool) -> dict[str, Any]:
 
 
 def output_flags(*kinds: Output) -> tuple[str, ...]:
-    """Returns the flags that name outputs of these kinds; without kinds, all of them."""
+    """Returns the flags that name outputs of these kinds; without kinds, of all kinds."""
     return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or [*Output]))
 
 
 def check(params: Params, run: RunContext | None = None) -> None:
-    """Raises UsageError with a line for each rule between flags that the settings break.
+    """Raises UsageError with a line for each violated rule between flags.
 
-    Without the facts of the run, the rules that depend on them are left out.
+    Without `run`, rules that depend on it are skipped.
     """
     lines = [line for group in _GROUPS for line in group.find_conflicts(params, run)]
     if run and not run.is_single_process:
         lines += (
-            f'{params.flag_text(name)}: {spec.not_in_cluster}; leave it out'
+            f'{params.flag_text(name)}: {spec.not_in_cluster}; remove it'
             for name, spec in SPECS.items()
             if spec.not_in_cluster and getattr(params, name) != spec.default
         )
@@ -134,11 +132,9 @@ def check(params: Params, run: RunContext | None = None) -> None:
 
 
 def ignored_flag_warnings(params: Params, run: RunContext) -> list[str]:
-    """Returns one line for each given flag (see Params.given) that has no effect in a run with
-    these facts.
+    """Returns a warning for each given flag (see Params.given_flags) that this run ignores.
 
-    A flag that has its default value, or turns off what is off by default, asks for nothing and is
-    skipped.
+    Flags with their default value, and switches that turn off what is off by default, are skipped.
     """
     lines = []
     for name, flag_text in params.given_flags.items():

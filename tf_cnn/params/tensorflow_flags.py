@@ -1,6 +1,4 @@
-"""The flags passed on to TensorFlow: settings that it reads from a session's ConfigProto and from
-the environment.
-"""
+"""The flags passed on to TensorFlow in a session's ConfigProto and in environment variables."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,25 +21,24 @@ class TensorFlowFlags:
 
     gpu_indices: str | None = gpu_flag(
         None,
-        'Which GPUs to use, in the order of the towers: their numbers from 0 among those of the '
-        'machine, or of CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
-        original='there it only orders the ring of --all_reduce_spec',
+        'The GPUs to use, in the order of the towers: their numbers, from 0, in the machine or in '
+        'CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
+        original='it only orders the ring of --all_reduce_spec',
     )
     force_gpu_compatible: bool = gpu_flag(
         False,
-        'Make all tensors of the host fit to be copied to a GPU: they are in page-locked memory.',
+        'Put all tensors of the host in page-locked memory, for fast copies to GPUs.',
     )
     use_unified_memory: bool = gpu_flag(
         False,
-        'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above 1), '
-        'by swapping.',
+        'Use more memory than GPUs have (--gpu_memory_frac_for_testing above 1), by swapping.',
     )
     timestamped_allocator: bool = gpu_flag(
-        False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.'
+        False, 'Reuse the memory of a GPU only after the kernels that used it have finished.'
     )
     gpu_kt_max_interval: int = gpu_flag(
         0,
-        'Kernels queued on a GPU between two events that tell which have ended; 0 sets no limit.',
+        'Kernels queued on a GPU between two events that track finished kernels; 0 sets no limit.',
     )
     gpu_kt_max_bytes: int = gpu_flag(
         0,
@@ -54,7 +51,7 @@ class TensorFlowFlags:
     use_numa_affinity: bool = flag(
         False,
         'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a host '
-        'over its nodes; of one process, bind each device of the CPU, see --device=cpu --num_gpus.',
+        'over its nodes; with one process, bind each virtual device, see --device=cpu --num_gpus.',
     )
     enable_optimizations: bool = flag(
         True,
@@ -62,7 +59,7 @@ class TensorFlowFlags:
         ignored=(
             IgnoredWhen(
                 lambda p, run: p.rewriter_config is not None,
-                '--rewriter_config says what to rewrite',
+                '--rewriter_config decides what to rewrite',
             ),
         ),
     )
@@ -75,21 +72,21 @@ class TensorFlowFlags:
     )
     winograd_nonfused: bool = gpu_flag(
         True,
-        "On GPUs, let cuDNN convolve by Winograd's algorithm in several kernels too "
+        "On GPUs, let cuDNN also use Winograd's algorithm in several kernels "
         '(TF_ENABLE_WINOGRAD_NONFUSED).',
         variable='TF_ENABLE_WINOGRAD_NONFUSED',
     )
     autotune_threshold: int | None = gpu_flag(
         None,
-        'On GPUs, how often an algorithm of cuDNN must win to be chosen, if TensorFlow tries them '
-        '(TF_AUTOTUNE_THRESHOLD).',
+        'On GPUs, the number of times that an algorithm of cuDNN must win to be chosen, when '
+        'TensorFlow compares algorithms (TF_AUTOTUNE_THRESHOLD).',
         lower_bound=1,
         variable='TF_AUTOTUNE_THRESHOLD',
     )
     sync_on_finish: bool | None = flag(
         None,
-        'Let each step wait until all its GPUs are idle, not only until its results are there '
-        '(TF_SYNC_ON_FINISH). By default TensorFlow does.',
+        'End each step only when all its GPUs are idle, not as soon as its results are available '
+        '(TF_SYNC_ON_FINISH). TensorFlow does this by default.',
         original='its default is false',
         variable='TF_SYNC_ON_FINISH',
         ignored=(
@@ -102,7 +99,7 @@ class TensorFlowFlags:
     )
     onednn: bool | None = flag(
         None,
-        "Compute on CPUs by the kernels of oneDNN, or by TensorFlow's own "
+        "Compute on CPUs with the kernels of oneDNN, or else with TensorFlow's kernels "
         '(TF_ENABLE_ONEDNN_OPTS). By default TensorFlow decides: it uses oneDNN on x86 processors '
         'with VNNI, BF16 or AMX.',
         original=NEW,
@@ -113,19 +110,18 @@ class TensorFlowFlags:
         None,
         'Keep the host memory that TensorFlow frees for the next step; by default the processes '
         'of a cluster do. Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, '
-        'LD_PRELOAD) come first.',
+        'LD_PRELOAD) take precedence.',
         original=NEW,
     )
     kmp_affinity: str | None = flag(
         None,
-        'For a TensorFlow that was built with OpenMP: to which cores threads are bound '
-        '(KMP_AFFINITY).',
+        'For a TensorFlow built with OpenMP: the binding of threads to cores (KMP_AFFINITY).',
         original='its default is granularity=fine,verbose,compact,1,0',
         variable='KMP_AFFINITY',
     )
     kmp_blocktime: int | None = flag(
         None,
-        'For a TensorFlow that was built with OpenMP: how long a thread waits for work before it '
+        'For a TensorFlow built with OpenMP: the time that a thread waits for work before it '
         'sleeps (KMP_BLOCKTIME).',
         unit='milliseconds',
         original='its default is 0',
@@ -133,8 +129,7 @@ class TensorFlowFlags:
     )
     kmp_settings: int | None = flag(
         None,
-        'For a TensorFlow that was built with OpenMP: with 1 it prints its settings '
-        '(KMP_SETTINGS).',
+        'For a TensorFlow built with OpenMP: 1 prints its settings (KMP_SETTINGS).',
         upper_bound=1,
         original='its default is 1',
         variable='KMP_SETTINGS',
@@ -142,8 +137,9 @@ class TensorFlowFlags:
 
 
 def parse_gpu_indices(gpu_indices: str | None) -> list[int]:
-    """Returns the numbers of the GPUs to use, [] for all; raises ValueError unless they are
-    different and from 0.
+    """Returns the numbers of the GPUs to use, [] for all.
+
+    Raises ValueError if they are not integers, negative, or not distinct.
     """
     indices = [int(word) for word in gpu_indices.split(',')] if gpu_indices else []
     if any(index < 0 for index in indices) or len(set(indices)) < len(indices):
@@ -158,11 +154,11 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         indices = parse_gpu_indices(params.gpu_indices)
     except ValueError:
         yield (
-            f'{params.flag_text("gpu_indices")}: it must be different numbers from 0, separated by '
+            f'{params.flag_text("gpu_indices")}: it must be distinct numbers from 0, separated by '
             'commas, such as 0,1'
         )
         return
     if indices and len(indices) < params.num_gpus:
         yield params.conflict(
-            'gpu_indices', 'num_gpus', f'write as many numbers, or --num_gpus={len(indices)}'
+            'gpu_indices', 'num_gpus', f'list a number for each, or use --num_gpus={len(indices)}'
         )

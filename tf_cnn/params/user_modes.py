@@ -1,9 +1,9 @@
-"""Modes of users, which register_variable_mgr adds from Python or in a --variable_mgr_file.
+"""Modes that users add with register_variable_mgr, from Python or in a --variable_mgr_file.
 
-A variable manager needs TensorFlow, and flags are checked before TensorFlow starts. So the calls of
-register_variable_mgr are read from the text of a file first, which is enough for --help, `sweep`,
-`cluster` and parameter servers. A run executes the file once TensorFlow has started. Does not
-import TensorFlow.
+A variable manager needs TensorFlow, but flags are checked before TensorFlow starts. Therefore the
+calls of register_variable_mgr are first read from the text of the file. This is enough for --help,
+`sweep`, `cluster` and parameter servers. A run executes the file after TensorFlow has started. This
+module does not import TensorFlow.
 """
 
 import ast
@@ -31,12 +31,12 @@ _DECORATOR = 'register_variable_mgr'
 
 @dataclass(frozen=True)
 class Registration:
-    """The decorator that adds a mode, with the decorated class as its variable manager."""
+    """A decorator that adds a mode, with the decorated class as its variable manager."""
 
     mode: Mode
 
     def __call__(self, manager: ManagerT) -> ManagerT:
-        # It imports TensorFlow, as whoever has a subclass has done.
+        # variable_mgr imports TensorFlow; the caller has imported it to derive a class.
         from variable_mgr import VariableMgr
 
         if not isinstance(manager, type) or not issubclass(manager, VariableMgr):
@@ -73,20 +73,20 @@ def register_variable_mgr(
 ) -> Registration:
     """Returns a decorator that makes a subclass of VariableMgr the manager of a new mode.
 
-    The arguments say where the mode runs and which flags have an effect in it. In a
-    --variable_mgr_file all of them are literals.
+    The arguments set the topologies of the mode, and the flags that have an effect in it. In a
+    --variable_mgr_file all arguments must be literals.
 
     Args:
       name: the value of --variable_update.
       summary: one sentence for --help.
-      topologies: where the mode runs: 'alone' (one process), 'parameter_servers' (workers with
+      topologies: the kinds of processes: 'alone' (one process), 'parameter_servers' (workers with
         parameter servers), 'peers' (workers without).
       always_synchronous: whether all workers take each step together; if False, the manager also
         works with --nocross_replica_sync.
-      shares_model: whether all towers train one model; otherwise each has its own.
-      sums_towers: whether the manager joins the gradients of its towers as ManagerConfig.packing
-        says, and sends them as ManagerConfig.transfer says.
-      takes_all_reduce_spec: whether it sums them by ManagerConfig.algorithm, which
+      shares_model: whether all towers train one model; otherwise each trains a separate model.
+      sums_towers: whether the manager packs the gradients of its towers by ManagerConfig.packing,
+        and sends them in ManagerConfig.transfer.
+      takes_all_reduce_spec: whether it sums gradients with ManagerConfig.algorithm, which
         --all_reduce_spec chooses.
       takes_hierarchy: whether --hierarchical_copy may choose that algorithm, too.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of
@@ -95,8 +95,8 @@ def register_variable_mgr(
         --deterministic needs.
 
     Raises:
-      ValueError: there is already a mode of this name, or a value makes no sense.
-      TypeError: by the decorator, the class is not a VariableMgr, or lacks a method of one.
+      ValueError: a mode of this name exists already, or an argument is invalid.
+      TypeError: raised by the decorator; the class is not a VariableMgr, or lacks a method.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f'{name!r}: a name has letters, digits and _, and begins with a letter')
@@ -134,9 +134,9 @@ def register_variable_mgr(
 def read_modes(path: str) -> None:
     """Adds the modes of a --variable_mgr_file to MODES without running the file.
 
-    They replace those of an earlier version of the file, and those of the same names in other
-    files, since a run has one file. Raises UsageError, with the line of the file, if it is not
-    Python, registers no mode, or registers one wrongly; then none is added.
+    They replace the modes of an earlier version of the file, and modes of the same names in other
+    files, since a run has one file. Raises UsageError, with the line of the file, if the file is
+    not Python, registers no mode, or has a wrong registration; then no mode is added.
     """
     file, modes = UserFile.read('variable_mgr_file', path), list[Mode]()
     try:
@@ -219,11 +219,11 @@ def _read_call(node: ast.Call) -> Registration:
 
 def _check_name(mode: Mode, other_modes: Iterable[Mode]) -> None:
     if _has_name_of(mode, other_modes):
-        raise ValueError(f'{mode.name}: there is already a mode of this name; choose another name')
+        raise ValueError(f'{mode.name}: a mode of this name exists already; choose another name')
 
 
 def _has_name_of(mode: Mode, other_modes: Iterable[Mode]) -> bool:
-    # The values of flags are read in any case.
+    # Values of flags are case-insensitive.
     return mode.name.lower() in {other.name.lower() for other in other_modes}
 
 

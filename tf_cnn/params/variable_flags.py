@@ -1,6 +1,4 @@
-"""The flags about variables and gradients: where variables live, and how gradients are combined and
-sent.
-"""
+"""The flags about variables and gradients: their placement, sums and transfers."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +21,7 @@ from tf_cnn.system.errors import UsageError
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 
-# The only number of GPUs for which --network_topology=gcp_v100 knows the links.
+# The only number of GPUs that --network_topology=gcp_v100 describes.
 _GPUS_OF_GCP = 8
 
 _NO_UPDATES = ignored_in_forward_only('--forward_only updates no variables')
@@ -57,14 +55,14 @@ class VariableFlags:
 
     variable_update: str = flag(
         DEFAULT_MODE,
-        'Where variables live and how gradients are combined; docs/distributed.md explains '
-        'clusters, and --variable_mgr_file adds modes.',
+        'The devices that hold the variables, and the way that gradients are combined; '
+        'docs/distributed.md explains clusters, and --variable_mgr_file adds modes.',
         choices=MODES,
         choices_from='variable_mgr_file',
         common=True,
-        original='there, towers of one process that each have all variables take steps by the '
-        'sum of their gradients, here by the mean in every mode; docs/training.md has the '
-        'learning rate that takes the same steps',
+        original='in replicated, it applies the sum of the gradients of the towers; this program '
+        'applies their mean in every mode. docs/training.md has the learning rate that gives the '
+        'same steps',
         resolved=True,
         ignored=(
             IgnoredWhen(
@@ -79,7 +77,7 @@ class VariableFlags:
         'see docs/extending.md.',
         is_path=True,
         original=NEW,
-        # What it contains counts, not its path.
+        # Workers compare the content of the file, not its path.
         shared_by_workers=False,
         setting=False,
         ignored=(
@@ -92,21 +90,21 @@ class VariableFlags:
     )
     cross_replica_sync: bool = flag(
         True,
-        'All workers take each step together; without it each worker updates the parameter '
-        'servers on its own.',
+        'All workers take each step together; without it, each worker updates the parameter '
+        'servers independently.',
         shared_by_servers=True,
         ignored=(IN_EVAL, SINGLE_PROCESS, _NO_UPDATES),
     )
     staged_vars: bool = flag(
         False,
-        'Apply the gradients of each step, and read the new values, while the next step computes, '
-        f'so that no step waits for either; for {format_modes(lambda mode: mode.can_stage)}.',
+        'Apply the gradients of each step and read the new values while the next step computes, '
+        f'so that no step waits for them; for {format_modes(lambda mode: mode.can_stage)}.',
         ignored=(IN_EVAL, _NO_UPDATES),
     )
     variable_consistency: str = flag(
         'strong',
-        'strong: each step applies its own gradients; relaxed: those of the step before, so that '
-        'they are summed while the next step computes, for '
+        'strong: each step applies the gradients that it computes. relaxed: each step applies the '
+        'gradients of the step before, and sums them while its towers compute; for '
         f'{format_modes(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
         ignored=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
@@ -114,15 +112,15 @@ class VariableFlags:
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 '
-        'bits: in the type of --precision, or float16 with NCCL and Horovod. By default on where '
-        'the type of --precision can be sent.',
+        'bits: in the type of --precision, or in float16 with NCCL and Horovod. On by default if '
+        'the mode can send the type of --precision.',
         original='its default is true',
         ignored=(
             IN_EVAL,
             # Workers read variables from parameter servers in forward steps, too.
             IgnoredWhen(
                 lambda p, run: p.forward_only and not run.num_ps,
-                '--forward_only sends no gradients, and reads no variables of parameter servers',
+                '--forward_only sends no gradients, and without parameter servers no variables',
             ),
             _NO_SUMS,
             _ONE_TOWER,
@@ -130,27 +128,26 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into parts, so that parameter servers hold about as many '
-        'bytes and values return while gradients are sent. Without it each variable is whole on '
-        'one server, as in the original program.',
+        'Cut variables above 512 KiB into slices, so that parameter servers hold about the same '
+        'number of bytes, and values return while gradients are sent. Without it, each variable is '
+        'whole on one server, as in the original program.',
         original=NEW,
         ignored=(
             IN_EVAL,
-            # With servers, the mode that is always synchronous is the one whose workers read what a
-            # step updates.
+            # With servers, the workers of an always synchronous mode read what a step updates.
             IgnoredWhen(
                 lambda p, run: (
                     run.num_ps
                     < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2)
                 ),
-                'variables are cut for several parameter servers, or where values return while '
-                'gradients are sent',
+                'variables are cut only for several parameter servers, or where values return '
+                'while gradients are sent',
             ),
         ),
     )
     horovod_device: str | None = flag(
         None,
-        'The kind of device on which Horovod sums gradients; by default the one where they are.',
+        'The kind of device that sums gradients for Horovod; by default the device of the towers.',
         choices=('cpu', 'gpu'),
         ignored=(
             _only_where(lambda mode: mode.launcher is not None),
@@ -159,14 +156,14 @@ class VariableFlags:
     )
     all_reduce_spec: str | None = flag(
         None,
-        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than '
-        'LIMIT bytes by the algorithm before it, as in pscpu:32k:xring. '
-        f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. ALG#N cuts each tensor into N parts; '
+        'The all-reduce algorithm that sums gradients: ALG, or ALG:LIMIT:ALG... to sum tensors '
+        'smaller than LIMIT bytes with the algorithm before it, as in pscpu:32k:xring. '
+        f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. ALG#N cuts each tensor into N shards; '
         'ALG/ALG sums within each worker, then between them. By default psgpu or pscpu, by '
         f'--local_parameter_device; xring with {format_modes(lambda mode: mode.has_controller)}.',
         common=True,
-        original='workers that sum among themselves need collective there; here they do so '
-        'without it, too',
+        original='workers without parameter servers need --all_reduce_spec=collective; here they '
+        'need no value',
         resolved=True,
         ignored=(
             IN_EVAL,
@@ -193,8 +190,9 @@ class VariableFlags:
     )
     network_topology: str = flag(
         'dgx1',
-        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each '
-        'GPU with one of the other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
+        'The links between groups of directly connected GPUs, for --hierarchical_copy. dgx1: each '
+        'GPU is linked to one in the other group. gcp_v100: of eight GPUs, 0 is linked to 5, and 2 '
+        'to 7.',
         choices=('dgx1', 'gcp_v100'),
         ignored=(
             *_OF_HALVES,
@@ -203,8 +201,8 @@ class VariableFlags:
     )
     gradient_repacking: int = flag(
         0,
-        'Join all gradients and cut them into this many tensors of about equal size to sum; 0 '
-        'leaves them as they are.',
+        'Join all gradients, and cut them into this many tensors of about equal size before they '
+        'are summed; 0 leaves them unchanged.',
         unit='tensors',
         ignored=_OF_SUMS,
     )
@@ -221,7 +219,7 @@ class VariableFlags:
     )
     agg_small_grads_max_group: int = flag(
         10,
-        'Most gradients that --agg_small_grads_max_bytes joins.',
+        'The most gradients that --agg_small_grads_max_bytes joins into one tensor.',
         lower_bound=1,
         unit='gradients',
         ignored=(
@@ -235,7 +233,7 @@ class VariableFlags:
 
 
 def is_nccl_on_cpu(params: 'Params') -> bool:
-    """Whether --all_reduce_spec names NCCL in a run on the CPU, which then ignores the flag."""
+    """Whether --all_reduce_spec names NCCL in a run on the CPU; the run then ignores the flag."""
     return (
         params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
     )
@@ -258,16 +256,12 @@ def uses_hierarchical_copy(params: 'Params') -> bool:
 
 
 def _names_the_usual_sum(params: 'Params') -> bool:
-    """Whether --all_reduce_spec names the sum that the mode makes in any case, as the original
-    requires.
-    """
+    """Whether --all_reduce_spec names the mode's only all-reduce, as the original requires."""
     return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
 
 
 def find_cluster_conflict(params: 'Params') -> str | None:
-    """Returns the error message if a setting clashes with the other processes of a cluster, else
-    None.
-    """
+    """Returns the error message if a setting is impossible in a cluster, else None."""
     mode = MODES[params.variable_update]
     if mode.always_synchronous and not params.cross_replica_sync:
         asynchronous = format_modes(
@@ -276,21 +270,21 @@ def find_cluster_conflict(params: 'Params') -> str | None:
         return params.conflict(
             'cross_replica_sync',
             'variable_update',
-            f'its workers always take each step together; leave it out, or write {asynchronous}',
+            f'its workers always take each step together; remove it, or use {asynchronous}',
         )
     if params.forward_only and not mode.forward_only_in_cluster:
         return params.conflict(
             'forward_only',
             'variable_update',
-            'its workers exchange nothing then; measure one process, or write '
+            'its workers then exchange nothing; measure one process, or use '
             f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
         )
     if params.fp16_vars and params.precision != 'fp32' and not params.eval:
         return params.conflict(
             'fp16_vars',
             'variable_update',
-            'what several processes share is kept in 32 bits, and travels in 16 bits with '
-            '--compact_gradient_transfer; leave --fp16_vars out',
+            'several processes store variables in 32 bits, and send them in 16 bits with '
+            '--compact_gradient_transfer; remove --fp16_vars',
         )
     return None
 
@@ -307,27 +301,27 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
         yield params.conflict(
             'hierarchical_copy',
             'all_reduce_spec',
-            'both set how gradients are summed; leave one out',
+            'both choose the all-reduce algorithm; remove one',
         )
     if uses_hierarchical_copy(params):
         if params.num_gpus % 2:
             yield params.conflict(
                 'hierarchical_copy',
                 'num_gpus',
-                'it sums in two halves; write an even number or --nohierarchical_copy',
+                'it sums in two halves; use an even number or --nohierarchical_copy',
             )
         elif params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
             yield params.conflict(
                 'network_topology',
                 'num_gpus',
-                f'it is for {_GPUS_OF_GCP} GPUs; write --network_topology=dgx1 or '
+                f'it is for {_GPUS_OF_GCP} GPUs; use --network_topology=dgx1 or '
                 '--nohierarchical_copy',
             )
     if params.staged_vars and not mode.can_stage:
         yield params.conflict(
             'staged_vars',
             'variable_update',
-            'its towers have their variables already; leave --staged_vars out, or write '
+            'its towers have their variables already; remove --staged_vars, or use '
             f'{format_modes(lambda other: other.can_stage)}',
         )
     if mode.launcher and params.eval:

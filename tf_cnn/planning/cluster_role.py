@@ -50,7 +50,7 @@ def find_cluster_role(
     if is_one and not names_hosts and (unjoined := find_rank_variables(environment.variables)):
         warnings.append(
             f'{unjoined}: this process may be one of several, but these variables do not connect '
-            'them, and it runs alone; to connect them write --worker_hosts=HOST:PORT,..., '
+            'them, and it runs alone; to connect them use --worker_hosts=HOST:PORT,..., '
             '--job_name and --task_index in each'
         )
     return cluster_role

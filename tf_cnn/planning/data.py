@@ -40,7 +40,7 @@ def find_data(params: Params, workload: Workload, warnings: list[str]) -> Data:
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
                 '--distortions: they change colours, which needs 3 channels, and the images of '
-                f'{data_set.name} have {data_set.channels}; write --nodistortions'
+                f'{data_set.name} have {data_set.channels}; use --nodistortions'
             )
     if folder and params.evaluates:
         validation = _open_subset(params, folder, 'validation', warnings)
@@ -76,7 +76,7 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
     if isinstance(images, Arrays) and params.augmentation == _CROPPED:
         raise UsageError(
             f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not '
-            f'read from records; write --augmentation={_KEPT} or none'
+            f'read from records; use --augmentation={_KEPT} or none'
         )
     if warning := folder.completeness_warning(images):
         warnings.append(warning)
@@ -94,7 +94,7 @@ def _stages_to_measure(
     if not stages:
         raise UsageError(
             f'{flag_text}: the stages of the input pipeline {row.name} begin with {row.stages[0]}; '
-            f'write --input_only={row.stages[0]}'
+            f'use --input_only={row.stages[0]}'
         )
     if stages[-1] != params.input_only:
         warnings.append(
@@ -113,6 +113,6 @@ def _check_memory(params: Params, data: Data) -> None:
         raise UsageError(
             f'{format_flag("input_pipeline", params.input_pipeline)}: the '
             f'{data.images.num_images} images of --data_dir={data.folder} take {needed} bytes '
-            f'({height} x {width} x {channels} each), and {most} are free here; write '
-            f'--input_pipeline={RECORD_INPUT} for records, or leave it out'
+            f'({height} x {width} x {channels} each), and {most} are free here; use '
+            f'--input_pipeline={RECORD_INPUT} for records, or remove it'
         )

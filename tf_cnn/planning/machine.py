@@ -62,7 +62,7 @@ def find_machine(
     if elsewhere and params.device is None and not has_gpus:
         raise UsageError(
             '--device is missing: this process sees no GPU, and cannot see the devices of the '
-            'workers; write --device=gpu or --device=cpu'
+            'workers; use --device=gpu or --device=cpu'
         )
     kind = params.device or ('gpu' if has_gpus else 'cpu')
     spec = params.all_reduce_spec if uses_all_reduce_spec(params) else None
@@ -123,7 +123,7 @@ def warn_of_devices(
     ):
         warnings.append(
             'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the '
-            f'CPU: {reason}; or write --device=cpu'
+            f'CPU: {reason}; or use --device=cpu'
         )
     # Which flags have no effect on the kind of device that the run has found.
     earlier_lines = ignored_flag_warnings(params, run)
@@ -174,21 +174,21 @@ def _check_devices(
     flag_text = f'--num_gpus={params.num_gpus}'
     if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
         refusals.add(
-            f'{flag_text}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; write '
+            f'{flag_text}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; use '
             f'--num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
-            else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or '
+            else '--device=gpu: TensorFlow sees no GPU here; use --device=cpu, or '
             f'{_how_to_see_gpus(environment)}'
         )
     elif is_here and params.device is None and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{flag_text}: TensorFlow sees no GPU here; write --device=cpu to train on '
+            f'{flag_text}: TensorFlow sees no GPU here; use --device=cpu to train on '
             f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus(environment)}'
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
             f'{params.flag_text("xla")}: on a CPU it compiles for one device, and '
-            f'{flag_text}; write '
+            f'{flag_text}; use '
             '--num_gpus=1 or --noxla'
         )
     spec = (params.all_reduce_spec or '') if uses_all_reduce_spec(params) else ''
@@ -199,7 +199,7 @@ def _check_devices(
     ):
         refusals.add(
             f'{params.flag_text("all_reduce_spec")}: NCCL works between the GPUs of one process '
-            f'here, and --variable_update={params.variable_update} has several; write nccl/xring, '
+            f'here, and --variable_update={params.variable_update} has several; use nccl/xring, '
             'xring, psgpu or pscpu'
         )
     refusals.raise_all()

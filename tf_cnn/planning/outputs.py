@@ -263,7 +263,7 @@ def _refuse_checkpoint(params: Params) -> str | None:
         )
     if params.eval_interval_secs:
         return (
-            f'{written} clashes with {params.flag_text("eval_interval_secs")}: it names one '
+            f'{written} conflicts with {params.flag_text("eval_interval_secs")}: it names one '
             f'checkpoint, and others are awaited; use --train_dir={folder} for all of them, or '
             f'remove --eval_interval_secs'
         )
@@ -288,7 +288,7 @@ def check_file(name: str, path: str) -> None:
 
         if not is_document(Path(path)):
             raise UsageError(
-                f'{format_flag(name, path)}: the file there is not a result; write another path, '
+                f'{format_flag(name, path)}: the file there is not a result; use another path, '
                 'or remove it'
             )
 
@@ -310,8 +310,8 @@ def check_path_conflicts(paths: Mapping[str, str]) -> None:
             )
             if overlaps and other != output:
                 raise UsageError(
-                    f'{format_flag(output, paths[output])} clashes with '
-                    f'{format_flag(other, paths[other])}: both would use {real[output]}; write '
+                    f'{format_flag(output, paths[output])} conflicts with '
+                    f'{format_flag(other, paths[other])}: both would use {real[output]}; use '
                     f'another path in one of them'
                 )
 
@@ -323,12 +323,12 @@ def _refusing(name: str, path: str) -> Iterator[None]:
         yield
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f'{format_flag(name, path)}: a file is where a folder must be; write another path'
+            f'{format_flag(name, path)}: a file is where a folder must be; use another path'
         ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(
-            f'{format_flag(name, path)}: it cannot be written ({reason}); write another path'
+            f'{format_flag(name, path)}: it cannot be written ({reason}); use another path'
         ) from None
 
 
