@@ -184,7 +184,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         )
         raise UsageError(
             f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the folder '
-            f'{content}); write the folder that contains the shards, or {shard_making_hint(subset)}'
+            f'{content}); use the folder that contains the shards, or {shard_making_hint(subset)}'
         )
     paths = tuple(str(folder / match.string) for match in shards)
     numbered = [match for match in shards if match['index']]

@@ -182,7 +182,7 @@ def scan_folder(root: str) -> ImageFolder:
     folder = Path(root)
     if not folder.is_dir():
         raise UsageError(
-            f'--input={root}: it is not a folder; write the folder that contains a folder of '
+            f'--input={root}: it is not a folder; use the folder that contains a folder of '
             'images for each class'
         )
     skipped_paths: defaultdict[str, list[str]] = defaultdict(list)
@@ -220,7 +220,7 @@ def scan_folder(root: str) -> ImageFolder:
             else ''
         )
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; write a folder '
+            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; use a folder '
             'that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     _check_root_level(

@@ -129,7 +129,8 @@ def find_instruments(
         first, last = parse_numbers(params.profile_steps, int)
         if last > num_timed:
             raise UsageError(
-                f'{flag}: the run has {plural(num_timed, "timed step")}; write none after the last'
+                f'{flag}: the run has {plural(num_timed, "timed step")}; name no step '
+                'after the last'
             )
         warnings.append(
             f'{flag}: these timed steps run under the profiler, which makes them slower'
@@ -235,7 +236,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                         or _has_files(Path(folder))
                     ):
                         raise UsageError(
-                            f'{format_flag(name, folder)}: it is not empty, or a link; write a '
+                            f'{format_flag(name, folder)}: it is not empty, or a link; use a '
                             'new path'
                         )
                     # The folder is renamed into place when complete; until then its parent is
