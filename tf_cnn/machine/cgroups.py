@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tf_cnn.system.kernel_files import read_key_values, read_number, read_text
 
-# The rows of memory.stat that count pages of files.
+# The rows of memory.stat that count file pages.
 _FILE_MEMORY = ('inactive_file', 'active_file')
 _MICROSECOND = 1e-6
 

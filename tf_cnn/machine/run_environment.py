@@ -35,14 +35,14 @@ _OF_OTHERS = re.compile('TF_(CONFIG|VAR_.*|CLI.*|ENCRYPTION|HTTP_.*)|GRPC_PROXY.
 _OF_ONE_RUN = re.compile(
     'NCCL_(COMM_ID|HOSTID)|.*_(RANK|SIZE|ADDR|ADDRESS|HOST|HOSTNAME)|.*_PORT(_.*)?'
 )
-# They are of one host, and not passed to others.
+# These belong to one host, and are not passed to others.
 _HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
 # The names that container runtimes generate: the first digits of a container's id, and the name of
 # a pod, which Kubernetes ends with five characters of its alphabet.
 _CONTAINER = re.compile('[0-9a-f]{12}')
 _POD = re.compile('.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
-# How kubelet begins /etc/hosts in a pod with a host name of its own; in one with the name of its
-# node, with more words.
+# The first line of /etc/hosts in a pod with a separate host name. In a pod with its node's name,
+# kubelet writes a longer line.
 _HOSTS_OF_POD = '# Kubernetes-managed hosts file.'
 
 
@@ -53,7 +53,7 @@ def describe_machine(
     cores: Sequence[int] | None = None,
     root: Path = ROOT,
 ) -> dict[str, Any]:
-    """Returns the facts of this machine, the object "machine" of results; unknown values are None.
+    """Returns the object "machine" of a result; unknown values are None.
 
     A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores
     are those that this process may use when the run starts; None for those that it may use now.
@@ -125,7 +125,7 @@ def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
         machine['num_cores'],
-        # Rounded, since kernels reserve different amounts.
+        # Rounded, because kernels reserve different amounts.
         memory and round(memory / _GIBIBYTE),
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]

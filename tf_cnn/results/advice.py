@@ -28,8 +28,8 @@ from tf_cnn.results.statistics import (
 )
 from tf_cnn.system.errors import format_flag, plural
 
-# A shorter run measures what the machine did in these moments: of 4 equal runs of 0.1 to 0.2 s, all
-# were called slower.
+# A shorter run measures the machine's momentary load: four equal runs of 0.1 to 0.2 s were all
+# called slower.
 SHORT_SECONDS = 2.0
 # The relative standard error of a standard deviation is 1/√(2(n-1)): 16 % with 20 steps, 24 % with
 # 10. With fewer steps, neither an interval around the rate nor the spread, outliers and drift of
@@ -47,8 +47,8 @@ SPREAD_SHARE = 0.20
 # (simulated, 4000 runs each).
 DRIFT_SHARE = 0.03
 DRIFT_DEVIATIONS = 5.0
-# With so much waiting the run no longer measures the step: a machine twice as fast would be at most
-# 1.8 times as fast.
+# With more waiting, the run no longer measures the step: a machine twice as fast would show at most
+# 1.8 times the rate.
 INPUT_SHARE = 0.10
 BETWEEN_SHARE = 0.10
 # The share of the usable cores that other programs may take; beyond it, threads of the step wait
@@ -63,8 +63,7 @@ DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 _DOUBT_MARK = '!'
 LONGER_RUN_FLAG = '--target_seconds=10'
-# The codes of warnings that name what disturbed a run, and of those that show that something did,
-# with what tables call them.
+# The warning codes for causes and for symptoms of noise, with their names in tables.
 _CAUSES = {
     'machine_loaded': 'other programs',
     'steal': 'other virtual machines',
@@ -76,9 +75,9 @@ _NOISE = _CAUSES | _SYMPTOMS
 _SHORT = {'too_short': 'too short'}
 # The codes that noise_warnings() counts.
 SUMMARIZED_CODES = frozenset(_NOISE | _SHORT)
-# The share of the cores that a cause took.
+# The field of the noise section with the share of the cores that a cause took.
 _SHARE_FIELDS = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
-# The flags that make a cause of time between steps rarer.
+# The flags that make each kind of pause between steps rarer.
 _PAUSE_FLAGS = {
     'printing': '--display_every',
     'summary': '--save_summaries_steps',
@@ -87,16 +86,16 @@ _PAUSE_FLAGS = {
 
 
 def find_warnings(result: Result) -> list[WarningRow]:
-    """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with
-    figures and advice.
+    """Returns the warnings about a run: a stable `code`, and a sentence `text` with figures and
+    advice.
 
     Args:
-      result: a result; its own warnings are not read. Unknown values lead to no warning.
+      result: a result; `result.warnings` is not read. Unknown values lead to no warning.
     """
     analysis = _Analysis(result)
     texts = {code: text for code, advice in ADVICE.items() if (text := advice(analysis))}
-    # One line for one disturbance: its cause, or else the first symptom. A run that is too short
-    # shows none.
+    # Noise gets one warning: its cause, or else its first symptom. A run that is too short gets
+    # none.
     symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in texts]
     for code in symptoms[0 if texts.keys() & {'too_short', *_CAUSES} else 1 :]:
         del texts[code]
@@ -143,7 +142,7 @@ def format_doubtful(results: Sequence[Result]) -> str:
 
 
 def noise_warnings(results: Sequence[Result]) -> list[str]:
-    """Returns the lines below a table of these runs: how many of them are doubtful, and by what."""
+    """Returns the notes below a table of these runs: how many are doubtful, and why."""
     lines = []
     if disturbed := [result for result in results if {*doubtful_codes(result)} & {*_NOISE}]:
         reasons = []
@@ -163,7 +162,7 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
             'on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
-        # What helps all of them.
+        # A remedy that helps all of these runs.
         remedy = _how_to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
             f'{_DOUBT_MARK} {_format_count(short, results)} too short, with less than '
@@ -184,21 +183,20 @@ class _Analysis:
 
     def __init__(self, result: Result) -> None:
         self.result = result
-        # Of the timed steps of the chief, [num_steps] float64.
+        # Seconds of the chief's timed steps, [num_steps] float64.
         self.step_seconds = result.step_seconds()
         self.num_slow_first_steps = _count_slow_first_steps(self.step_seconds)
         # The steps after the slow ones; empty if they are too few to estimate their noise.
         later = self.step_seconds[self.num_slow_first_steps :]
         self.steady_seconds = later if later.size >= MIN_STEPS else later[:0]
-        # Which of the latter may be slow because of this program, which wrote a checkpoint or the
-        # like.
+        # Steady steps that a pause of this program, such as a checkpoint, may have slowed down.
         self.is_next_to_pause = result.is_next_to_pause()[self.num_slow_first_steps :][
             : self.steady_seconds.size
         ]
 
 
 def _count_slow_first_steps(seconds: NDArray[np.float64]) -> int:
-    """How many of the first steps are slow beyond noise."""
+    """Returns how many of the first steps are slower than noise explains."""
     if seconds.size < 4:
         return 0
     middle = float(np.median(seconds))
@@ -283,7 +281,7 @@ def _too_short(analysis: _Analysis) -> str | None:
 
 
 def _how_to_measure_longer(result: Result, flags: str = LONGER_RUN_FLAG) -> str:
-    # The flags of a run that was stopped may be long enough.
+    # A run that was stopped early may have had flags for enough steps.
     return (
         f'use {flags}'
         if result.is_complete
@@ -350,8 +348,8 @@ def _pauses(analysis: _Analysis) -> str | None:
 
 
 def pause_seconds(result: Result) -> dict[str, float]:
-    """Returns the seconds between timed steps by cause, the largest first, without evaluations (not
-    in the total).
+    """Returns the seconds between timed steps by cause, the largest first; evaluations are not in
+    the total.
     """
     spent = result.throughput.between_seconds.items()
     in_total = [(name, seconds) for name, seconds in spent if seconds and name != 'evaluation']

@@ -39,8 +39,8 @@ class BenchmarkLog:
             write_atomically(_json_line(run), self._folder / RUN_LOG)
 
     def append_metric(self, name: str, value: float, global_step: int) -> None:
-        """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot
-        be written.
+        """Appends a number to metric.log; nan and infinity become null. Raises RunError if it
+        cannot be written.
         """
         metric: dict[str, Any] = {
             'name': name,
@@ -84,7 +84,6 @@ def _append(path: Path, data: bytes) -> None:
             raise
 
 
-# The arguments are the facts of the log's one line about a run.
 def run_info(
     *,
     model: str,

@@ -63,7 +63,7 @@ def baseline_indices(results: Sequence[Result], *, across_workloads: bool = Fals
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for repeats: runs with throughputs that may be pooled.
 
-    Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and
+    Repeats have the same workload, non-default settings, machine, limits, library versions and
     environment variables.
 
     Args:
@@ -90,7 +90,7 @@ def group_repeats(results: Iterable[Result]) -> list[list[Result]]:
 
 
 def differing_limits(results: Iterable[Result]) -> set[str]:
-    """Returns the names of the limits that are not the same in all of these runs on one machine."""
+    """Returns the names of the limits that differ between runs on the same machine."""
     by_machine: dict[str | None, list[Result]] = {}
     for result in results:
         by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)
