@@ -139,7 +139,7 @@ DAMAGED = {
     ),
     'time': (edited(lambda it: it.update(started_at='yesterday')), 'times'),
     'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', 'int'),
-    'cut-off': ('{"schema": ', 'no whole JSON document'),
+    'cut-off': ('{"schema": ', 'not a complete JSON document'),
 }
 
 

@@ -184,7 +184,6 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
         compiled = ', '.join(name for name, code in support.items() if code is None)
         return (
             f'{driver_text} cannot compile the kernels of TensorFlow for GPUs of compute '
-            'capability '
-            f'{compiled}; {remedy}'
+            f'capability {compiled}; {remedy}'
         )
     return None

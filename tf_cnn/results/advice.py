@@ -157,9 +157,8 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
                 )
                 reasons.append(f'{name} ({plural(len(affected), "run")}{largest_share})')
         lines.append(
-            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: '
-            f'{", ".join(reasons)}; measure '
-            'on an idle machine'
+            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: {", ".join(reasons)}; '
+            'measure on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
         # A remedy that helps all of these runs.
@@ -230,12 +229,10 @@ def _outliers(analysis: _Analysis) -> str | None:
         return None
     (usual, slowest), unit = format_times(middle, float(outlier_seconds.max()))
     return (
-        f'{plural(outlier_seconds.size, "outlier")} among '
-        f'{plural(seconds.size, "timed step")} took up to '
-        f'{slowest} {unit}, where the median is {usual}, and lost '
-        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) '
-        'before you '
-        'compare it'
+        f'{plural(outlier_seconds.size, "outlier")} among {plural(seconds.size, "timed step")} '
+        f'took up to {slowest} {unit}, where the median is {usual}, and lost '
+        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) before '
+        'you compare it'
     )
 
 
@@ -245,9 +242,8 @@ def _spread(analysis: _Analysis) -> str | None:
         return None
     (low, high), unit = format_times(*np.percentile(seconds, (5, 95)).tolist())
     return (
-        f'the steps spread by {_format_percent(share)} of their median (nine in ten took '
-        f'{low} to {high} '
-        f'{unit}): repeat the run (--repeat=5) before you compare it'
+        f'the steps spread by {_format_percent(share)} of their median (nine in ten took {low} to '
+        f'{high} {unit}): repeat the run (--repeat=5) before you compare it'
     )
 
 
@@ -266,9 +262,9 @@ def _drift(analysis: _Analysis) -> str | None:
         else ('slower', 'heats up or fills its memory')
     )
     return (
-        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than '
-        'the first, '
-        f'beyond noise: the machine {cause}; use a larger --num_warmup_batches and --num_batches'
+        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than the '
+        f'first, beyond noise: the machine {cause}; use a larger --num_warmup_batches and '
+        '--num_batches'
     )
 
 
@@ -293,9 +289,8 @@ def _few_steps(analysis: _Analysis) -> str | None:
     if not 0 < analysis.step_seconds.size < MIN_STEPS or is_short(analysis.result):
         return None
     return (
-        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of '
-        'the rate to '
-        'be known; '
+        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of the '
+        'rate to be known; '
         + _how_to_measure_longer(
             analysis.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
         )
@@ -313,9 +308,9 @@ def _loss(analysis: _Analysis) -> str | None:
         ]
         if bad:
             return (
-                f'the loss of {worker.task or "the run"} was no finite number in {len(bad)} of '
+                f'the loss of {worker.task or "the run"} was not a finite number in {len(bad)} of '
                 f'{plural(len(losses), "step")}, first in step '
-                f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; '
+                f'{worker.steps.global_step[bad[0]]}, so this is not the speed of real training; '
                 'use a smaller --init_learning_rate, or check the weights and the images'
             )
     return None
@@ -326,10 +321,9 @@ def _input(analysis: _Analysis) -> str | None:
     if share is None or waited is None or share <= INPUT_SHARE:
         return None
     return (
-        f'the steps waited {_format_percent(share)} of their time '
-        f'({_format_seconds(waited)}) for images: the '
-        'input is the bottleneck, not the model; use faster storage, more cores or smaller '
-        'images, or --data_dir left out to measure the model alone'
+        f'the steps waited {_format_percent(share)} of their time ({_format_seconds(waited)}) for '
+        'images: the input is the bottleneck, not the model; use faster storage, more cores or '
+        'smaller images, or remove --data_dir to measure the model alone'
     )
 
 
@@ -341,9 +335,8 @@ def _pauses(analysis: _Analysis) -> str | None:
     cause, most = next(iter(by_cause.items()))
     remedy = f'; use a larger {_PAUSE_FLAGS[cause]}' if cause in _PAUSE_FLAGS else ''
     return (
-        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed '
-        'between the steps, '
-        f'{_format_seconds(most)} of it with {cause} work{remedy}'
+        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed between '
+        f'the steps, {_format_seconds(most)} of it with {cause} work{remedy}'
     )
 
 
@@ -361,9 +354,8 @@ def _other_processes(analysis: _Analysis) -> str | None:
     if share is None or share <= LOADED_SHARE:
         return None
     return (
-        f'other processes used {_format_percent(share)} of the cores that this one may use; '
-        'close them, '
-        'or give the run cores of its own (taskset), and measure again'
+        f'other processes used {_format_percent(share)} of the cores that this one may use; close '
+        'them, or give the run separate cores (taskset), and measure again'
     )
 
 
@@ -372,10 +364,9 @@ def _steal(analysis: _Analysis) -> str | None:
     if share is None or share <= STEAL_SHARE:
         return None
     return (
-        f'the host took {_format_percent(share)} of the time of the cores of this virtual '
-        'machine for '
-        'others (steal); measure on a machine with dedicated cores, or repeat the run at several '
-        'times of the day'
+        f'the host took {_format_percent(share)} of the time of the cores of this virtual machine '
+        'for others (steal); measure on a machine with dedicated cores, or repeat the run at '
+        'several times of the day'
     )
 
 
@@ -385,9 +376,8 @@ def _cpu_quota(analysis: _Analysis) -> str | None:
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
     return (
-        'the CPU quota of the container (cgroup) stopped threads for '
-        f'{_format_seconds(stopped)} in '
-        f'{_format_seconds(seconds)}; raise the quota, or use a smaller --num_intra_threads'
+        f'the CPU quota of the container (cgroup) stopped threads for {_format_seconds(stopped)} '
+        f'in {_format_seconds(seconds)}; raise the quota, or use a smaller --num_intra_threads'
     )
 
 
@@ -413,9 +403,8 @@ def _cores(analysis: _Analysis) -> str | None:
     if num_threads > usable:
         return (
             f'{plural(num_threads, "thread")} of an operation share {usable:.3g} of '
-            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no '
-            'more; use '
-            f'--num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
+            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no more; '
+            f'use --num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
     if num_cores and usable < num_cores and not (is_by_affinity and analysis.result.cluster.tasks):

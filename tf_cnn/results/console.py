@@ -120,8 +120,7 @@ def format_interim_accuracy(accuracy: Accuracy) -> str:
 def _format_accuracies(accuracy: Accuracy) -> str:
     return (
         f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} '
-        f'[{accuracy.num_images} '
-        f'examples]'
+        f'[{accuracy.num_images} examples]'
     )
 
 

@@ -425,11 +425,10 @@ class MachineSection(TypedDict):
     fingerprint: Annotated[
         str,
         about(
-            'Hash of the host name, the processor, the numbers of cores and GiB of '
-            'memory, and the names of the GPUs. Only runs with the same fingerprint are '
-            'repeats. In containers with a generated host name, the UUIDs of the GPUs '
-            'replace the names; without GPUs, docker run --hostname=NAME tells the '
-            'containers apart.'
+            'Hash of the host name, the processor, the numbers of cores and GiB of memory, and '
+            'the names of the GPUs. Only runs with the same fingerprint are repeats. In '
+            'containers with a generated host name, the UUIDs of the GPUs replace the names; '
+            'without GPUs, docker run --hostname=NAME tells the containers apart.'
         ),
     ]
 
