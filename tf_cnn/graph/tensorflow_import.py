@@ -38,7 +38,7 @@ def memory_limits() -> dict[str, bool]:
 
 
 class _DeferredError(ImportError):
-    """Keras is imported later."""
+    """Raised to defer the import of Keras."""
 
 
 class _KerasDeferrer(MetaPathFinder, Loader):
@@ -72,8 +72,7 @@ def without_garbage_collection() -> Iterator[None]:
 def import_tensorflow() -> None:
     """Imports TensorFlow without Keras, unless TensorFlow or Keras is loaded already.
 
-    After that the garbage collector ignores all modules, so that it takes less of the time between
-    steps.
+    Afterwards the garbage collector ignores all loaded modules, and takes less time between steps.
     """
     if 'tensorflow' in sys.modules or 'keras' in sys.modules:
         return

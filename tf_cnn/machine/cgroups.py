@@ -1,8 +1,8 @@
 """The control group (cgroup, version 2) of this process: its limits and counters. Does not import
 TensorFlow.
 
-Containers and batch systems limit processes in this way. The limit of a group also limits the
-groups within it.
+Containers and batch systems limit processes in this way. A group's limit also limits the groups
+within it.
 """
 
 from pathlib import Path
@@ -63,7 +63,7 @@ def throttled_seconds(root: Path) -> float | None:
 
 
 def _seconds(counter: str, root: Path) -> list[float]:
-    """Returns a counter of cpu.stat for each group that has it, the process's own first."""
+    """Returns a counter of cpu.stat for each group that has it, innermost first."""
     tables = (read_key_values(folder / 'cpu.stat') for folder in _group_folders(root))
     return [int(table[counter]) * _MICROSECOND for table in tables if counter in table]
 

@@ -1,7 +1,7 @@
 """Chooses the NUMA node of a process, and binds the process to it. Does not import
 TensorFlow.
 
-A core reaches the memory and the GPUs of its own node faster than those of other nodes. Memory
+A core reaches the memory and the GPUs of its node fastest. Memory
 needs no setting: Linux takes a page from the node of the thread that first touches it
 (set_mempolicy(2), the default policy).
 """

@@ -21,8 +21,8 @@ def measure_peak(
     secs: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Measures the FLOP/s of products of large matrices on all devices together, in a graph and
-    session of its own.
+    """Measures the FLOP/s of products of large matrices on all devices at once, in a separate graph
+    and session.
 
     The result is the best of all runs, after one warm-up for each size. Call it after the peak
     memory was read. dtype is float32, bfloat16 or float16. It takes about secs, but runs each size

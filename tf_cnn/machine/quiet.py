@@ -40,9 +40,7 @@ _END_SECS = 5.0
 
 
 class _Filter:
-    """Filters what is written to descriptor 2, from the import of TensorFlow until end() or until
-    the block is left.
-    """
+    """Filters descriptor 2 from the import of TensorFlow until end() or the end of the block."""
 
     _grep: subprocess.Popen[bytes]
     _saved_stderr: int | None = None
@@ -96,7 +94,7 @@ end_quiet_start = _FILTER.end
 def quiet_start(*, verbose: bool) -> Iterator[None]:
     """Hides TensorFlow's notices within the block, until end_quiet_start() is called.
 
-    verbose shows everything, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
+    verbose, or a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set, shows everything.
     """
     # TensorFlow reads this variable when it is imported, and then prints only errors.
     level = os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')

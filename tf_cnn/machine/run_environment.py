@@ -1,5 +1,5 @@
-"""The machine of a run, the versions of its software, and environment variables. Does not import
-TensorFlow itself.
+"""Describes the machine, the software versions and the environment variables of a run. Does not
+import TensorFlow.
 """
 
 import functools
@@ -147,11 +147,10 @@ def _is_generated(hostname: str, root: Path) -> bool:
 
 @functools.cache
 def git_commit(folder: Path = FOLDER) -> str | None:
-    """Returns the commit that is checked out in a folder, or that the program there was built from;
-    None if unknown.
+    """Returns the commit of the checkout in a folder, or of the program installed there; None if
+    unknown.
 
-    The answer is kept for the life of the process, since the code that runs is the code that was
-    imported.
+    The answer is cached, since the running code is the code that was imported.
     """
     # A program that is installed within the checkout of another project does not belong to that
     # checkout.
@@ -162,16 +161,14 @@ def git_commit(folder: Path = FOLDER) -> str | None:
 
 
 def load_average() -> list[float]:
-    """Returns how many threads ran or waited for a core on average, in the last 1, 5 and 15
+    """Returns the average number of threads that ran or waited for a core in the last 1, 5 and 15
     minutes.
     """
     return [round(load, 2) for load in psutil.getloadavg()]
 
 
 def free_memory(root: Path = ROOT) -> int:
-    """Returns the bytes that this process can still allocate without swapping, within the limits of
-    its group.
-    """
+    """Returns the bytes that this process can allocate without swapping, in its group's limits."""
     available: int = psutil.virtual_memory().available
     group_memory = cgroups.available_memory(root)
     return available if group_memory is None else min(available, group_memory)
@@ -186,7 +183,7 @@ def _model_by_lscpu(root: Path) -> str | None:
 
 
 def _command_output(*command: str) -> str | None:
-    """Returns the output of a program; None if it is missing, fails or takes more than a second."""
+    """Returns a program's output; None if it is missing, fails or takes more than a second."""
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASK_SECS, check=True

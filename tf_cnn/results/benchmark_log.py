@@ -73,7 +73,7 @@ def _json_line(document: Mapping[str, Any]) -> bytes:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Appends data as a whole or not at all."""
+    """Appends all of the data, or nothing."""
     with open(path, 'ab', buffering=0) as file:
         size = file.tell()
         try:
@@ -97,7 +97,7 @@ def run_info(
     available_memory: int | None,
 ) -> dict[str, Any]:
     """Returns the object of benchmark_run.log; for machine and environment see
-    machine.surroundings.
+    machine.run_environment.
     """
     gpus = machine['gpus']
     clock = _CLOCK.search(machine['cpu_model'] or '')

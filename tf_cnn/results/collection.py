@@ -29,7 +29,7 @@ class ResultSource:
       position: the position of its configuration in the plan of its sweep, from 0; None if it
         belongs to no sweep.
       published: images/sec that the plan quotes for the configuration, None if it quotes none.
-      published_speed_up: the speed-up that it quotes beside it, None if it quotes none.
+      published_speed_up: the speed-up that the plan quotes for it, None if it quotes none.
       published_in: the source of these quotes.
     """
 
@@ -135,7 +135,7 @@ def collect(paths: Sequence[str]) -> Collection:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path that a user named is a folder; raises UsageError if there is nothing, or it
+    """Whether a path that a user named is a folder. Raises UsageError if it does not exist or
     cannot be reached.
     """
     try:

@@ -213,7 +213,7 @@ class Console:
                 print(message, file=self._err, flush=True)
 
     def advice(self, message: str) -> None:
-        """Prints a warning that the result contains too; without a stream it is discarded."""
+        """Prints a warning that is in the result, too; without a stream it is discarded."""
         self.note(format_warning(message))
 
     def warning(self, message: str) -> None:

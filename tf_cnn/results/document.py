@@ -114,7 +114,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return document
 
     def __repr__(self) -> str:
-        """Five lines: what ran, and how fast."""
+        """Returns five lines: what ran, and how fast."""
         run, seconds = self.run, self.statistics.step_seconds.median
         images = 'synthetic' if run.is_synthetic else 'real'
         rate = (
@@ -364,9 +364,7 @@ def _explain_invalid(text: str, error: Exception) -> str:
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file holds a result or the document of a failure, of any version, damaged or
-    not.
-    """
+    """Whether a file holds a result or a failure, of any version, damaged or not."""
     try:
         document = decode_json(read_regular_file(path, MAX_BYTES), object)
     except (OSError, DocumentError):

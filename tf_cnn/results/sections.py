@@ -1,9 +1,9 @@
-"""The sections of a result document: a class each, and a field for each value. Does not import
+"""The sections of a result document: one class each, with one field for each value. Does not import
 TensorFlow.
 
-msgspec makes JSON, its schema and the check of a file from these classes. A field with a default
-came later than the others: older results lack it. A section is made by tf_cnn/results/steps.py if
-it follows from the steps, else by run/recording.py.
+msgspec writes and checks the JSON, and derives its schema, from these classes. A field with a
+default was added later, and older results lack it. tf_cnn/results/steps.py makes the sections that
+follow from the steps, and run/result_builder.py makes the others.
 """
 
 import math

@@ -41,7 +41,7 @@ class Step(Generic[Values]):
 
     @property
     def end(self) -> float:
-        """When the step ended, by the same clock."""
+        """The end of the step, by the same clock."""
         return self.start + self.seconds
 
 

@@ -65,8 +65,8 @@ def is_summary_line(line: str) -> bool:
 
 
 def format_summary(result: Result) -> list[str]:
-    """Formats the lines that end a run, about what the total does not show; unknown values are left
-    out.
+    """Formats the summary lines after a run, about what the total does not show, without unknown
+    values.
     """
     return [line for line in _summary_lines(result) if line]
 

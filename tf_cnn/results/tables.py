@@ -165,8 +165,8 @@ def print_table(
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Formats at least one object, all with the same keys, as CSV with a line of keys; lists and
-    objects are JSON.
+    """Formats at least one object, all with the same keys, as CSV with a header; lists and objects
+    become JSON.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
