@@ -64,8 +64,8 @@ def build_products(
     device.
 
     Returns a finite number for each device, which depends on all of its products; and the op that
-    initializes the matrices. These are variables, and each product needs the one before it, so that
-    TensorFlow cannot skip any.
+    initializes the matrices. The matrices are variables, and each product needs the previous one,
+    so TensorFlow cannot skip any.
     """
     results: list[tf.Tensor] = []
     initializers: list[tf.Operation] = []

@@ -144,6 +144,6 @@ def _too_few(needed: int, size: int, num_gpus: int, environ: Environ) -> UsageEr
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE_VARIABLE}={text} lists {num_gpus}'
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and '
-        f'{there}; use a smaller number or --device=cpu, start fewer workers here, or give each '
-        f'process a {VISIBLE_VARIABLE} of its own'
+        f'{there}; use a smaller number or --device=cpu, start fewer workers here, or set a '
+        f'different {VISIBLE_VARIABLE} for each process'
     )

@@ -365,8 +365,8 @@ def _steal(analysis: _Analysis) -> str | None:
         return None
     return (
         f'the host took {_format_percent(share)} of the time of the cores of this virtual machine '
-        'for others (steal); measure on a machine with dedicated cores, or repeat the run at '
-        'several times of the day'
+        'for other machines (steal); measure on a machine with dedicated cores, or repeat the run '
+        'at several times of the day'
     )
 
 
@@ -410,7 +410,7 @@ def _cores(analysis: _Analysis) -> str | None:
     if num_cores and usable < num_cores and not (is_by_affinity and analysis.result.cluster.tasks):
         return (
             f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of this '
-            f'machine, because of {reason}; compare it only with runs of as many'
+            f'machine, because of {reason}; compare it only with runs on as many cores'
         )
     return None
 
@@ -429,8 +429,8 @@ def _governor(analysis: _Analysis) -> str | None:
     if not governor or 'powersave' not in governor:
         return None
     return (
-        f'the frequency governor of the CPU is {governor}, which may clock it below what it can '
-        'do; set it to performance (cpupower frequency-set --governor performance)'
+        f'the frequency governor of the CPU is {governor}, which may keep its clock low; '
+        'set it to performance (cpupower frequency-set --governor performance)'
     )
 
 

@@ -80,8 +80,8 @@ def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Ite
         ) from error
     if descriptor is None:
         raise UsageError(
-            f'{format_flag("result_file", path)}: another run that is not over has this file for '
-            'its result; use another path, or wait for its end'
+            f'{format_flag("result_file", path)}: another run, which goes on, writes its '
+            'result to this file; use another path, or wait until that run ends'
         )
     try:
         yield ResultFile(path)
