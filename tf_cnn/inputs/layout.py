@@ -1,5 +1,6 @@
-"""Reads a data set's files: folders of classes, labels.txt and dataset.json. Imports neither PIL
-nor TensorFlow.
+"""The files of a data set: class folders, shard names, labels.txt and dataset.json.
+
+Imports neither PIL nor TensorFlow.
 """
 
 import os
@@ -69,30 +70,26 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 
 def subset_of(file_name: str) -> str | None:
-    """The subset in the file name of a shard; None if the file is not named like a shard."""
+    """Returns the subset in a shard's file name; None if it is not a shard's name."""
     if not SHARD_NAME.fullmatch(file_name) or has_non_shard_suffix(file_name):
         return None
     return file_name.partition('-')[0]
 
 
 def has_non_shard_suffix(file_name: str) -> bool:
-    """Whether a name, perhaps of a shard, has the ending of a file of another kind, as
-    train-00000-of-00001.md5.
-    """
+    """Whether a name has the extension of another kind of file, as train-00000-of-00001.md5."""
     return _NON_SHARD_NAME.fullmatch(file_name) is not None
 
 
 def is_standard_shard_name(file_name: str) -> bool:
-    """Whether a shard has a name as shard_name makes it."""
+    """Whether the file is named as `records` names shards."""
     match = SHARD_NAME.fullmatch(file_name)
     return match is not None and match['index'] is not None and match['suffix'] is None
 
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image file: its path relative to the folder ('class/file.jpg'), and the index of its
-    class.
-    """
+    """An image file: its path relative to the root ('class/file.jpg'), and its class."""
 
     path: str
     class_index: int
@@ -100,8 +97,9 @@ class SourceImage:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of class folders. classes and images are sorted; passed_over maps each reason to the
-    paths skipped.
+    """A folder of class folders.
+
+    classes and images are sorted. skipped_paths maps each reason to the paths skipped.
     """
 
     root: str
@@ -121,7 +119,7 @@ def _list_entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _skip_reason(name: str) -> str | None:
-    """The reason to pass over a file or folder of this name, or None."""
+    """Returns the reason to skip a file or folder of this name, or None."""
     if name.startswith('.'):
         return 'hidden'
     return 'made by a program' if name.lower() in _PROGRAM_MADE_NAMES else None
@@ -142,10 +140,8 @@ def _broken_link_reason(entry: os.DirEntry[str]) -> str | None:
 
 
 def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """Yields the path of each file at any depth, after the prefix, and the reason to skip it or
-    None.
-    """
-    # Not by recursion: folders may be nested more deeply than calls of Python.
+    """Yields prefix/path of each file at any depth, and the reason to skip it or None."""
+    # No recursion: folders can be nested more deeply than Python calls.
     pending = [(f'{prefix}/{entry.name}', entry) for entry in reversed(_list_entries(folder))]
     while pending:
         path, entry = pending.pop()
@@ -169,20 +165,19 @@ def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 
 def scan_folder(root: str) -> ImageFolder:
-    """Lists the class folders of root and the JPEG and PNG files in each, at any depth, without
-    decoding them.
+    """Lists the class folders of root, and the JPEG and PNG files in them at any depth.
 
     Classes are sorted by folder name. A class folder may be a link. Inside it, links to files are
-    followed, and links to folders are not.
+    followed, and links to folders are not. Images are not decoded.
 
     Raises:
-      UsageError: root is no folder of class folders, or a link beside them is broken: it may be one
-        of them.
+      UsageError: root is not a folder of class folders, or a link in it is broken, which may be a
+        class folder.
     """
     folder = Path(root)
     if not folder.is_dir():
         raise UsageError(
-            f'--input={root}: it is not a folder; write the folder that contains a folder of '
+            f'--input={root}: it is not a folder; use the folder that contains a folder of '
             'images for each class'
         )
     skipped_paths: defaultdict[str, list[str]] = defaultdict(list)
@@ -220,7 +215,7 @@ def scan_folder(root: str) -> ImageFolder:
             else ''
         )
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; write a folder '
+            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; use a folder '
             'that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     _check_root_level(
@@ -235,8 +230,9 @@ def scan_folder(root: str) -> ImageFolder:
 
 
 def _check_root_level(root: str, folders: list[list[str]]) -> None:
-    """Raises UsageError if root is above the folder of class folders; `folders`, relative to it,
-    contain images.
+    """Raises UsageError if the class folders are one level further down.
+
+    folders are the folders with images, relative to root, as lists of names.
     """
     names = sorted(
         {folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name)
@@ -257,7 +253,7 @@ def _check_root_level(root: str, folders: list[list[str]]) -> None:
 
 
 def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:
-    """Returns the folders of images that all of several folders with names of subsets contain."""
+    """Returns the class folders that all of several subset folders contain."""
     all_nested = all(len(folder) > 1 for folder in folders)
     if (
         len(names) < 2

@@ -35,7 +35,7 @@ class TfDataPipeline(StagedInput):
 
     The order of the records and the random changes of each image depend on the seed alone, unless
     settings.sloppy is true: the k-th image of a run always has the same random numbers. Reading
-    cannot begin in the middle of an epoch, so training that is continued needs another seed.
+    cannot begin in the middle of an epoch, so resumed training needs another seed.
     """
 
     def __init__(self, config: InputConfig, *, pool_records: int | None = None) -> None:
@@ -102,7 +102,7 @@ class TfDataPipeline(StagedInput):
         self.initializers += initializers
         self.buffers[:0] = _buffers(source, settings, pool_size)
         if last_stage == TRANSFER:
-            # The batches that wait to be staged, and the one that is being made.
+            # The batches that wait for stage A, and one in the making.
             num_batches = (
                 settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
             )
@@ -121,10 +121,10 @@ class TfDataPipeline(StagedInput):
 def preprocess_numbered(
     encoded: tf.Tensor, boxes: tf.Tensor, options: preprocessing.ImageOptions, number: tf.Tensor
 ) -> tf.Tensor:
-    """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on
-    options.seed and number only.
+    """Does preprocessing.preprocess, and shift_and_flip if the options ask for it.
 
-    number is a scalar int64, the number of the image in the run, from 0.
+    All random numbers depend only on options.seed and number, a scalar int64: the number of the
+    image in the run, from 0.
     """
     image = preprocessing.preprocess(
         encoded, boxes, options, number, image_random_numbers(number, options)
@@ -139,8 +139,9 @@ def preprocess_numbered(
 def image_random_numbers(
     number: tf.Tensor, options: preprocessing.ImageOptions
 ) -> preprocessing.RandomNumbers | None:
-    """Returns the random numbers of an image, which depend on options.seed and number only; None
-    outside training.
+    """Returns the random numbers of an image; None outside training.
+
+    They depend only on options.seed and the image's number.
     """
     if not options.training:
         return None
