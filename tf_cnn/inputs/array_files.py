@@ -217,7 +217,7 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
         if (size, dtype.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
             raise ValueError('its data is no array of 3072 * uint8 for each image')
         rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
-        # NumPy would search nested lists, of which a damaged file may contain too many.
+        # NumPy would search nested lists, and a damaged file may nest too many.
         if not all(type(label) is int for label in entries[b'labels']):
             raise ValueError('its labels are not all numbers')
         labels = np.array(entries[b'labels'], np.int64).reshape(count)
@@ -242,7 +242,10 @@ def _planes_to_images(rows: Sequence[np.ndarray]) -> np.ndarray:
 def _read_idx(
     path: str, num_dimensions: int, *, header_only: bool = False
 ) -> tuple[tuple[int, ...], bytes]:
-    """Returns the dimensions of an idx file of unsigned bytes, and its values if not header_only."""
+    """Returns the dimensions of an idx file of unsigned bytes, and its values.
+
+    With header_only, the values are b''.
+    """
     header_bytes = 4 * (1 + num_dimensions)
     try:
         with gzip.open(path) if path.endswith('.gz') else open(path, 'rb') as file:

@@ -38,7 +38,7 @@ class DataFolder:
     shards: Mapping[str, Shards] = field(default_factory=dict)
 
     def subset_for_steps(self, *, forward_only: bool) -> str:
-        """Returns 'validation' for a forward-only run if the folder has such images, else 'train'."""
+        """Returns 'validation' for a forward-only run if the folder has any, else 'train'."""
         if self.data_set.has_records:
             has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
         else:

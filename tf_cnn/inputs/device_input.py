@@ -14,7 +14,7 @@ class DeviceInput(InputPipeline):
 
         draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
 
-    All of this runs on the device: a step copies nothing from the host. Each device tracks its own
+    All of this runs on the device: a step copies nothing from the host. Each device tracks its
     position in the order of images. The batches equal the batches of ArrayPipeline, bit for bit and
     in the same order. Every device has the whole set, since its part of a batch may be any images;
     the virtual devices of a CPU share one copy.

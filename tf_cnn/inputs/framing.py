@@ -165,7 +165,7 @@ def scan_shards(paths: Sequence[str], deadline_secs: float) -> ScanSummary:
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards without reading them. Raises RunError if a shard has a fault."""
+    """Counts the records of shards without reading them. RunError if a shard has a fault."""
     summary = scan_shards(paths, math.inf)
     if summary.fault:
         raise RunError(summary.fault)
@@ -173,7 +173,7 @@ def count_records(paths: Sequence[str]) -> int:
 
 
 def mean_record_bytes(paths: Sequence[str]) -> float | None:
-    """Estimates the mean size of a record from the first, middle and last shard; None if unknown."""
+    """Estimates the mean size of a record from up to three of the shards; None if unknown."""
     sample_paths = {paths[index] for index in (0, len(paths) // 2, -1)}
     scans = [
         scan

@@ -184,8 +184,8 @@ def scan_folder(root: str) -> ImageFolder:
     classes: list[str] = []
     images: list[SourceImage] = []
     for entry in _list_entries(root):
-        if why := _skip_reason(entry.name):
-            skipped_paths[why].append(entry.name)
+        if skip_reason := _skip_reason(entry.name):
+            skipped_paths[skip_reason].append(entry.name)
         elif (link_error := _broken_link_reason(entry)) and not _has_image_suffix(entry):
             raise UsageError(
                 f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which '
@@ -201,9 +201,9 @@ def scan_folder(root: str) -> ImageFolder:
                     f'--input={root}: labels.txt cannot hold {entry.name!r}; rename this class '
                     'folder'
                 )
-            for path, why in _walk_files(entry.path, entry.name):
-                if why:
-                    skipped_paths[why].append(path)
+            for path, skip_reason in _walk_files(entry.path, entry.name):
+                if skip_reason:
+                    skipped_paths[skip_reason].append(path)
                 else:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
@@ -225,7 +225,7 @@ def scan_folder(root: str) -> ImageFolder:
         root,
         tuple(classes),
         tuple(images),
-        {why: tuple(paths) for why, paths in skipped_paths.items()},
+        {skip_reason: tuple(paths) for skip_reason, paths in skipped_paths.items()},
     )
 
 
