@@ -424,10 +424,8 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Pads [N, H, W, C] with 4 black pixels on each side, crops it to [H, W] and mirrors it.
 
-    The position of the crop is random; half of the images are mirrored.
-
-    He et al. 2016 (arXiv:1512.03385), section 4.2. Pixels begin at 0, which is black. Two gathers
-    process the batch.
+    The position of the crop is random, and half of the images are mirrored: He et al. 2016
+    (arXiv:1512.03385), section 4.2. Black must be 0 in the scale of the images.
 
     Args:
       uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and
@@ -435,7 +433,7 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """
     height, width = images.shape.as_list()[1:3]
     padded = tf.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
-    # GPUs compute with 32-bit integers in host memory.
+    # On a GPU, 32-bit integers would be computed in host memory.
     offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int64)
     rows = offsets[:, :1] + np.arange(height)
     order = np.arange(width)[np.newaxis]
@@ -492,8 +490,8 @@ def decode_window(
     ) >= shared_constant(RATIOS)
     halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared_constant(0))
     scaled = _scale_window(window, tf.bitwise.left_shift(shared_constant(1), halvings))
-    # Only the decoder that gets the window runs. tf.switch_case would create a function of each
-    # decoder for each image.
+    # Only the decoder that gets the window runs. tf.switch_case would create a function for each
+    # decoder and image.
     images = []
     for ratio, ratio_fits in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
         scaled, ratio_window = tf.raw_ops.Switch(data=scaled, pred=ratio_fits)
@@ -504,10 +502,8 @@ def decode_window(
 def _scale_window(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
     """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar.
 
-    Edges are rounded.
-
-    Its height and width are the sides of the window divided by the ratio, with an error of less
-    than one pixel, and at least rounded down.
+    Edges are rounded. The height and width differ by less than one pixel from the exact quotients,
+    and are at least the quotients rounded down.
     """
     begin, size = tf.split(window, 2)
     half = ratio // shared_constant(2)

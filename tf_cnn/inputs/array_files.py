@@ -112,7 +112,7 @@ def _find_files(data_set: str, data_dir: str, subset: str) -> tuple['_FileFormat
         else ''
     )
     raise UsageError(
-        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; give the folder '
+        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; use the folder '
         'that contains '
         f'{content}'
     )
@@ -215,7 +215,7 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
         entries = _Unpickler(file, encoding='bytes').load()
         _, (count, size), dtype, is_fortran, pixels = entries[b'data'].state
         if (size, dtype.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
-            raise ValueError('its data is no array of 3072 * uint8 for each image')
+            raise ValueError('its data is not an array of 3072 * uint8 for each image')
         rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
         # NumPy would search nested lists, and a damaged file may nest too many.
         if not all(type(label) is int for label in entries[b'labels']):

@@ -146,7 +146,7 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
         return sorted(os.listdir(data_dir))
     except OSError as error:
         raise UsageError(
-            f'{flag}={data_dir}: {error.strerror}; give the folder that contains {content}'
+            f'{flag}={data_dir}: {error.strerror}; use the folder that contains {content}'
         ) from error
 
 
@@ -197,7 +197,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         index = int(match['index'])
         if index >= total or index in seen_indices:
             reason = (
-                'occurs twice'
+                'appears twice'
                 if index in seen_indices
                 else f'is not one of {total} shards, numbered from 0'
             )

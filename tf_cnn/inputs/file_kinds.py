@@ -56,10 +56,10 @@ def wrong_kind_message(start: bytes, expected: str) -> str | None:
       expected: the kind that was expected, such as 'TFRecords'.
     """
     if not start:
-        return f'it is empty, and not {expected}; download or copy it again'
+        return f'it is empty, not {expected}; download or copy it again'
     for pattern, noun, advice in _KINDS:
         if re.match(pattern, start):
-            return f'it is {noun}, and not {expected}; {advice}'
+            return f'it is {noun}, not {expected}; {advice}'
     return None
 
 

@@ -122,7 +122,7 @@ def _header_fault(path: str, index: int) -> Fault:
     if kind := wrong_kind_message(start, 'TFRecords'):
         return Fault(path, None, '', 'not TFRecords', kind)
     reason = (
-        'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins '
+        'the checksum of its length is wrong; the file is corrupt or not TFRecords; it begins '
         f'with {start[:40]!r}'
     )
     return Fault(path, 0, '', 'not TFRecords', reason)

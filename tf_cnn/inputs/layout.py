@@ -21,7 +21,7 @@ SHARD_NAME = re.compile(
     r'[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)(?P<suffix>\D.*)?|(?:train|validation)-.*-of-.*',
     re.DOTALL,
 )
-# The endings of files beside shards, or of unfinished and packed ones.
+# The extensions of other files in a folder of shards, and of unfinished or packed shards.
 _NON_SHARD_NAME = re.compile(
     r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|'
     r'filepart|tmp|temp|crdownload|download|aria2|incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|'
@@ -31,15 +31,14 @@ _NON_SHARD_NAME = re.compile(
 )
 LABELS_FILE = 'labels.txt'
 DATASET_INFO_FILE = 'dataset.json'
-# A damaged number of images may be larger than any number of steps. The longest side of a JPEG has
-# 65535 pixels.
+# The limits reject damaged numbers. A side of a JPEG has at most 65535 pixels.
 _COUNT, _SIDE = msgspec.Meta(ge=1, le=10**12), msgspec.Meta(ge=1, le=65535)
 # TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel
 # (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MAX_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
-# Files and folders that archives, operating systems and network storage make, in lower case. Most
-# others are hidden.
+# Files and folders that archives, operating systems and network storage make, in lower case. Hidden
+# ones are skipped anyway.
 _PROGRAM_MADE_NAMES = {
     *(
         '__macosx',
@@ -51,10 +50,10 @@ _PROGRAM_MADE_NAMES = {
     ),
     *('lost+found', '__pycache__', '@eadir', '#recycle'),
 }
-# Line breaks, and bytes that are no UTF-8.
+# Line breaks, and bytes that are not UTF-8 (surrogates in a Python string).
 _FORBIDDEN_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
-# Names of subsets, in lower case, which are not classes; and names that contain one, as seg_train
-# or test2017.
+# Folders with these names, in lower case, are subsets and not classes. A name may also contain one
+# of them, as seg_train or test2017.
 _SUBSET_NAMES = {
     *('train', 'training', 'val', 'valid', 'validation', 'test', 'testing'),
     *('dev', 'eval', 'evaluation', 'holdout'),
@@ -156,7 +155,7 @@ def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
                 ]
         elif not _has_image_suffix(entry):
             yield path, 'a broken link' if link_error else 'not named as a JPEG or PNG'
-        # A broken link counts as an image, so that it is reported with the files that cannot be
+        # A broken link counts as an image, so it is reported with the files that cannot be
         # decoded.
         elif link_error is None and not entry.is_file():
             yield path, 'not a file'
@@ -189,7 +188,7 @@ def scan_folder(root: str) -> ImageFolder:
         elif (link_error := _broken_link_reason(entry)) and not _has_image_suffix(entry):
             raise UsageError(
                 f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which '
-                f'cannot be opened ({link_error}), so that a class would be missing; mend '
+                f'cannot be opened ({link_error}), so a class would be missing; repair '
                 'the link, '
                 f'or remove it'
             )
@@ -241,12 +240,11 @@ def _check_root_level(root: str, folders: list[list[str]]) -> None:
         problem = f'{", ".join(names)}: these are names of subsets, not of classes'
     elif shared_folders := _shared_folders(names, folders):
         problem = (
-            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets '
-            'of the same '
-            'classes'
+            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets of the '
+            'same classes'
         )
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
-        problem = f'all images are in folders of {names[0]}, so that there is one class'
+        problem = f'all images are in folders of {names[0]}, so there would be only one class'
     else:
         return
     raise UsageError(f'--input={root}: {problem}; use --input={os.path.join(root, names[0])}')
@@ -276,12 +274,12 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f'{path}: it cannot be read ({error}); write it again, with one class name a line'
+            f'{path}: it cannot be read ({error}); write it again, with one class name per line'
         ) from error
     if lines[-1] == '':
         lines.pop()
     if not lines:
-        raise UsageError(f'{path}: it is empty; write it again, with one class name a line')
+        raise UsageError(f'{path}: it is empty; write it again, with one class name per line')
     return tuple(lines)
 
 
@@ -308,5 +306,5 @@ def read_dataset_info(folder: str) -> dict[str, SubsetInfo]:
         return {}
     except DocumentError as error:
         raise UsageError(
-            f'{path}: it cannot be used ({error}); remove it, then the shards are counted'
+            f'{path}: it cannot be used ({error}); remove it, and the program counts the records'
         ) from None

@@ -19,8 +19,11 @@ RunOp = Callable[[tf.Operation], object]
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one tower, on its device: images [N, H, W, C] float32, normalised by a Scale;
-    labels [N] int32.
+    """The batch of one tower, on its device.
+
+    Attributes:
+      images: [N, H, W, C] float32, normalised by a Scale.
+      labels: [N] int32.
     """
 
     images: tf.Tensor
@@ -29,7 +32,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class InputConfig:
-    """What any pipeline is made of.
+    """The configuration that the constructor of every pipeline takes.
 
     Attributes:
       source: None for synthetic images.

@@ -51,7 +51,7 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
 }
 # The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the same
 # subtraction. Cropping is the default's.
-ML_PERF = Preprocessor('ml_perf', 'pixels less the mean colour', factor=1.0, offsets=_MEANS)
+ML_PERF = Preprocessor('ml_perf', 'pixels minus the mean colour', factor=1.0, offsets=_MEANS)
 
 
 def preprocessor_for(name: str, *, ml_perf: bool) -> Preprocessor:

@@ -50,7 +50,7 @@ def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
         return
     verbosity = tf.logging.get_verbosity()
     try:
-        # The only public reader that needs no session; it would say that it is deprecated.
+        # The only public reader that needs no session; it logs that it is deprecated.
         tf.logging.set_verbosity(tf.logging.ERROR)
         try:
             records = tf.io.tf_record_iterator(path)
@@ -191,7 +191,7 @@ def _record_fault(
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
-        return 'not a JPEG', f'{_IMAGE} is not a JPEG, it begins with {image[:8]!r}'
+        return 'not a JPEG', f'{_IMAGE} is not a JPEG; it begins with {image[:8]!r}'
     try:
         reader.read(record)
     except UnicodeDecodeError:

@@ -24,9 +24,9 @@ class StagedInput(InputPipeline):
         A  make  ->  host area  ->  B  copy to the device  ->  device areas  ->  C  the model
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no
-    stage waits for another: between two runs every area holds exactly one set, during a run at most
-    two. Step k raises the errors of A(k+2). Host memory contains at most three sets: for step k,
-    if a CPU computes, and for k+1 and k+2.
+    stage waits for another. Between two session calls every area holds exactly one set; during a
+    call, at most two. Step k raises the errors of A(k+2). Host memory contains at most three sets:
+    for steps k+1 and k+2, and for step k if a CPU computes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class StagedInput(InputPipeline):
         for area in self.device_areas:
             with tf.name_scope('stage_c'), tf.device(area.device):
                 images, labels = area.get()
-                # The area must be emptied even in a run that does not use this tower.
+                # Every session call must empty the area, even if it does not use this tower.
                 self.per_step_ops.append(labels.op)
                 if images.dtype == tf.uint8:
                     images = preprocessing.normalize(images, scale)

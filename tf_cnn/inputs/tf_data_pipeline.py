@@ -76,8 +76,8 @@ class TfDataPipeline(StagedInput):
             if settings.prefetched_batches:
                 batches = batches.prefetch(settings.prefetched_batches)
             batches = batches.prefetch(settings.batches_per_device * len(devices))
-            # With a name, copies of the step (--steps_per_run) take the batches of the same
-            # iterator. A server shares the iterators of one name among all clients and graphs.
+            # The name lets copies of the step (--steps_per_run) share the iterator. It is unique,
+            # because a server shares iterators of one name among all clients and graphs.
             name = f'records_{uuid.uuid4().hex}'
             iterator = tf.data.make_initializable_iterator(
                 batches.with_options(_options(settings)), shared_name=name
@@ -153,9 +153,7 @@ def image_random_numbers(
 def _shuffled_records(
     paths: Sequence[str], seed: int, shard_offset: float, pool_size: int, settings: TfDataSettings
 ) -> Dataset:
-    """Returns an endless Dataset of the records of all shards, scalar strings; each epoch has
-    another order.
-    """
+    """Returns an endless Dataset of all records, scalar strings, in another order each epoch."""
     count = len(paths)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
     if first_shard := int(shard_offset * count):
@@ -172,7 +170,7 @@ def _shuffled_records(
             deterministic=not settings.sloppy,
         )
     else:
-        # Its successor, Dataset.interleave, decides itself how many shards it opens ahead.
+        # The newer Dataset.interleave does not let its caller set how many shards it opens ahead.
         parallel = tf.data.experimental.parallel_interleave(
             tf.data.TFRecordDataset,
             cycle_length,
