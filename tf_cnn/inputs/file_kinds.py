@@ -23,7 +23,7 @@ _KINDS = (
     (
         rb'\x1f\x8b',
         'gzip-compressed data',
-        'decompress it with gunzip, which wants a name that ends in .gz',
+        'decompress it with gunzip (the name must end in .gz)',
     ),
     # RFC 1950, section 2.2: deflate with a window of 32 KB. Some programs compress TFRecords so.
     (
@@ -40,7 +40,7 @@ _KINDS = (
     (
         rb'\x00\x00\x08[\x01-\x04]',
         'an uncompressed idx file, as of MNIST',
-        'name it as one, without .gz',
+        'remove .gz from its name',
     ),
     (rb'\xff\xd8\xff', 'a JPEG image', 'make shards of images with: tf_cnn_benchmarks records'),
 )
