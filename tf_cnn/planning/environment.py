@@ -1,7 +1,7 @@
 """The inputs of planning besides flags: environment variables, settings of earlier runs of this
 process, and the system's files.
 
-Nothing else in this room reads os.environ, so that a test hands in an Environment of its own.
+Nothing else in planning reads os.environ, so that tests can pass a ProcessEnvironment.
 """
 
 import sys

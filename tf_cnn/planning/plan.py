@@ -378,9 +378,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """What a run runs on: see machine.surroundings, whose functions have these names (machine:
-    describe_machine, ...).
-    """
+    """The machine, environment variables and version of a run, see machine.run_environment."""
 
     machine: Mapping[str, Any]
     environment: Mapping[str, str]

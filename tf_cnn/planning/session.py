@@ -22,7 +22,7 @@ from tf_cnn.planning.process_settings import (
 from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 from tf_cnn.system.errors import UsageError, format_flag
 
-# The graph passes that do not speed up the step, and the one that does, by fusing operations.
+# The graph passes that do not speed up the step, and the pass that does: it fuses operations.
 _USELESS = (
     'arithmetic_optimization',
     'auto_mixed_precision',
