@@ -335,7 +335,7 @@ class BenchmarkCNN:
         )
         raise RunError(
             f'the loss is {values.loss} at step {values.steps_after}, counted from the start of '
-            'training with warm-up; write '
+            'training with warm-up; use '
             f'{", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
         )
 

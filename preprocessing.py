@@ -105,9 +105,9 @@ class ImageOptions:
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally
         otherwise. 'padded_crop' and 'none' only crop to the aspect ratio of the output;
         'padded_crop' also shifts and flips at random in training.
-      shorter_side: the length in pixels to which the shorter side would be resized before the
-        output is cut out of the middle: it determines the central part. With None, that is 87.5 %
-        of the sides.
+      shorter_side: determines the central part: the output would be cut out of the middle after the
+        shorter side was resized to this length in pixels. With None, the central part is 87.5 % of
+        the sides.
     """
 
     height: int
@@ -350,7 +350,7 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
     """Returns the window y, x, height, width ([4] int32) of a random crop, which seeds, [2] int64,
     determine.
 
-    shape is [3] int32 (h, w, channels); boxes are those of parse_example.
+    shape is [3] int32 (h, w, channels); boxes come from parse_example.
     """
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
         image_size=shape,
@@ -458,8 +458,8 @@ def _flip_if(is_mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
 
 # ---- decoding ------------------------------------------------------------------------------------
 
-# The factors by which libjpeg-turbo can scale down while it decodes: its inverse transforms turn
-# the 8x8 coefficients of a block into 4x4, 2x2 or 1x1 pixels, each approximately the mean of the
+# libjpeg-turbo can scale down by these factors while it decodes: its inverse transforms turn the
+# 8x8 coefficients of a block into 4x4, 2x2 or 1x1 pixels, each approximately the mean of the
 # pixels that it replaces.
 RATIOS = (2, 4, 8)
 
@@ -497,8 +497,8 @@ def _scale_window(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
     """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges
     are rounded.
 
-    Its height and width differ by less than one pixel from those of the window divided by the
-    ratio, and are at least their whole part.
+    Its height and width are the sides of the window divided by the ratio, with an error of less
+    than one pixel, and at least rounded down.
     """
     begin, size = tf.split(window, 2)
     half = ratio // shared_constant(2)
@@ -526,16 +526,14 @@ def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, ratio: int) ->
 # passes as possible.
 #
 # Howard 2013 (arXiv:1312.5402, section 2.2) changes colours in a random order; the orders and
-# ranges here are those of the published Inception code. Brightness is added to each channel.
+# ranges here come from the published Inception code. Brightness is added to each channel.
 # Contrast stretches each channel about its mean. Saturation and hue are changed in one of two
 # colour spaces:
 #
 # - YIQ: the chromaticity (I, Q) of each pixel is multiplied and rotated. All changes together are
-# one matrix and one
-# offset for the whole image, whatever their order: those of brightness and contrast keep I and Q or
-# stretch them
-# about their means, and the matrix keeps grey. Results outside [0, 255] are clipped once, at the
-# end.
+# one matrix and one offset for the whole image, in any order: brightness keeps I and Q, contrast
+# stretches them about their means, and the matrix keeps grey. Results outside [0, 255] are clipped
+# once, at the end.
 # - HSV: the saturation of each pixel is multiplied and clipped, and the hue is rotated.
 
 # The ranges of the changes: brightness in levels of 255, hue in full turns; the others are factors.

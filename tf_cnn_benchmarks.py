@@ -133,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SIGNALS.exit_on_signal()
     if _open_closed_streams():
         reason = (
-            'standard output is closed (>&-), so the result would be lost; write > FILE, or > '
+            'standard output is closed (>&-), so the result would be lost; redirect it by > '
+            'FILE, or > '
             '/dev/null'
         )
         return _flush_stderr(_fail([reason], UsageError.exit_code))

@@ -123,7 +123,8 @@ def variables_in_training(
     """Returns the variables of a network in training, in the order of their first use; image_shape
     is [H, W, C].
 
-    Inference may lack some of them, such as those of an auxiliary head. Builds a graph of its own.
+    Inference may lack some of them, such as the variables of an auxiliary head. Builds a separate
+    graph.
     """
     variables = PlaceholderVariables()
     with tf.Graph().as_default():

@@ -45,7 +45,7 @@ class Registry:
                 )
             if row.data_set not in DATA_SETS:
                 raise ValueError(
-                    f'data_set={row.data_set!r}: there is no such data set; write '
+                    f'data_set={row.data_set!r}: there is no such data set; use '
                     f'{", ".join(DATA_SETS)}'
                 )
             for field_name in ('image_size', 'batch_size', 'learning_rate'):

@@ -155,7 +155,7 @@ def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
     stopped = record_of(sample_document(seconds=[0.1] * 10, **cut_off('stopped by SIGINT')))
     assert '--target_seconds' not in advice.noise_warnings([stopped])[0]
     complete = record_of(sample_document(seconds=[0.1] * 10))
-    assert advice.noise_warnings([stopped, complete])[0].endswith('write --target_seconds=10')
+    assert advice.noise_warnings([stopped, complete])[0].endswith('use --target_seconds=10')
 
 
 def test_one_disturbance_is_one_warning() -> None:

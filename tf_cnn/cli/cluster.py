@@ -280,7 +280,7 @@ def make_commands(
 
     Args:
       run_flags: the flags of all tasks, without the flags that describe the cluster.
-      members: the tasks, in any order. The controller is the chief, and the workers are
+      tasks: the tasks, in any order. The controller is the chief, and the workers are
         servers; without a controller the first worker is the chief.
       environment: the variables of this process.
     """

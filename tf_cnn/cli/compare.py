@@ -136,8 +136,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
 def _compare_runs(flag_texts: Sequence[str], options: CompareOptions) -> int:
     if len(flag_texts) != 2:
         raise UsageError(
-            f'--run={flag_texts[0]}: it was given {plural(len(flag_texts), "time")}; give it '
-            'twice, A and B'
+            f'--run={flag_texts[0]}: it appears {plural(len(flag_texts), "time")}; use it '
+            'twice, for A and B'
         )
     # A folder of results for each run.
     commands = [
@@ -223,10 +223,8 @@ def _print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
         row.name: row.ratio.verdict for row in rows if row.ratio and row.ratio.verdict in no_verdict
     }
     if options.fail_below is not None and inconclusive:
-        flag_text, names = (
-            format_flag('fail_below', options.fail_below),
-            abbreviate([*inconclusive]),
-        )
+        flag_text = format_flag('fail_below', options.fail_below)
+        names = abbreviate([*inconclusive])
         longer = f' {LONGER_RUN_FLAG}' * (Significance.TOO_SHORT in inconclusive.values())
         warn(
             f'{flag_text}: {names}: too few runs or too short for a verdict; use --repeat=3{longer}'
@@ -249,7 +247,7 @@ def _check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder:
         for excluded in side.excluded_runs
     ]
     problems += [
-        f'{group.first.source}: it is incomplete: {group.incomplete_reason}'
+        f'{group.first.source}: incomplete: {group.incomplete_reason}'
         for group in groups
         if group.incomplete_reason
     ]

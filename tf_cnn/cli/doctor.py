@@ -159,8 +159,8 @@ def _check_family(
 def run_family(
     family: str, timeout_secs: float, command: Sequence[str] = _CHECK_COMMAND
 ) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py), which is killed
-    after limit_secs.
+    """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py); kills it
+    after timeout_secs.
 
     Returns the findings, and the last output lines of the process. If it crashes or hangs, the
     check that was running gets the outcome WRONG, and the checks after it SKIPPED.

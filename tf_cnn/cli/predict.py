@@ -99,7 +99,10 @@ def main(arguments: Arguments[PredictOptions]) -> int:
     gpus = _read_numbers('num_gpus', options.num_gpus)
     workloads, links, notes = _read_results(arguments.positional)
     measured_points = [
-        (mode, shape) for work in workloads for mode, shape in work.seconds if shape != _ONE_DEVICE
+        (mode, shape)
+        for workload in workloads
+        for mode, shape in workload.seconds
+        if shape != _ONE_DEVICE
     ]
     measured_points += [(mode, shape) for mode, rows in links.items() for shape, *_ in rows]
     largest = max((shape for _, shape in measured_points), default=_ONE_DEVICE)
@@ -107,8 +110,8 @@ def main(arguments: Arguments[PredictOptions]) -> int:
         *itertools.product(workers or ([1] if gpus else [2, 4, 8]), gpus or [largest.devices])
     ]
     rows = [
-        _make_row(work, mode, shape, _predict(workloads, links, work, mode, shape, network))
-        for work in _select_workloads(workloads, options.model)
+        _make_row(workload, mode, shape, _predict(workloads, links, workload, mode, shape, network))
+        for workload in _select_workloads(workloads, options.model)
         for mode, shape in _candidate_points(
             measured_points, requested_sizes, has_network=network is not None
         )
@@ -319,14 +322,14 @@ def _limit_notes(workloads: Sequence[_Workload]) -> list[str]:
 
 
 def _select_workloads(workloads: Sequence[_Workload], models: str | None) -> list[_Workload]:
-    measured_models = sorted({work.model for work in workloads})
+    measured_models = sorted({workload.model for workload in workloads})
     names = measured_models if models is None else models.split(',')
     if unknown := [name for name in names if name not in measured_models]:
         raise UsageError(
             f'{format_flag("model", models)}: the results have only '
             f'{join_with_or(measured_models)}; run {unknown[0]} on one device, and add its result'
         )
-    return [work for work in workloads if work.model in names]
+    return [workload for workload in workloads if workload.model in names]
 
 
 def _candidate_points(
@@ -344,20 +347,14 @@ def _candidate_points(
         similar_points = [
             (mode, shape) for mode, shape in measured_points if (shape.workers > 1) == (number > 1)
         ]
-        measured_modes = [
-            mode
-            for name, mode in MODES.items()
-            if name in {point_mode for point_mode, _ in similar_points}
-        ]
-        for mode in (
-            measured_modes
-            if measured_modes and not (has_network and number > 1)
-            else MODES.values()
-        ):
+        measured_names = {name for name, _ in similar_points}
+        measured_modes = [mode for name, mode in MODES.items() if name in measured_names]
+        covers_all_modes = not measured_modes or (has_network and number > 1)
+        for mode in MODES.values() if covers_all_modes else measured_modes:
             # The measured numbers of parameter servers, or else one if the mode needs it.
-            servers = {
-                shape.num_ps for point_mode, shape in similar_points if point_mode == mode.name
-            } or {int(mode.needs_servers)}
+            servers = {shape.num_ps for name, shape in similar_points if name == mode.name} or {
+                int(mode.needs_servers)
+            }
             for num_ps in sorted(servers) if number > 1 else [0]:
                 shape = Shape(number, devices, num_ps)
                 if mode.shares_model and (
@@ -406,10 +403,8 @@ def _predict(
 def _make_row(
     workload: _Workload, mode: str, shape: Shape, prediction: Prediction
 ) -> dict[str, Any]:
-    images, has_interval = (
-        workload.images * shape.workers * shape.devices,
-        not math.isnan(prediction.fastest),
-    )
+    images = workload.images * shape.workers * shape.devices
+    has_interval = not math.isnan(prediction.fastest)
     return {
         'model': workload.model,
         'batch_size': workload.images,

@@ -50,7 +50,7 @@ _HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir')
 
 @dataclass(frozen=True)
 class SweepOptions(SweepSettings):
-    """The flags of the subcommand. The flags of Settings may also stand in a sweep file."""
+    """The flags of the subcommand. A sweep file may have the flags of SweepSettings, too."""
 
     grid: tuple[str, ...] = flag(
         (),

@@ -29,7 +29,7 @@ from tf_cnn.system.parallel import delay_signals
 def check_output(
     output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool
 ) -> None:
-    """Refuses an output folder whose shards or labels conflict with the new ones.
+    """Refuses an output folder if its shards or labels conflict with the new ones.
 
     overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other
     subset needs.
@@ -38,7 +38,7 @@ def check_output(
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
         raise UsageError(
             f'--output={output}: it is inside --input={input_dir} and would be taken for a class; '
-            'write a folder outside it'
+            'use a folder outside it'
         )
     try:
         names = sorted(entry.name for entry in output.iterdir())
@@ -46,7 +46,7 @@ def check_output(
         return
     except OSError as error:
         raise UsageError(
-            f'--output={output}: {error.strerror}; write a folder that this user may write to'
+            f'--output={output}: {error.strerror}; use a folder that this user may write to'
         ) from error
     present_subsets = {file_subset for name in names if (file_subset := subset_of(name))}
     if others := [
@@ -54,7 +54,7 @@ def check_output(
     ]:
         raise UsageError(
             f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from '
-            'records; move it elsewhere, or write another folder'
+            'records; move it elsewhere, or use another folder'
         )
     if subset in present_subsets and not overwrite:
         raise UsageError(
@@ -76,7 +76,7 @@ def check_output(
     raise UsageError(
         f'--output={output}: its {LABELS_FILE} does not agree with the classes of '
         f'--input={input_dir} (label {label} is {old} there and {new} here); make the class '
-        f'folders (and --first_label) agree with it{needed}, or write another folder'
+        f'folders (and --first_label) agree with it{needed}, or use another folder'
     )
 
 
@@ -95,7 +95,7 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
     except OSError as error:
         reason = f'{folder} is a link' if folder.is_symlink() else error.strerror
         raise UsageError(
-            f'--output={output}: it cannot be written to ({reason}); write another folder'
+            f'--output={output}: it cannot be written to ({reason}); use another folder'
         ) from error
     try:
         try:
@@ -113,7 +113,7 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         try:
             leftovers = remove_own_files(folder, _is_unfinished)
         except OSError as error:
-            raise UsageError(f'--output={output}: {error}, or write another folder') from error
+            raise UsageError(f'--output={output}: {error}, or use another folder') from error
         if leftovers:
             report(
                 f'{output}: removed {plural(leftovers, "unfinished file")} that an interrupted '

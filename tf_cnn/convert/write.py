@@ -135,7 +135,7 @@ def write_shards(
                 if summary.num_records == records_before:
                     raise RunError(
                         f'--input={folder.root}: no image of shard {shard} could be decoded, and '
-                        'a shard cannot be empty; nothing was written; write fewer --shards'
+                        'a shard cannot be empty; nothing was written; use fewer --shards'
                     )
             publish_shards(
                 unfinished,

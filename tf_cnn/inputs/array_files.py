@@ -28,19 +28,19 @@ _CIFAR_FILES = {
     'validation': ('test_batch.bin',),
 }
 # The same images as Python 2 pickled them: a dictionary with `data`, a NumPy array [10000, 3072]
-# uint8 whose rows are the planes of an image, `labels`, a list of 10000 numbers, and two entries
+# uint8 with the planes of an image in each row, `labels`, a list of 10000 numbers, and two entries
 # that are not used here.
 _CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
 _CIFAR_PYTHON_FILES = {
     subset: tuple(name.removesuffix('.bin') for name in names)
     for subset, names in _CIFAR_FILES.items()
 }
-# In bytes; those of CIFAR-10 have 31 MB.
+# In bytes; the files of CIFAR-10 have 31 MB.
 _MAX_PICKLE_BYTES = 1 << 30
 
-# The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of
-# the values (8: unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit
-# integers; the values.
+# The IDX format (yann.lecun.com/exdb/mnist): a magic number (its last two bytes are the type
+# of the values, 8 for unsigned bytes, and the number of dimensions); the dimensions as big-endian
+# 32-bit integers; the values.
 _IDX_UNSIGNED_BYTES = 0x800
 _IDX_FILES = {
     'train': ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte'),
@@ -63,7 +63,7 @@ def count_images(data_set: str, data_dir: str, subset: str) -> int:
     """Returns the number of images that load_arrays would load, from the sizes and headers of the
     files.
 
-    Raises UsageError if a file is missing or unreadable, or its header is not that of its format.
+    Raises UsageError if a file is missing or unreadable, or its header does not fit its format.
     """
     file_format, paths = _find_files(data_set, data_dir, subset)
     return file_format.count(paths)

@@ -55,7 +55,7 @@ def shuffled_indices(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
     once per epoch.
 
     A permutation without memory and without a loop. The numbers fill the rows of an almost square
-    grid, whose last row may be shorter. Three times each row, then each column, is rotated by a
+    grid; the last row may be shorter. Three times each row, then each column, is rotated by a
     number of places that depends on the epoch and on the row or column. This is a Feistel network
     on a grid (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains"), but rows and
     columns have their exact lengths, so no number falls outside and must be drawn again.

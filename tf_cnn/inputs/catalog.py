@@ -1,6 +1,6 @@
 """The one table of input pipelines. Does not import TensorFlow.
 
-Their classes are in inputs/pipelines.py. To add one, see docs/extending.md.
+Their classes are in inputs/pipeline_classes.py. To add one, see docs/extending.md.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class InputRow:
 _ALL_STAGES = tuple(STAGES)
 INPUTS = (
     InputRow('synthetic', type(None)),
-    # The order of RecordInput also depends on which of its readers is faster, and on when a batch
-    # is taken.
+    # The order of RecordInput also depends on the speed of its readers, and on when a batch is
+    # taken.
     InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL_STAGES),
     InputRow(TF_DATA, Shards, stages=_ALL_STAGES),
     InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),
@@ -72,8 +72,8 @@ def record_pipeline_row(name: str | None, *, deterministic: bool) -> InputRow:
 
 
 def pipeline_row_for(source: Source, name: str | None = None) -> InputRow:
-    """Returns the row of the pipeline that reads a source: that of this name if there is one, else
-    the first.
+    """Returns the row of the pipeline that reads a source: the row with this name, else the
+    first.
     """
     rows = [row for row in INPUTS if isinstance(source, row.source_type)]
     return next((row for row in rows if row.name == name), rows[0])

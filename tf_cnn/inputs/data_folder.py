@@ -38,8 +38,8 @@ class DataFolder:
     shards: Mapping[str, Shards] = field(default_factory=dict)
 
     def subset_for_steps(self, *, forward_only: bool) -> str:
-        """The subset for the steps: validation in a forward-only run whose folder has validation
-        images, else train.
+        """Returns the subset for the steps: validation in a forward-only run if the folder has
+        validation images, else train.
         """
         if self.data_set.has_records:
             has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
@@ -59,8 +59,8 @@ class DataFolder:
     def open(self, subset: str) -> Shards | Arrays:
         """Opens the images of a subset. Raises UsageError as find_shards and load_arrays do.
 
-        Also if a shard cannot be read, all shards are empty, or other files have the path of a
-        shard but for its comma.
+        Also if a shard cannot be read, all shards are empty, or a path with a comma also matches
+        other files.
         """
         if self.data_set.has_records:
             shards = self._find_shards(subset)

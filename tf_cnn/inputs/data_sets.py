@@ -22,7 +22,7 @@ class DataSet:
       has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data
         set.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
-      augmentation: that of its training images, see preprocessing.ImageOptions.
+      augmentation: the augmentation of its training images, see preprocessing.ImageOptions.
       class_names: the names of labels 0, 1, ...; None if the files of the data set state none.
     """
 
@@ -115,11 +115,11 @@ class Shards:
 
     @property
     def file_pattern(self) -> str:
-        """The pattern by which RecordInput finds exactly these shards: one glob per shard, in
-        order, comma-separated.
+        """The file pattern of exactly these shards for RecordInput: one glob per shard, in order,
+        comma-separated.
 
-        With a single glob, the order would be that of the file system, and the seed alone would not
-        determine which shard is read first. A comma in a path cannot be escaped and is replaced by
+        With a single glob, the file system would determine the order, and the seed alone would not
+        determine the first shard. A comma in a path cannot be escaped and is replaced by
         `?`.
         """
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
@@ -184,7 +184,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         )
         raise UsageError(
             f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the folder '
-            f'{content}); write the folder that contains the shards, or {shard_making_hint(subset)}'
+            f'{content}); use the folder that contains the shards, or {shard_making_hint(subset)}'
         )
     paths = tuple(str(folder / match.string) for match in shards)
     numbered = [match for match in shards if match['index']]

@@ -1,4 +1,4 @@
-"""The input pipeline whose images stay in the memory of the devices, which gather their batches
+"""The input pipeline that keeps all images in the memory of the devices, which gather batches
 there.
 """
 
@@ -17,9 +17,9 @@ class DeviceInput(InputPipeline):
         draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
 
     All of it is on the device: a step brings nothing from the host. Each device counts where its
-    images are in the order. The batches are those of ArrayPipeline, bit for bit, in the same order.
-    Every device has the whole set, since its part of a batch may be any images; the virtual devices
-    of a CPU share one copy in their common memory.
+    images are in the order. The batches equal the batches of ArrayPipeline, bit for bit and in the
+    same order. Every device has the whole set, since its part of a batch may be any images; the
+    virtual devices of a CPU share one copy in their common memory.
 
     The source has the size in options, see inputs.validation.read_images. normalize_on_device says
     that the devices are GPUs, which cannot shift uint8 and gather it only from variables.

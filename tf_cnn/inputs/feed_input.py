@@ -23,7 +23,7 @@ class FeedInput(InputPipeline):
 
     Nothing overlaps: the device waits while Python draws. This pipeline exists to measure that
     cost. The images come in the order of ArrayPipeline, but their shifts differ, since NumPy draws
-    them. Without a source each step feeds the same random images, like those of SyntheticInput.
+    them. Without a source each step feeds the same random images, as SyntheticInput has.
     With normalize_on_device, uint8 is fed and normalised on the device; this has no effect on
     random images. A source has the size in options, see inputs.validation.read_images.
     """

@@ -23,7 +23,7 @@ _KINDS = (
     (
         rb'\x1f\x8b',
         'gzip-compressed data',
-        'decompress it with gunzip, for which its name must end in .gz',
+        'decompress it with gunzip, which wants a name that ends in .gz',
     ),
     # RFC 1950, section 2.2: deflate in a window of 32 KB, and a checksum. TFRecords may be written
     # so.
@@ -70,7 +70,7 @@ def open_regular(path: str) -> io.FileIO:
     file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, 'it is no regular file')
+        raise OSError(errno.EINVAL, 'it is not a regular file')
     return file
 
 

@@ -44,8 +44,8 @@ class Fault:
     """A fault in a shard.
 
     record is an index from 0; None if the fault concerns the whole shard. filename is the image
-    file that the record names, or ''. kind is one of a few fixed names, by which faults are
-    counted.
+    file that the record names, or ''. kind is one of a few fixed names; faults are counted
+    by kind.
     """
 
     path: str
@@ -137,8 +137,8 @@ class ScanSummary:
     """The result of a walk through several shards.
 
     fault is one line about the first shard that does not end where its last record ends.
-    num_unfinished counts the shards whose walk did not end in time; num_records are those of the
-    others, and empty the shards without any.
+    num_unfinished counts the shards that were not scanned in time. num_records counts the records
+    of the others, and empty_paths has the shards without records.
     """
 
     fault: str | None = None

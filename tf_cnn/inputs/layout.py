@@ -15,7 +15,7 @@ import msgspec
 from tf_cnn.system.documents import DocumentError, read_json
 from tf_cnn.system.errors import RunError, UsageError, plural, read_regular_file
 
-# The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
+# The file name of a shard; the original program looks for train-*-of-*. Most names have numbers.
 SHARD_NAME = re.compile(
     r'[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)(?P<suffix>\D.*)?|(?:train|validation)-.*-of-.*',
     re.DOTALL,
@@ -132,7 +132,7 @@ def _has_image_suffix(entry: os.DirEntry[str]) -> bool:
 
 
 def _broken_link_reason(entry: os.DirEntry[str]) -> str | None:
-    """Returns why a link leads to nothing; None if it is no link, or leads to something."""
+    """Returns why a link is broken; None if it works, or if the entry is not a link."""
     if entry.is_symlink():
         try:
             os.stat(entry.path)
@@ -182,7 +182,7 @@ def scan_folder(root: str) -> ImageFolder:
     folder = Path(root)
     if not folder.is_dir():
         raise UsageError(
-            f'--input={root}: it is not a folder; write the folder that contains a folder of '
+            f'--input={root}: it is not a folder; use the folder that contains a folder of '
             'images for each class'
         )
     skipped_paths: defaultdict[str, list[str]] = defaultdict(list)
@@ -220,7 +220,7 @@ def scan_folder(root: str) -> ImageFolder:
             else ''
         )
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; write a folder '
+            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; use a folder '
             'that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     _check_root_level(
@@ -253,7 +253,7 @@ def _check_root_level(root: str, folders: list[list[str]]) -> None:
         problem = f'all images are in folders of {names[0]}, so that there is one class'
     else:
         return
-    raise UsageError(f'--input={root}: {problem}; write --input={os.path.join(root, names[0])}')
+    raise UsageError(f'--input={root}: {problem}; use --input={os.path.join(root, names[0])}')
 
 
 def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:

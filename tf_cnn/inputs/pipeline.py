@@ -29,7 +29,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class InputConfig:
-    """The facts from which any pipeline can be made.
+    """What any pipeline is made of.
 
     Attributes:
       source: None for synthetic images.
@@ -41,11 +41,11 @@ class InputConfig:
         quarter of the bytes. If False, convert before the copy, which is less work if the device is
         the CPU.
       host_device: the device that makes the batches.
-      worker: the number of this worker among those that share the images. Arrays have one order for
-        all workers, of which each takes its share of every step. Records have an order for each
-        worker, which begins at worker / num_workers of the list of shards.
+      worker: the number of this worker among the workers that share the images. Arrays have one
+        order for all workers, and each worker takes its share of every step. Records have an order
+        for each worker, which begins at worker / num_workers of the list of shards.
       num_workers: how many workers share the images.
-      until: the last stage to build, see inputs.stages.
+      until: the last stage to build, see inputs.pipeline_stages.
     """
 
     source: Source
@@ -86,9 +86,9 @@ class InputPipeline(abc.ABC):
     """Gives each tower a batch that is on its device when the step starts.
 
     Attributes:
-      initializers: ops to run once, together with those of the model, before warm_up.
+      initializers: ops to run once, together with the initializers of the model, before warm_up.
       per_step_ops: ops to run in each session.run that uses a batch.
-      drawing_ops: the ops that warm_up runs and whose kernels keep state for the steps, such as
+      warm_up_ops: the ops that warm_up runs. Their kernels keep state for the steps, such as
         readers.
       fed: the placeholders that each session.run that uses a batch feeds with the values of
         feeds().

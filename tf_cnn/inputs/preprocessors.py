@@ -15,8 +15,8 @@ class Preprocessor:
 
     Attributes:
       factor, offsets: see preprocessing.Scale.
-      shorter_side: the length in pixels to which the shorter side of an image is resized before its
-        centre is evaluated; None for the length at which the centre is 87.5 % of the image.
+      shorter_side: the length in pixels of an image's shorter side after resizing, before its
+        centre is evaluated; None for the length that makes the centre 87.5 % of the image.
       plain: whether images are resized bilinearly and keep their colours, whatever the flags.
     """
 
@@ -29,7 +29,7 @@ class Preprocessor:
 
 
 # The mean red, green and blue of the images of ImageNet, as the networks of Simonyan and Zisserman
-# 2014 (arXiv:1409.1556), section 2.1, subtract them; the numbers are those of their published
+# 2014 (arXiv:1409.1556), section 2.1, subtract them; the numbers come from their published
 # weights.
 _MEANS = (123.68, 116.78, 103.94)
 DEFAULT = 'default'
@@ -40,7 +40,7 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
         # github.com/tensorflow/models, official/r1/resnet/imagenet_preprocessing.py.
         Preprocessor(
             'official_models_imagenet',
-            'that of ResNet in github.com/tensorflow/models: the mean colour is subtracted and '
+            'as ResNet in github.com/tensorflow/models: the mean colour is subtracted and '
             'nothing divided; evaluation resizes the shorter side to 256 pixels and takes the '
             'centre; no --distortions',
             factor=1.0,
@@ -56,7 +56,5 @@ ML_PERF = Preprocessor('ml_perf', 'pixels less the mean colour', factor=1.0, off
 
 
 def preprocessor_for(name: str, *, ml_perf: bool) -> Preprocessor:
-    """Returns the row of --input_preprocessor, or that of --ml_perf, which changes the default
-    only.
-    """
+    """Returns the row of --input_preprocessor, or of --ml_perf, which changes only the default."""
     return ML_PERF if ml_perf and name == DEFAULT else PREPROCESSORS[name]

@@ -31,8 +31,9 @@ class RecordPipeline(StagedInput):
 
     At the start of every epoch a step waits until half of pool_records are read (by default 512,
     but at least two sets of batches). The buffers contain at most pool_records + 16 * readers
-    records and those of one step; a record of ImageNet has 110 KB. A pipeline that ends at PARSE or
-    DECODE keeps only one number for each image, which depends on everything that this stage made.
+    records and the records of one step; a record of ImageNet has 110 KB. A pipeline that ends at
+    PARSE or DECODE keeps only one number for each image, which depends on everything that this
+    stage made.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class _Reader:
 
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
             record, jpeg = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [])
-            # The features and their types are those of preprocessing.parse_example in training.
+            # The same features and types as in preprocessing.parse_example in training.
             encoded, _, *sides = tf.raw_ops.ParseSingleExample(
                 serialized=record,
                 dense_defaults=[

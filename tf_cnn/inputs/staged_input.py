@@ -27,8 +27,8 @@ class StagedInput(InputPipeline):
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no
     stage waits for another: between two runs every area holds exactly one set, during a run at most
-    two. Step k raises the errors of A(k+2). Host memory contains at most three sets: that of step
-    k, if a CPU computes, and those of k+1 and k+2.
+    two. Step k raises the errors of A(k+2). Host memory contains at most three sets: for step k,
+    if a CPU computes, and for k+1 and k+2.
     """
 
     def __init__(

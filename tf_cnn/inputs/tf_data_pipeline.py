@@ -30,9 +30,8 @@ class TfDataPipeline(StagedInput):
     """Reads and preprocesses the images of TFRecord shards with tf.data, and stages them.
 
     The threads of tf.data prepare batches between the steps too. Stage A takes one batch for each
-    device from them, in the order of the devices. Epochs, the default of pool_records, what a
-    shortened pipeline keeps, and the errors that faults in the data raise are those of
-    RecordPipeline.
+    device from them, in the order of the devices. Epochs, the default of pool_records, the
+    output of a shortened pipeline, and errors for faults in the data are as in RecordPipeline.
 
     The order of the records and the random changes of each image depend on the seed alone, unless
     settings.sloppy is true: the k-th image of a run always has the same random numbers. Reading
@@ -131,7 +130,7 @@ def preprocess_numbered(
         encoded, boxes, options, number, image_random_numbers(number, options)
     )
     if options.needs_shift_and_flip:
-        # These seeds differ from those of image_random_numbers.
+        # Other seeds than in image_random_numbers.
         uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
         [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
     return image

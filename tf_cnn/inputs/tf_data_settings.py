@@ -9,11 +9,11 @@ class TfDataSettings:
 
     Attributes:
       cycle_length: how many shards are read at the same time.
-      sloppy: whether a record may overtake those of slower shards; then the seed does not determine
-        their order.
+      sloppy: whether a record may overtake records of slower shards; then the seed does not
+        determine their order.
       prefetched_shards: how many shards beyond cycle_length are opened ahead; None lets tf.data
         decide.
-      repeats_first_record: whether every image is that of the first record: a step has all of its
+      repeats_first_record: whether every image is made from the first record: a step has all of its
         work except reading.
       batches_per_device: how many more batches than prefetched_batches wait on the host for each
         device.

@@ -87,8 +87,8 @@ class ValidationInput(InputPipeline):
 def record_examples(
     source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share
 ) -> Dataset:
-    """Returns a Dataset of the images of TFRecord shards, in order. Faults in the data are those of
-    RecordPipeline.
+    """Returns a Dataset of the images of TFRecord shards, in order. Faults in the data raise the
+    same errors as in RecordPipeline.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -153,7 +153,7 @@ def read_images(
 
 
 def _aligned_array(shape: Sequence[int]) -> np.ndarray:
-    """Returns an uninitialised array of uint8 whose memory TensorFlow can use without a copy."""
+    """Returns an uninitialised array of uint8 that TensorFlow can use without a copy."""
     size = math.prod(shape)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % _ALIGNMENT

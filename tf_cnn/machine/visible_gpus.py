@@ -104,7 +104,7 @@ def select_gpus(indices: Sequence[int], environ: Environ) -> Environ:
         text = environ.get(VISIBLE_VARIABLE)
         there = f'there are {count}' if text is None else f'{VISIBLE_VARIABLE}={text} lists {count}'
         raise UsageError(
-            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; write '
+            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; use '
             f'numbers below {count}'
         )
     return {

@@ -158,7 +158,7 @@ def find_conflicts(params: 'Params', run: RunContext | None) -> Iterator[str]:
             parse_piecewise(schedule)
         except ValueError as error:
             written = params.flag_text('piecewise_learning_rate_schedule')
-            yield f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
+            yield f"{written}: {error}; use 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
     for name, missing in itertools.permutations(
         ('num_epochs_per_decay', 'learning_rate_decay_factor')
     ):

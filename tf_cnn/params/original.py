@@ -29,10 +29,10 @@ class OriginalFlag:
     """One flag of the original; `spec` has its name, and reads its value.
 
     Attributes:
-      says: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the
+      message: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the
         remedy if REFUSED.
-      silent: the value that requests what this program always does, and causes no warning;
-        None: only an empty value causes none.
+      accepted_value: the value that requests what this program always does, and causes no warning.
+        With None, only an empty value causes no warning.
     """
 
     status: Status

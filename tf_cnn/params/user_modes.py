@@ -69,7 +69,7 @@ def register_variable_mgr(
     takes_all_reduce_spec: bool = False,
     takes_hierarchy: bool = False,
     parameter_device: str | None = None,
-    sums_in_one_order: bool = False,
+    sums_in_fixed_order: bool = False,
 ) -> Registration:
     """Returns a decorator that makes a subclass of VariableMgr the manager of a new mode.
 
@@ -91,7 +91,7 @@ def register_variable_mgr(
       takes_hierarchy: whether --hierarchical_copy may choose that algorithm, too.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of
         gradients, or None.
-      sums_in_one_order: whether several processes sum gradients in the same order in each run, as
+      sums_in_fixed_order: whether several processes sum gradients in the same order in each run, as
         --deterministic needs.
 
     Raises:
@@ -126,7 +126,7 @@ def register_variable_mgr(
         takes_all_reduce_spec=takes_all_reduce_spec,
         takes_hierarchy=takes_hierarchy,
         parameter_device=parameter_device,
-        sums_in_fixed_order=sums_in_one_order,
+        sums_in_fixed_order=sums_in_fixed_order,
     )
     return Registration(mode)
 

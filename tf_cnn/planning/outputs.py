@@ -128,7 +128,8 @@ def find_instruments(
         first, last = parse_numbers(params.profile_steps, int)
         if last > num_timed:
             raise UsageError(
-                f'{flag}: the run has {plural(num_timed, "timed step")}; profile no later step'
+                f'{flag}: the run has {plural(num_timed, "timed step")}; name no step '
+                'after the last'
             )
         warnings.append(
             f'{flag}: these timed steps run under the profiler, which makes them slower'

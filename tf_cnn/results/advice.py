@@ -218,7 +218,7 @@ def _first_step(analysis: _Analysis) -> str | None:
     )
     return (
         f'the first timed steps took up to {ratio:.1f} times the median: the warm-up of '
-        f'{plural(warmup, "step")} was too short; write '
+        f'{plural(warmup, "step")} was too short; use '
         f'--num_warmup_batches={max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)}'
     )
 
@@ -270,7 +270,7 @@ def _drift(analysis: _Analysis) -> str | None:
     return (
         f'the second half of the timed steps was {_format_percent(abs(change))} {word} than '
         'the first, '
-        f'beyond noise: the machine {cause}; write a larger --num_warmup_batches and --num_batches'
+        f'beyond noise: the machine {cause}; use a larger --num_warmup_batches and --num_batches'
     )
 
 
@@ -318,7 +318,7 @@ def _loss(analysis: _Analysis) -> str | None:
                 f'the loss of {worker.task or "the run"} was no finite number in {len(bad)} of '
                 f'{plural(len(losses), "step")}, first in step '
                 f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; '
-                'write a smaller --init_learning_rate, or check the weights and the images'
+                'use a smaller --init_learning_rate, or check the weights and the images'
             )
     return None
 
@@ -341,7 +341,7 @@ def _pauses(analysis: _Analysis) -> str | None:
     if not wall or total <= BETWEEN_SHARE * wall:
         return None
     cause, most = next(iter(by_cause.items()))
-    remedy = f'; write a larger {_PAUSE_FLAGS[cause]}' if cause in _PAUSE_FLAGS else ''
+    remedy = f'; use a larger {_PAUSE_FLAGS[cause]}' if cause in _PAUSE_FLAGS else ''
     return (
         f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed '
         'between the steps, '
@@ -389,7 +389,7 @@ def _cpu_quota(analysis: _Analysis) -> str | None:
     return (
         'the CPU quota of the container (cgroup) stopped threads for '
         f'{_format_seconds(stopped)} in '
-        f'{_format_seconds(seconds)}; raise the quota, or write a smaller --num_intra_threads'
+        f'{_format_seconds(seconds)}; raise the quota, or use a smaller --num_intra_threads'
     )
 
 
@@ -416,7 +416,7 @@ def _cores(analysis: _Analysis) -> str | None:
         return (
             f'{plural(num_threads, "thread")} of an operation share {usable:.3g} of '
             f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no '
-            'more; write '
+            'more; use '
             f'--num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.

@@ -125,7 +125,7 @@ def collect(paths: Sequence[str]) -> Collection:
         if not num_found:
             hint = f' ({problems[0]})' if problems else ''
             raise UsageError(
-                f'{name}: the folder holds no results{hint}; write some with --result_file or sweep'
+                f'{name}: the folder holds no results{hint}; make some with --result_file or sweep'
             )
     ordered = sorted(documents.values(), key=lambda found: str(found.started_at))
     return Collection(

@@ -131,7 +131,7 @@ def format_incomplete(
     """Formats the warning about a run that ended early.
 
     Args:
-      asked: what the run was asked for: 'of 100', 'of as many as take 60 seconds'.
+      planned: the planned length of the run: 'of 100', 'of as many as take 60 seconds'.
       global_step: the global step of the last step, as checkpoints count it; None if no step was
         taken.
     """

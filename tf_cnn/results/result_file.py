@@ -48,8 +48,8 @@ def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Ite
 
     Args:
       path: the file. An existing file is replaced, unless the program chose the name.
-      numbered: the path with {run} in it, if the program chose the name. If `path` exists, {run}
-        becomes the first number from `number` on that gives the name of no file.
+      numbered_path: the path with {run} in it, if the program chose the name. If `path` exists,
+        {run} becomes the first number from `number` on that gives the name of no file.
 
     Raises:
       UsageError: another process has reserved it, or it cannot be written.
@@ -78,12 +78,12 @@ def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Ite
     except OSError as error:
         flag = format_flag('result_file', path)
         raise UsageError(
-            f'{flag}: it cannot be written ({error.strerror}); write another path'
+            f'{flag}: it cannot be written ({error.strerror}); use another path'
         ) from error
     if descriptor is None:
         raise UsageError(
             f'{format_flag("result_file", path)}: another run that is not over has this file for '
-            'its result; write another path, or wait for its end'
+            'its result; use another path, or wait for its end'
         )
     try:
         yield ResultFile(path)

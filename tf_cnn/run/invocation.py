@@ -12,11 +12,12 @@ from tf_cnn.results.console import Console
 
 @dataclass(frozen=True)
 class Invocation:
-    """How a run was asked for.
+    """How and when a run was started.
 
     Attributes:
-      argv: the command line without the program; empty if Python code asked.
-      begun: when the time to the first step began, in seconds of time.perf_counter, after the wait.
+      argv: the command line without the program; empty if Python code started the run.
+      start_time: when the time to the first step began, after the wait, in seconds of
+        time.perf_counter.
     """
 
     argv: tuple[str, ...] = ()

@@ -48,8 +48,8 @@ class RunLifecycle:
     """This process, from joining its cluster to leaving it.
 
     Args:
-      keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run
-        early.
+      save_variables: saves the trained variables; called when a signal, Ctrl-C or the caller ends
+        the run early.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ def explain_fault(
     cause = error_cause(error)
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
-        return f'{batch_size}: out of memory; write a smaller one ({cause})'
+        return f'{batch_size}: out of memory; use a smaller one ({cause})'
     if shards is None or not isinstance(error, _RECORD_ERRORS):
         return line
     progress('A step failed; looking for the record that made it fail')

@@ -262,7 +262,7 @@ class ResultBuilder:
         return {
             name: resolved.get(name, value)
             for name, value in vars(params).items()
-            if name != 'given'
+            if name != 'given_flags'
         }
 
     def _cluster(self) -> sections.ClusterSection:

@@ -335,7 +335,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise RunError(
-            f'--train_dir={folder}: it cannot be opened ({error.strerror}); write another path'
+            f'--train_dir={folder}: it cannot be opened ({error.strerror}); use another path'
         ) from error
     try:
         try:
