@@ -1,4 +1,4 @@
-"""How tf_cnn_benchmarks is built and installed: as two packages, tf_cnn_benchmarks and tf_cnn."""
+"""Builds and installs tf_cnn_benchmarks as two packages, tf_cnn_benchmarks and tf_cnn."""
 
 import ast
 import os
@@ -18,8 +18,8 @@ VERSION = re.findall(
 )[0]
 README = ROOT / 'README.md'
 
-# Of the extra `dev`. Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller
-# one.
+# TensorFlow in the extra `dev`. For machines without a GPU, TENSORFLOW_PACKAGE=tensorflow-cpu
+# selects a smaller package.
 TENSORFLOW = os.environ.get('TENSORFLOW_PACKAGE', 'tensorflow')
 if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
     raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
@@ -33,25 +33,25 @@ CORE = [
 
 
 def tensorflow(*packages: str) -> list[str]:
-    """Returns TensorFlow, without which only runs do not work, and the packages of it that this
-    program imports too.
+    """Returns TensorFlow, which only runs need, and the packages of it that this program imports,
+    too.
     """
     versioned = [
         f'{name}>=2.16,<2.22{semicolon}{where}'
         for name, semicolon, where in (p.partition(';') for p in packages)
     ]
-    # TensorFlow knows the versions that it works with. Older ones have no wheel for Python 3.11.
+    # TensorFlow itself restricts both versions. Older ones of grpcio have no wheel for Python 3.11.
     return [*versioned, 'grpcio>=1.49.1', 'protobuf']
 
 
-# Only x86-64 has the smaller package.
+# The smaller package exists only for x86-64.
 CPU = tensorflow(
     'tensorflow-cpu; platform_machine == "x86_64"', 'tensorflow; platform_machine != "x86_64"'
 )
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
 REPORT = ['jinja2>=3.1', 'markupsafe>=2.1.1', 'matplotlib>=3.10']
-# TensorFlow 2.21 no longer installs it; what it shows is written without it.
+# TensorFlow 2.21 no longer installs it. Only viewing summaries needs it, not writing them.
 TENSORBOARD = ['tensorboard>=2.16']
 # Without the libraries of CUDA, which take gigabytes.
 ALL = [*RECORDS, *REPORT, *TENSORBOARD]
@@ -64,7 +64,7 @@ DEV = [
     'hypothesis>=6.100',
     'jsonschema>=4.18',
     'keras>=3.0',
-    # Models of JobSet and Kubernetes, and of TFJob: the jobs of deploy/ are checked against them.
+    # Models of JobSet and Kubernetes, and of TFJob, which check the jobs of deploy/.
     'kubeflow-trainer-api>=2.0',
     'kubeflow-training>=1.9',
     'markdown-it-py>=2.2',
@@ -88,7 +88,8 @@ DEV = [
 ]
 
 PACKAGES = find_packages(exclude=['benchmarks*', 'tests*'])
-# What stands at the top of a checkout besides the command. A wheel has it in the package tf_cnn.
+# The modules and packages at the top of a checkout besides the command. In a wheel they are in
+# tf_cnn.
 TOP_MODULES = ['benchmark_cnn', 'preprocessing', 'variable_mgr']
 TOP_PACKAGES = ['models']
 _AT_TOP = re.compile(rf'({"|".join([*TOP_MODULES, *TOP_PACKAGES])})\b')
@@ -130,9 +131,7 @@ class BuildWheel(build_py):
         self._write_version(package)
 
     def _write_version(self, package: Path) -> None:
-        """Writes into the package its version, and which commit its source is, if that is known; a
-        run reads both.
-        """
+        """Writes the version, and the commit if it is known, into the package; runs read both."""
         commit = os.environ.get('GIT_COMMIT', '')
         if not commit and (ROOT / '.git').exists() and shutil.which('git'):
             process = subprocess.run(

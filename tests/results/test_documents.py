@@ -51,7 +51,7 @@ def test_the_schema_is_made_from_the_classes_and_allows_their_documents() -> Non
         'python -m tf_cnn.results.schema writes it'
     )
     page = schema.make_page()
-    assert '| `input_wait` | list of number or null or null | Seconds at its end' in page
+    assert '| `input_wait` | list of number or null or null | Seconds at the end of' in page
     assert '| `workers` | list of [WorkerSection](#workersection) | The chief first.' in page
     assert (
         '## Phase\n\nThe phase of a step: WARMUP steps are kept, but do not count in any '
@@ -139,7 +139,7 @@ DAMAGED = {
     ),
     'time': (edited(lambda it: it.update(started_at='yesterday')), 'times'),
     'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', 'int'),
-    'cut-off': ('{"schema": ', 'no whole JSON document'),
+    'cut-off': ('{"schema": ', 'not a complete JSON document'),
 }
 
 

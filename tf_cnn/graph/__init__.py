@@ -1,3 +1,1 @@
-"""The parts of TensorFlow that the program uses everywhere: devices, variables, staging areas, its
-import.
-"""
+"""TensorFlow building blocks for all packages: devices, variables, staging areas, the import."""

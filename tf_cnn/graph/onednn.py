@@ -7,7 +7,7 @@ import contextlib
 # TensorFlow reads it once, when it is imported (tensorflow/core/util/port.cc, IsMklEnabled). Unset,
 # it uses oneDNN on x86 processors with VNNI, BF16 or AMX.
 ONEDNN_VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
-# How TensorFlow reads the variable; it ignores other values.
+# The values of the variable; TensorFlow ignores others.
 _VALUES = {'1': True, 'true': True, '0': False, 'false': False}
 
 
@@ -17,7 +17,7 @@ def read_switch(text: str) -> bool | None:
 
 
 def uses_onednn() -> bool | None:
-    """Returns whether the imported TensorFlow computes by oneDNN; None if it does not say so.
+    """Returns whether the imported TensorFlow computes by oneDNN; None if unknown.
 
     Call it after TensorFlow's import. No public function has the answer. The graph of a session
     would show it, but a session fixes the threads of the process.

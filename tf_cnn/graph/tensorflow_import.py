@@ -1,4 +1,4 @@
-"""Imports TensorFlow late, and in half the time. Every room may import this module.
+"""Imports TensorFlow late, and in half the time. Any module may import this one.
 
 `import tensorflow` imports Keras to register its optimizers for SavedModels, and Keras imports
 SciPy, scikit-learn and matplotlib if they are installed; meanwhile the garbage collector examines
@@ -17,8 +17,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# Limits of the memory of a process, and below how many bytes of each TensorFlow cannot even start
-# (measured with 2 cores and no GPU): it then crashes in native code.
+# Memory limits of a process, and the bytes of each that TensorFlow needs to start (measured with 2
+# cores and no GPU). With less it crashes in native code.
 _MEMORY_LIMITS = (
     ('ulimit -v', resource.RLIMIT_AS, 2_000_000_000),
     ('ulimit -d', resource.RLIMIT_DATA, 400_000_000),
@@ -38,11 +38,11 @@ def memory_limits() -> dict[str, bool]:
 
 
 class _DeferredError(ImportError):
-    """Keras is imported later."""
+    """Raised to defer the import of Keras."""
 
 
 class _KerasDeferrer(MetaPathFinder, Loader):
-    """Refuses to load Keras, but says where it is: TensorFlow adds its folder to its own path."""
+    """Refuses to load Keras, but locates it, since TensorFlow adds Keras's folder to its path."""
 
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
@@ -72,8 +72,7 @@ def without_garbage_collection() -> Iterator[None]:
 def import_tensorflow() -> None:
     """Imports TensorFlow without Keras, unless TensorFlow or Keras is loaded already.
 
-    After that the garbage collector ignores all modules, so that it takes less of the time between
-    steps.
+    Afterwards the garbage collector ignores all loaded modules, and takes less time between steps.
     """
     if 'tensorflow' in sys.modules or 'keras' in sys.modules:
         return

@@ -1,7 +1,7 @@
 """Variables made of raw resource ops.
 
-tf.Variable adds ops and Python objects that no step uses. With eight towers that each have a copy
-of every variable, they take seconds to build. The raw resource ops are the same in every supported
+tf.Variable adds ops and Python objects that no step uses; for eight towers with a copy of every
+variable, they take seconds to build. The raw resource ops are the same in every supported
 TensorFlow version.
 """
 
@@ -36,8 +36,8 @@ class Variable:
 
     @property
     def has_weight_decay(self) -> bool:
-        """Whether it has weight decay: kernels, not biases and batch norm: He et al. 2018
-        (arXiv:1812.01187), 3.1.
+        """Whether it has weight decay: kernels do, biases and batch norm do not (He et al. 2018,
+        arXiv:1812.01187, 3.1).
         """
         return len(self.shape) > 1
 

@@ -1,15 +1,15 @@
 """The control group (cgroup, version 2) of this process: its limits and counters. Does not import
 TensorFlow.
 
-Containers and batch systems limit processes in this way. The limit of a group also limits the
-groups within it.
+Containers and batch systems limit processes in this way. A group's limit also limits the groups
+within it.
 """
 
 from pathlib import Path
 
 from tf_cnn.system.kernel_files import read_key_values, read_number, read_text
 
-# The rows of memory.stat that count pages of files.
+# The rows of memory.stat that count file pages.
 _FILE_MEMORY = ('inactive_file', 'active_file')
 _MICROSECOND = 1e-6
 
@@ -63,7 +63,7 @@ def throttled_seconds(root: Path) -> float | None:
 
 
 def _seconds(counter: str, root: Path) -> list[float]:
-    """Returns a counter of cpu.stat for each group that has it, the process's own first."""
+    """Returns a counter of cpu.stat for each group that has it, innermost first."""
     tables = (read_key_values(folder / 'cpu.stat') for folder in _group_folders(root))
     return [int(table[counter]) * _MICROSECOND for table in tables if counter in table]
 

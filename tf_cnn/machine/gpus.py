@@ -44,7 +44,7 @@ def nvml() -> Iterator[Any]:
 
 
 def query_nvml(library: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns the result of a function of NVML; None if this GPU or driver does not support it."""
+    """Calls a function of NVML; returns None if this GPU or driver does not support it."""
     try:
         return function(*arguments)
     except library.NVMLError:
@@ -52,9 +52,7 @@ def query_nvml(library: Any, function: Callable[..., Any], *arguments: Any) -> A
 
 
 def describe_gpus() -> tuple[list[dict[str, Any]], str | None]:
-    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and
-    None without NVML.
-    """
+    """Returns the GPUs by bus number, and the version of the driver; [] and None without NVML."""
     with nvml() as library:
         if library is None:
             return [], None
@@ -64,11 +62,9 @@ def describe_gpus() -> tuple[list[dict[str, Any]], str | None]:
 
 
 def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> bool:
-    """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; takes no
-    time.
+    """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; fast.
 
-    GPUs of other makers do not count: the packages of TensorFlow that this program is made for do
-      not use them.
+    GPUs of other makers do not count, since the supported TensorFlow packages do not use them.
     """
     if listed_gpus(environ) == []:
         return False

@@ -1,4 +1,4 @@
-"""Measures energy, memory and disturbances of a run, from the kernel and NVML. Does not import
+"""Measures the energy, memory and noise of a run, from the kernel and NVML. Does not import
 TensorFlow.
 """
 
@@ -146,8 +146,7 @@ def _package_counters(root: Path) -> list[_Counter]:
 
 
 def host_peak_bytes(root: Path = ROOT) -> int:
-    # getrusage would include the memory before exec, when the process was a copy of the one that
-    # started it.
+    # getrusage would include the memory before exec, when the process was a copy of its parent.
     words = read_key_values(root / 'proc/self/status').get('VmHWM', '').split()
     if words:
         return int(words[0]) * _KIBIBYTE
@@ -160,12 +159,12 @@ class _Readings(NamedTuple):
 
     at: float
     load_average: list[float]
-    # The time of the cores that this process may use, the part with work, and the part that went to
-    # other machines.
+    # The time of the cores that this process may use, its busy part, and the part that went to
+    # other virtual machines.
     total: float
     busy: float
     steal: float
-    # The CPU time of the processes of this run, and of those in the control group.
+    # The CPU time of the processes of this run, and of the processes in the control group.
     run_seconds: float | None
     group_seconds: float | None
     # How long a CPU quota stopped threads, and how often each core was slowed down because of its
@@ -175,11 +174,11 @@ class _Readings(NamedTuple):
 
 
 class NoiseMeter:
-    """Measures what else happened on this machine between start() and stop(), which should enclose
-    the timed steps.
+    """Measures the noise on this machine between start() and stop(), which should enclose the timed
+    steps.
 
-    in_cluster: other tasks of the run may be on this machine, started by the parent of this
-      process.
+    With in_cluster, other tasks of the run may be on this machine, started by the parent of this
+    process.
     """
 
     def __init__(
@@ -299,7 +298,7 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class IdleWait:
-    """A wait for idle cores, and the share that other processes used of them in its last two
+    """A wait for idle cores, and the share of them that other processes used in its last two
     seconds (or None).
     """
 
@@ -315,7 +314,7 @@ def wait_for_idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> IdleWait:
-    """Waits, at most most_secs, until other processes use at most idle_share of the cores; shows
+    """Waits, at most max_secs, until other processes use at most idle_share of the cores; shows
     each larger share.
     """
     meter, began = NoiseMeter(clock=clock), clock()

@@ -40,7 +40,7 @@ _REQUIRED = (
     ),
     *('libcusparse.so.12', 'libcudnn.so.{}'),
 )
-# What TensorFlow does not do without a library.
+# The features that need each optional library.
 OPTIONAL = {
     'libnccl.so.2': 'sums over GPUs (--all_reduce_spec=nccl)',
     'libcupti.so.12': 'profiles (--profile_steps)',
@@ -51,21 +51,20 @@ _OPEN_SECS = 60.0
 
 @dataclass(frozen=True)
 class Driver:
-    """What NVML says of NVIDIA's driver; nothing without the package nvidia-ml-py."""
+    """NVIDIA's driver according to NVML; empty without the package nvidia-ml-py."""
 
     version: str | None = None  # '550.54.15'
     cuda_version: tuple[int, int] | None = None  # the newest that it supports
-    capabilities: tuple[
-        str, ...
-    ] = ()  # of each GPU that CUDA_VISIBLE_DEVICES shows, ('8.0', '8.0')
+    # One for each GPU that CUDA_VISIBLE_DEVICES shows: ('8.0', '8.0').
+    capabilities: tuple[str, ...] = ()
 
 
 def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> str | None:
     """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA
     GPU.
 
-    Call it only if TensorFlow sees none: it starts processes that open the libraries for GPUs,
-      which takes seconds.
+    Call it only if TensorFlow sees no GPU: opening the libraries for GPUs in processes takes
+    seconds.
     """
     if not has_nvidia_gpu({}, root):
         return None
@@ -128,8 +127,8 @@ def _library_fault(name: str, environ: Mapping[str, str], timeout_secs: float) -
 
 
 def describe_missing(errors: Mapping[str, str | None]) -> str | None:
-    """Says in one line which required libraries cannot be opened, and what to install; None if all
-    can be.
+    """Returns a line with the required libraries that cannot be opened and what to install, or
+    None.
     """
     failed = {name: error for name, error in errors.items() if error and name not in OPTIONAL}
     if not failed:
@@ -161,9 +160,7 @@ def query_driver(environ: Mapping[str, str] = os.environ) -> Driver:
 
 
 def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
-    """Says in one line why TensorFlow cannot use the GPUs with this driver, and what to do; None if
-    it can.
-    """
+    """Returns why TensorFlow cannot use the GPUs with this driver, and a remedy; None if it can."""
     if build.cuda_version is None:
         return None
     needed = tuple(int(number) for number in build.cuda_version.split('.')[:2])
@@ -187,7 +184,6 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
         compiled = ', '.join(name for name, code in support.items() if code is None)
         return (
             f'{driver_text} cannot compile the kernels of TensorFlow for GPUs of compute '
-            'capability '
-            f'{compiled}; {remedy}'
+            f'capability {compiled}; {remedy}'
         )
     return None

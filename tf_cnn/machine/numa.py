@@ -1,7 +1,7 @@
 """Chooses the NUMA node of a process, and binds the process to it. Does not import
 TensorFlow.
 
-A core reaches the memory and the GPUs of its own node faster than those of other nodes. Memory
+A core reaches the memory and the GPUs of its node fastest. Memory
 needs no setting: Linux takes a page from the node of the thread that first touches it
 (set_mempolicy(2), the default policy).
 """
@@ -20,22 +20,18 @@ _NODE = re.compile(r'node(\d+)')
 
 @dataclass(frozen=True)
 class NumaBinding:
-    """What is bound to NUMA nodes, or the reason why nothing is."""
+    """The NUMA binding of a process, or the reason why there is none."""
 
-    banner_text: str = ''  # in the banner
-    cores: tuple[
-        int, ...
-    ] = ()  # to which this process is to be bound; empty if it is not, or already is
-    by_tensorflow: bool = (
-        False  # whether TensorFlow binds the threads of each device of the CPU itself
-    )
+    banner_text: str = ''
+    # The cores to bind this process to; empty if there is nothing to do.
+    cores: tuple[int, ...] = ()
+    # Whether TensorFlow itself binds the threads of each CPU device.
+    by_tensorflow: bool = False
     reason: str = ''
 
 
 def cores_by_node(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the cores of each NUMA node that are among the allowed ones; nodes without any are
-    left out.
-    """
+    """Returns the allowed cores of each NUMA node that has some."""
     nodes = {}
     for folder in (root / 'sys/devices/system/node').glob('node*'):
         if match := _NODE.fullmatch(folder.name):
@@ -60,7 +56,7 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
         for gpu in gpus_on_bus(root)
         if not driver_gpus or gpu.name in driver_gpus
     ]
-    # The firmware of many machines with one node says -1.
+    # The firmware of many machines with one node reports -1.
     nodes = [None if node is None or node < 0 else node for node in numbers]
     listed = listed_gpus(environ)
     if listed is None:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 _SIZES = {'cpu': (512, 1024, 2048, 3072), 'gpu': (1024, 4096, 8192)}
 # The number of products in a row: enough to make the start of a run a small part of it.
 _NUM_PRODUCTS = {'cpu': 2, 'gpu': 16}
-# No larger size is tried after a run that took more than this part of the whole time.
+# No larger size is tried after a run that took more than this share of the whole time.
 _LONG_RUN = 1 / 8
 
 
@@ -21,8 +21,8 @@ def measure_peak(
     secs: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Measures the FLOP/s of products of large matrices on all devices together, in a graph and
-    session of its own.
+    """Measures the FLOP/s of products of large matrices on all devices at once, in a separate graph
+    and session.
 
     The result is the best of all runs, after one warm-up for each size. Call it after the peak
     memory was read. dtype is float32, bfloat16 or float16. It takes about secs, but runs each size

@@ -8,7 +8,7 @@ import psutil
 
 from tf_cnn.system.kernel_files import read_text
 
-# The rows of /proc/cpuinfo: ARM has Features, and no name of the model.
+# Rows of /proc/cpuinfo. ARM calls the flags Features, and does not name the model.
 _MODEL = re.compile(r'^model name\s*:\s*(.+)$', re.MULTILINE)
 _FLAGS = re.compile(r'^(?:flags|Features)\s*:\s*(.+)$', re.MULTILINE)
 # The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats,
@@ -16,8 +16,7 @@ _FLAGS = re.compile(r'^(?:flags|Features)\s*:\s*(.+)$', re.MULTILINE)
 _FEATURES = re.compile(
     r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp'
 )
-# The features that are arithmetic in 16 bits, as Linux names them on x86 and on ARM. F16C only
-# converts.
+# Linux's names of the features for 16-bit arithmetic on x86 and ARM. F16C only converts.
 _ARITHMETIC = {
     'fp16': {'avx512_fp16', 'amx_fp16', 'fphp'},
     'bf16': {'avx512_bf16', 'amx_bf16', 'bf16'},
@@ -37,8 +36,8 @@ def _features(cpuinfo: str) -> list[str]:
 
 
 def describe_processor(root: Path) -> dict[str, Any]:
-    """Returns the processor's part of the facts of a machine; unknown values are None, features an
-    empty list.
+    """Returns the values of the processor in the object "machine" of a result; unknown values are
+    None, unknown features an empty list.
     """
     text = read_text(root / 'proc/cpuinfo')
     features = _features(text)

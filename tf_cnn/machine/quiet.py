@@ -24,7 +24,7 @@ _NOTICES = (
     'instructions:|Unable to register cu[A-Za-z]+ factory|computation placer already '
     'registered|Could not find TensorRT|^[[:space:]]*$'
 )
-# What it says of the GPU that a machine does not have.
+# Messages about GPUs on a machine without any.
 _NO_GPU = (
     'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping registering '
     'GPU devices'
@@ -35,20 +35,18 @@ _LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
 # NumPy warns in these modules about numbers beyond its range in a damaged document. The program
 # shows such numbers as unknown.
 _STATISTICS = r'(comparison|results|numpy)\b'
-# A process that TensorFlow's start has left behind may hold the pipe open.
+# A process that TensorFlow's start left behind may keep the pipe open.
 _END_SECS = 5.0
 
 
 class _Filter:
-    """Filters what is written to descriptor 2, from the import of TensorFlow until end() or until
-    the block is left.
-    """
+    """Filters descriptor 2 from the import of TensorFlow until end() or the end of the block."""
 
     _grep: subprocess.Popen[bytes]
     _saved_stderr: int | None = None
 
     def __enter__(self) -> None:
-        # Python asks it for each module to be imported.
+        # Python calls find_spec for each imported module.
         sys.meta_path.insert(0, self)
 
     def __exit__(self, *_: object) -> None:
@@ -67,8 +65,8 @@ class _Filter:
             reader, writer = os.pipe()
             # Without grep, everything is shown.
             with contextlib.suppress(OSError):
-                # In a session of its own, which Ctrl-C and signals to the process group of this
-                # process do not reach.
+                # In a separate session, which Ctrl-C and signals to this process group do not
+                # reach.
                 self._grep = subprocess.Popen(
                     command, stdin=reader, stdout=2, start_new_session=True
                 )
@@ -94,9 +92,9 @@ end_quiet_start = _FILTER.end
 
 @contextlib.contextmanager
 def quiet_start(*, verbose: bool) -> Iterator[None]:
-    """Within the block, TensorFlow starts without notices, until started() is called.
+    """Hides TensorFlow's notices within the block, until end_quiet_start() is called.
 
-    verbose shows everything, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
+    verbose, or a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set, shows everything.
     """
     # TensorFlow reads this variable when it is imported, and then prints only errors.
     level = os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')

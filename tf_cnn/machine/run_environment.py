@@ -1,5 +1,5 @@
-"""The machine of a run, the versions of its software, and environment variables. Does not import
-TensorFlow itself.
+"""Describes the machine, the software versions and the environment variables of a run. Does not
+import TensorFlow.
 """
 
 import functools
@@ -27,22 +27,21 @@ _GIBIBYTE = 2**30
 # variables alike, and names with these words may hold secrets. What a launcher sets differs from
 # run to run. All of these are neither stored nor passed to other hosts.
 _OF_LIBRARIES = re.compile(
-    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|'
-    'NVIDIA_TF32_OVERRIDE'
+    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|NVIDIA_TF32_OVERRIDE'
 )
 _SECRET = re.compile('KEY|TOKEN|SECRET|PASS|CRED|AUTH')
 _OF_OTHERS = re.compile('TF_(CONFIG|VAR_.*|CLI.*|ENCRYPTION|HTTP_.*)|GRPC_PROXY.*')
 _OF_ONE_RUN = re.compile(
     'NCCL_(COMM_ID|HOSTID)|.*_(RANK|SIZE|ADDR|ADDRESS|HOST|HOSTNAME)|.*_PORT(_.*)?'
 )
-# They are of one host, and not passed to others.
+# These belong to one host, and are not passed to others.
 _HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
 # The names that container runtimes generate: the first digits of a container's id, and the name of
 # a pod, which Kubernetes ends with five characters of its alphabet.
 _CONTAINER = re.compile('[0-9a-f]{12}')
 _POD = re.compile('.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
-# How kubelet begins /etc/hosts in a pod with a host name of its own; in one with the name of its
-# node, with more words.
+# The first line of /etc/hosts in a pod with a separate host name. In a pod with its node's name,
+# kubelet writes a longer line.
 _HOSTS_OF_POD = '# Kubernetes-managed hosts file.'
 
 
@@ -53,7 +52,7 @@ def describe_machine(
     cores: Sequence[int] | None = None,
     root: Path = ROOT,
 ) -> dict[str, Any]:
-    """Returns the facts of this machine, the object "machine" of results; unknown values are None.
+    """Returns the object "machine" of a result; unknown values are None.
 
     A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores
     are those that this process may use when the run starts; None for those that it may use now.
@@ -125,7 +124,7 @@ def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
         machine['num_cores'],
-        # Rounded, since kernels reserve different amounts.
+        # Rounded, because kernels reserve different amounts.
         memory and round(memory / _GIBIBYTE),
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
@@ -148,11 +147,10 @@ def _is_generated(hostname: str, root: Path) -> bool:
 
 @functools.cache
 def git_commit(folder: Path = FOLDER) -> str | None:
-    """Returns the commit that is checked out in a folder, or that the program there was built from;
-    None if unknown.
+    """Returns the commit of the checkout in a folder, or of the program installed there; None if
+    unknown.
 
-    The answer is kept for the life of the process, since the code that runs is the code that was
-    imported.
+    The answer is cached, since the running code is the code that was imported.
     """
     # A program that is installed within the checkout of another project does not belong to that
     # checkout.
@@ -163,16 +161,14 @@ def git_commit(folder: Path = FOLDER) -> str | None:
 
 
 def load_average() -> list[float]:
-    """Returns how many threads ran or waited for a core on average, in the last 1, 5 and 15
+    """Returns the average number of threads that ran or waited for a core in the last 1, 5 and 15
     minutes.
     """
     return [round(load, 2) for load in psutil.getloadavg()]
 
 
 def free_memory(root: Path = ROOT) -> int:
-    """Returns the bytes that this process can still allocate without swapping, within the limits of
-    its group.
-    """
+    """Returns the bytes that this process can allocate without swapping, in its group's limits."""
     available: int = psutil.virtual_memory().available
     group_memory = cgroups.available_memory(root)
     return available if group_memory is None else min(available, group_memory)
@@ -187,7 +183,7 @@ def _model_by_lscpu(root: Path) -> str | None:
 
 
 def _command_output(*command: str) -> str | None:
-    """Returns the output of a program; None if it is missing, fails or takes more than a second."""
+    """Returns a program's output; None if it is missing, fails or takes more than a second."""
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASK_SECS, check=True

@@ -28,9 +28,7 @@ class TensorFlowBuild:
 
 @functools.cache
 def tensorflow_build() -> TensorFlowBuild | None:
-    """Returns the facts of the TensorFlow that `import tensorflow` would import; None if there is
-    none.
-    """
+    """Returns the build that `import tensorflow` would import; None if TensorFlow is missing."""
     spec = importlib.util.find_spec('tensorflow')
     if spec is None or spec.origin is None:
         return None
@@ -93,8 +91,7 @@ def has_openmp() -> bool:
     if not (build := tensorflow_build()):
         return False
     folder = build.folder
-    # Bazel puts third-party libraries in folders of its own beside those of TensorFlow:
-    # _solib_k8/...
+    # Bazel puts third-party libraries in separate folders beside TensorFlow's: _solib_k8/...
     parents = (
         folder,
         *folder.parent.glob('_solib_*/*'),

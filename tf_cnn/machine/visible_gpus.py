@@ -61,7 +61,7 @@ def divide_gpus(needed: int, num_workers: int, environ: Environ) -> list[str] | 
     """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host
     has no GPUs.
 
-    Like gpus_of_process, but the list of environ never belongs to one worker only.
+    Like gpus_of_process, but the list in environ is always divided among the workers.
     """
     if not has_visible_gpus(environ):
         return None
@@ -116,8 +116,8 @@ def select_gpus(indices: Sequence[int], environ: Environ) -> Environ:
 
 
 def _count(needed: int, size: int, environ: Environ) -> int | None:
-    """Returns how many GPUs the host has, if that matters; asking the driver may take some
-    seconds.
+    """Returns the number of GPUs of the host, None if it does not matter: asking the driver may
+    take seconds.
     """
     return count_gpus() if needed and size > 1 and listed_gpus(environ) is None else None
 

@@ -28,8 +28,8 @@ from tf_cnn.results.statistics import (
 )
 from tf_cnn.system.errors import format_flag, plural
 
-# A shorter run measures what the machine did in these moments: of 4 equal runs of 0.1 to 0.2 s, all
-# were called slower.
+# A shorter run measures the machine's momentary load: four equal runs of 0.1 to 0.2 s were all
+# called slower.
 SHORT_SECONDS = 2.0
 # The relative standard error of a standard deviation is 1/√(2(n-1)): 16 % with 20 steps, 24 % with
 # 10. With fewer steps, neither an interval around the rate nor the spread, outliers and drift of
@@ -47,8 +47,8 @@ SPREAD_SHARE = 0.20
 # (simulated, 4000 runs each).
 DRIFT_SHARE = 0.03
 DRIFT_DEVIATIONS = 5.0
-# With so much waiting the run no longer measures the step: a machine twice as fast would be at most
-# 1.8 times as fast.
+# With more waiting, the run no longer measures the step: a machine twice as fast would show at most
+# 1.8 times the rate.
 INPUT_SHARE = 0.10
 BETWEEN_SHARE = 0.10
 # The share of the usable cores that other programs may take; beyond it, threads of the step wait
@@ -63,8 +63,7 @@ DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 _DOUBT_MARK = '!'
 LONGER_RUN_FLAG = '--target_seconds=10'
-# The codes of warnings that name what disturbed a run, and of those that show that something did,
-# with what tables call them.
+# The warning codes for causes and for symptoms of noise, with their names in tables.
 _CAUSES = {
     'machine_loaded': 'other programs',
     'steal': 'other virtual machines',
@@ -76,9 +75,9 @@ _NOISE = _CAUSES | _SYMPTOMS
 _SHORT = {'too_short': 'too short'}
 # The codes that noise_warnings() counts.
 SUMMARIZED_CODES = frozenset(_NOISE | _SHORT)
-# The share of the cores that a cause took.
+# The field of the noise section with the share of the cores that a cause took.
 _SHARE_FIELDS = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
-# The flags that make a cause of time between steps rarer.
+# The flags that make each kind of pause between steps rarer.
 _PAUSE_FLAGS = {
     'printing': '--display_every',
     'summary': '--save_summaries_steps',
@@ -87,16 +86,16 @@ _PAUSE_FLAGS = {
 
 
 def find_warnings(result: Result) -> list[WarningRow]:
-    """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with
-    figures and advice.
+    """Returns the warnings about a run: a stable `code`, and a sentence `text` with figures and
+    advice.
 
     Args:
-      result: a result; its own warnings are not read. Unknown values lead to no warning.
+      result: a result; `result.warnings` is not read. Unknown values lead to no warning.
     """
     analysis = _Analysis(result)
     texts = {code: text for code, advice in ADVICE.items() if (text := advice(analysis))}
-    # One line for one disturbance: its cause, or else the first symptom. A run that is too short
-    # shows none.
+    # Noise gets one warning: its cause, or else its first symptom. A run that is too short gets
+    # none.
     symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in texts]
     for code in symptoms[0 if texts.keys() & {'too_short', *_CAUSES} else 1 :]:
         del texts[code]
@@ -143,7 +142,7 @@ def format_doubtful(results: Sequence[Result]) -> str:
 
 
 def noise_warnings(results: Sequence[Result]) -> list[str]:
-    """Returns the lines below a table of these runs: how many of them are doubtful, and by what."""
+    """Returns the notes below a table of these runs: how many are doubtful, and why."""
     lines = []
     if disturbed := [result for result in results if {*doubtful_codes(result)} & {*_NOISE}]:
         reasons = []
@@ -158,12 +157,11 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
                 )
                 reasons.append(f'{name} ({plural(len(affected), "run")}{largest_share})')
         lines.append(
-            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: '
-            f'{", ".join(reasons)}; measure '
-            'on an idle machine'
+            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: {", ".join(reasons)}; '
+            'measure on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
-        # What helps all of them.
+        # A remedy that helps all of these runs.
         remedy = _how_to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
             f'{_DOUBT_MARK} {_format_count(short, results)} too short, with less than '
@@ -184,21 +182,20 @@ class _Analysis:
 
     def __init__(self, result: Result) -> None:
         self.result = result
-        # Of the timed steps of the chief, [num_steps] float64.
+        # Seconds of the chief's timed steps, [num_steps] float64.
         self.step_seconds = result.step_seconds()
         self.num_slow_first_steps = _count_slow_first_steps(self.step_seconds)
         # The steps after the slow ones; empty if they are too few to estimate their noise.
         later = self.step_seconds[self.num_slow_first_steps :]
         self.steady_seconds = later if later.size >= MIN_STEPS else later[:0]
-        # Which of the latter may be slow because of this program, which wrote a checkpoint or the
-        # like.
+        # Steady steps that a pause of this program, such as a checkpoint, may have slowed down.
         self.is_next_to_pause = result.is_next_to_pause()[self.num_slow_first_steps :][
             : self.steady_seconds.size
         ]
 
 
 def _count_slow_first_steps(seconds: NDArray[np.float64]) -> int:
-    """How many of the first steps are slow beyond noise."""
+    """Returns how many of the first steps are slower than noise explains."""
     if seconds.size < 4:
         return 0
     middle = float(np.median(seconds))
@@ -232,12 +229,10 @@ def _outliers(analysis: _Analysis) -> str | None:
         return None
     (usual, slowest), unit = format_times(middle, float(outlier_seconds.max()))
     return (
-        f'{plural(outlier_seconds.size, "outlier")} among '
-        f'{plural(seconds.size, "timed step")} took up to '
-        f'{slowest} {unit}, where the median is {usual}, and lost '
-        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) '
-        'before you '
-        'compare it'
+        f'{plural(outlier_seconds.size, "outlier")} among {plural(seconds.size, "timed step")} '
+        f'took up to {slowest} {unit}, where the median is {usual}, and lost '
+        f'{_format_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) before '
+        'you compare it'
     )
 
 
@@ -247,9 +242,8 @@ def _spread(analysis: _Analysis) -> str | None:
         return None
     (low, high), unit = format_times(*np.percentile(seconds, (5, 95)).tolist())
     return (
-        f'the steps spread by {_format_percent(share)} of their median (nine in ten took '
-        f'{low} to {high} '
-        f'{unit}): repeat the run (--repeat=5) before you compare it'
+        f'the steps spread by {_format_percent(share)} of their median (nine in ten took {low} to '
+        f'{high} {unit}): repeat the run (--repeat=5) before you compare it'
     )
 
 
@@ -268,9 +262,9 @@ def _drift(analysis: _Analysis) -> str | None:
         else ('slower', 'heats up or fills its memory')
     )
     return (
-        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than '
-        'the first, '
-        f'beyond noise: the machine {cause}; use a larger --num_warmup_batches and --num_batches'
+        f'the second half of the timed steps was {_format_percent(abs(change))} {word} than the '
+        f'first, beyond noise: the machine {cause}; use a larger --num_warmup_batches and '
+        '--num_batches'
     )
 
 
@@ -283,7 +277,7 @@ def _too_short(analysis: _Analysis) -> str | None:
 
 
 def _how_to_measure_longer(result: Result, flags: str = LONGER_RUN_FLAG) -> str:
-    # The flags of a run that was stopped may be long enough.
+    # A run that was stopped early may have had flags for enough steps.
     return (
         f'use {flags}'
         if result.is_complete
@@ -295,9 +289,8 @@ def _few_steps(analysis: _Analysis) -> str | None:
     if not 0 < analysis.step_seconds.size < MIN_STEPS or is_short(analysis.result):
         return None
     return (
-        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of '
-        'the rate to '
-        'be known; '
+        f'only {plural(analysis.step_seconds.size, "timed step")}, too few for the noise of the '
+        'rate to be known; '
         + _how_to_measure_longer(
             analysis.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
         )
@@ -315,9 +308,9 @@ def _loss(analysis: _Analysis) -> str | None:
         ]
         if bad:
             return (
-                f'the loss of {worker.task or "the run"} was no finite number in {len(bad)} of '
+                f'the loss of {worker.task or "the run"} was not a finite number in {len(bad)} of '
                 f'{plural(len(losses), "step")}, first in step '
-                f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; '
+                f'{worker.steps.global_step[bad[0]]}, so this is not the speed of real training; '
                 'use a smaller --init_learning_rate, or check the weights and the images'
             )
     return None
@@ -328,10 +321,9 @@ def _input(analysis: _Analysis) -> str | None:
     if share is None or waited is None or share <= INPUT_SHARE:
         return None
     return (
-        f'the steps waited {_format_percent(share)} of their time '
-        f'({_format_seconds(waited)}) for images: the '
-        'input is the bottleneck, not the model; use faster storage, more cores or smaller '
-        'images, or --data_dir left out to measure the model alone'
+        f'the steps waited {_format_percent(share)} of their time ({_format_seconds(waited)}) for '
+        'images: the input is the bottleneck, not the model; use faster storage, more cores or '
+        'smaller images, or remove --data_dir to measure the model alone'
     )
 
 
@@ -343,15 +335,14 @@ def _pauses(analysis: _Analysis) -> str | None:
     cause, most = next(iter(by_cause.items()))
     remedy = f'; use a larger {_PAUSE_FLAGS[cause]}' if cause in _PAUSE_FLAGS else ''
     return (
-        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed '
-        'between the steps, '
-        f'{_format_seconds(most)} of it with {cause} work{remedy}'
+        f'{_format_percent(total / wall)} of the time ({_format_seconds(total)}) passed between '
+        f'the steps, {_format_seconds(most)} of it with {cause} work{remedy}'
     )
 
 
 def pause_seconds(result: Result) -> dict[str, float]:
-    """Returns the seconds between timed steps by cause, the largest first, without evaluations (not
-    in the total).
+    """Returns the seconds between timed steps by cause, the largest first; evaluations are not in
+    the total.
     """
     spent = result.throughput.between_seconds.items()
     in_total = [(name, seconds) for name, seconds in spent if seconds and name != 'evaluation']
@@ -363,9 +354,8 @@ def _other_processes(analysis: _Analysis) -> str | None:
     if share is None or share <= LOADED_SHARE:
         return None
     return (
-        f'other processes used {_format_percent(share)} of the cores that this one may use; '
-        'close them, '
-        'or give the run cores of its own (taskset), and measure again'
+        f'other processes used {_format_percent(share)} of the cores that this one may use; close '
+        'them, or give the run separate cores (taskset), and measure again'
     )
 
 
@@ -374,10 +364,9 @@ def _steal(analysis: _Analysis) -> str | None:
     if share is None or share <= STEAL_SHARE:
         return None
     return (
-        f'the host took {_format_percent(share)} of the time of the cores of this virtual '
-        'machine for '
-        'others (steal); measure on a machine with dedicated cores, or repeat the run at several '
-        'times of the day'
+        f'the host took {_format_percent(share)} of the time of the cores of this virtual machine '
+        'for others (steal); measure on a machine with dedicated cores, or repeat the run at '
+        'several times of the day'
     )
 
 
@@ -387,9 +376,8 @@ def _cpu_quota(analysis: _Analysis) -> str | None:
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
     return (
-        'the CPU quota of the container (cgroup) stopped threads for '
-        f'{_format_seconds(stopped)} in '
-        f'{_format_seconds(seconds)}; raise the quota, or use a smaller --num_intra_threads'
+        f'the CPU quota of the container (cgroup) stopped threads for {_format_seconds(stopped)} '
+        f'in {_format_seconds(seconds)}; raise the quota, or use a smaller --num_intra_threads'
     )
 
 
@@ -415,9 +403,8 @@ def _cores(analysis: _Analysis) -> str | None:
     if num_threads > usable:
         return (
             f'{plural(num_threads, "thread")} of an operation share {usable:.3g} of '
-            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no '
-            'more; use '
-            f'--num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
+            f'{plural(num_cores or num_threads, "core")}: {reason} allows this process no more; '
+            f'use --num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
     if num_cores and usable < num_cores and not (is_by_affinity and analysis.result.cluster.tasks):

@@ -39,8 +39,8 @@ class BenchmarkLog:
             write_atomically(_json_line(run), self._folder / RUN_LOG)
 
     def append_metric(self, name: str, value: float, global_step: int) -> None:
-        """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot
-        be written.
+        """Appends a number to metric.log; nan and infinity become null. Raises RunError if it
+        cannot be written.
         """
         metric: dict[str, Any] = {
             'name': name,
@@ -73,7 +73,7 @@ def _json_line(document: Mapping[str, Any]) -> bytes:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Appends data as a whole or not at all."""
+    """Appends all of the data, or nothing."""
     with open(path, 'ab', buffering=0) as file:
         size = file.tell()
         try:
@@ -84,7 +84,6 @@ def _append(path: Path, data: bytes) -> None:
             raise
 
 
-# The arguments are the facts of the log's one line about a run.
 def run_info(
     *,
     model: str,
@@ -98,7 +97,7 @@ def run_info(
     available_memory: int | None,
 ) -> dict[str, Any]:
     """Returns the object of benchmark_run.log; for machine and environment see
-    machine.surroundings.
+    machine.run_environment.
     """
     gpus = machine['gpus']
     clock = _CLOCK.search(machine['cpu_model'] or '')

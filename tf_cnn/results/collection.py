@@ -15,8 +15,7 @@ from tf_cnn.system.errors import UsageError
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'
-# The folder in it with the runs that only looked for the largest batch size; most of the last ones
-# fail.
+# The subfolder with the runs that searched for the largest batch size; most of the last ones fail.
 TRIES = 'tries'
 
 
@@ -30,7 +29,7 @@ class ResultSource:
       position: the position of its configuration in the plan of its sweep, from 0; None if it
         belongs to no sweep.
       published: images/sec that the plan quotes for the configuration, None if it quotes none.
-      published_speed_up: the speed-up that it quotes beside it, None if it quotes none.
+      published_speed_up: the speed-up that the plan quotes for it, None if it quotes none.
       published_in: the source of these quotes.
     """
 
@@ -103,8 +102,7 @@ def collect(paths: Sequence[str]) -> Collection:
     for name in paths:
         path = Path(name)
         if not is_folder(path):
-            found = read_result(path)
-            add(found, path, path.parent)
+            add(read_result(path), path, path.parent)
             continue
         num_found = 0
         for file in _json_files(path, problems):
@@ -116,28 +114,28 @@ def collect(paths: Sequence[str]) -> Collection:
             if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
                 continue
             try:
-                found = read_result(file)
+                document = read_result(file)
             except UsageError as error:
                 problems.append(str(error))
                 continue
-            add(found, file, path)
+            add(document, file, path)
             num_found += 1
         if not num_found:
             hint = f' ({problems[0]})' if problems else ''
             raise UsageError(
                 f'{name}: the folder holds no results{hint}; make some with --result_file or sweep'
             )
-    ordered = sorted(documents.values(), key=lambda found: str(found.started_at))
+    ordered = sorted(documents.values(), key=lambda document: str(document.started_at))
     return Collection(
-        tuple(found for found in ordered if isinstance(found, Result)),
-        tuple(found for found in ordered if isinstance(found, Failure)),
+        tuple(document for document in ordered if isinstance(document, Result)),
+        tuple(document for document in ordered if isinstance(document, Failure)),
         tuple(problems),
         sources,
     )
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path that a user named is a folder; raises UsageError if there is nothing, or it
+    """Whether a path that a user named is a folder. Raises UsageError if it does not exist or
     cannot be reached.
     """
     try:

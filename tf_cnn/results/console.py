@@ -32,8 +32,8 @@ def format_banner(lines: Sequence[tuple[str, object]]) -> str:
 
 
 def transfer_lines(transfer: TransferSection, num_workers: int) -> list[tuple[str, object]]:
-    """Returns the lines about what the processes of a cluster store and send; none for a run of one
-    process.
+    """Returns the banner lines about what the processes of a cluster store and send; none for a
+    single process.
     """
     # A cluster may consist of one worker and parameter servers.
     if num_workers == 1 and not transfer.bytes_per_ps:
@@ -120,8 +120,7 @@ def format_interim_accuracy(accuracy: Accuracy) -> str:
 def _format_accuracies(accuracy: Accuracy) -> str:
     return (
         f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} '
-        f'[{accuracy.num_images} '
-        f'examples]'
+        f'[{accuracy.num_images} examples]'
     )
 
 
@@ -203,18 +202,18 @@ class Console:
                 ) from error
 
     def progress(self, message: str) -> None:
-        """Shows what the program is doing: in the live line, or else in a line of its own."""
+        """Shows the current activity in the live line, or prints it as a line."""
         (self.phase if self.is_live else self.note)(message)
 
     def note(self, message: str) -> None:
         """Prints a line that stays, such as the checkpoint that a run continues from."""
         if self._err:
-            # A full disk under the log must not end the run.
+            # A full disk must not end the run.
             with self._live.hidden(), contextlib.suppress(OSError):
                 print(message, file=self._err, flush=True)
 
     def advice(self, message: str) -> None:
-        """Prints a warning that the result contains too; without a stream it is discarded."""
+        """Prints a warning that is in the result, too; without a stream it is discarded."""
         self.note(format_warning(message))
 
     def warning(self, message: str) -> None:

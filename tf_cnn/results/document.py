@@ -30,14 +30,14 @@ from tf_cnn.results.sections import (
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import UsageError, read_regular_file
 
-# The value of "schema" in the document of a run, and of a run that left no result of its own.
+# The values of "schema": a result, and a run without a result.
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result that is read, in bytes; it has some million steps.
 MAX_BYTES = 256 << 20
-# The facts of a machine that limit no process: its names, the load, and what has rules of its own.
-# The bytes of its memory change a little with each start.
+# The values of the machine section that limit no process: names, the load, and values that are
+# compared separately. The bytes of its memory change a little with each start.
 _NOT_LIMITS = frozenset(
     ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
 )
@@ -109,12 +109,12 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return self.workers[0].steps
 
     def to_dict(self) -> dict[str, Any]:
-        """The document in values of JSON."""
+        """Returns the document as JSON values."""
         document: dict[str, Any] = as_json(self)
         return document
 
     def __repr__(self) -> str:
-        """Five lines: what ran, and how fast."""
+        """Returns five lines: what ran, and how fast."""
         run, seconds = self.run, self.statistics.step_seconds.median
         images = 'synthetic' if run.is_synthetic else 'real'
         rate = (
@@ -144,7 +144,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def workload(self) -> Mapping[str, Any]:
-        """The facts that runs must share to be compared: model, data set, image size, role."""
+        """The values that runs must share to be compared: model, data set, image size, role."""
         names = ('data_set', 'is_synthetic', 'image_size', 'role')
         return {'model': self.model.name, **{name: getattr(self.run, name) for name in names}}
 
@@ -153,8 +153,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
         """What the process could use on its machine: cores, quotas, memory, governor, kernel, the
         limits of GPUs.
 
-        These are all facts of the machine but those in _NOT_LIMITS; of GPUs a list each, without
-        their UUIDs.
+        These are all values of the machine section except _NOT_LIMITS. GPU properties other than
+        the UUID become lists.
         """
         limits = {name: value for name, value in self.machine.items() if name not in _NOT_LIMITS}
         gpus = self.machine.get('gpus') or ()
@@ -163,9 +163,10 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """The shape, and the used values of the flags that change a step or the time between steps.
+        """The shape, and the values that the run used of flags that affect a step or the time
+        between steps.
 
-        The value of a flag that names an output is whether the run wrote there.
+        A flag that names an output has the value True if the run wrote there, else False.
         """
         settings: dict[str, Any] = {'shape': self.shape}
         for name, value in self.command.flags.items():
@@ -177,11 +178,10 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @functools.cached_property
     def non_default_settings(self) -> tuple[tuple[str, Any], ...]:
-        """The facts that are not defaults, sorted by name; two runs with equal facts here have one
-        setting.
+        """The settings that are not defaults, sorted by name. Runs with equal ones have one
+        configuration.
 
-        Defaults are left out so that results of versions before and after a new flag have one
-        setting.
+        Defaults are left out, so that a new flag does not separate older results from newer ones.
         """
         resolved = {'shape', *self._resolved_settings()}
         return tuple(
@@ -192,8 +192,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
         )
 
     def _resolved_settings(self) -> dict[str, Any]:
-        # Whether TF32 was used, not whether the flag allowed it; the content of a file, not its
-        # path.
+        # Records whether TF32 was used, not whether the flag allowed it, and a file's content, not
+        # its path.
         names = (
             'tf32',
             'model_file_sha256',
@@ -207,9 +207,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def images_per_second(self) -> float:
-        """Images of all timed steps over wall seconds, without evaluations; nan if no step was
-        timed.
-        """
+        """Images of all timed steps over wall seconds minus evaluations; nan without a step."""
         return as_float(self.throughput.images_per_second)
 
     @property
@@ -228,8 +226,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return None if parameters is None else parameters * (2 if is_short else 4)
 
     def step_seconds(self) -> NDArray[np.float64]:
-        """The seconds of each timed step of the chief, [num_steps] float64; empty if none is
-        known.
+        """Returns the seconds of each timed step of the chief, [num_steps] float64; empty if
+        unknown.
         """
         return (
             _timed_values(self.workers[0].steps, self.workers[0].steps.seconds)
@@ -238,7 +236,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
         )
 
     def is_next_to_pause(self) -> NDArray[np.bool_]:
-        """Returns which timed steps of the chief lie beside a checkpoint, a summary, ...:
+        """Returns which timed steps of the chief precede or follow a pause such as a checkpoint,
         [num_steps] bool.
         """
         beside = np.zeros(self.step_seconds().size, dtype=bool)
@@ -249,9 +247,9 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return beside
 
     def mean_seconds_per_call(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mean seconds of the timed steps in each call of session.run: [num_runs] float64.
+        """Returns the mean seconds of the timed steps in each session call, [num_calls] float64.
 
-        With --steps_per_run, a call takes several steps, which are not measured one by one.
+        With --steps_per_run, a call takes several steps, and only the call is measured.
 
         Args:
           seconds: a value for each timed step.
@@ -273,7 +271,7 @@ class FailedCluster(Struct):
 
 
 class Failure(_Document, tag=FAILURE, kw_only=True, omit_defaults=True):
-    """What a sweep writes for a run that left no result of its own."""
+    """The document that a sweep writes for a run without a result."""
 
     id: str = ''
     command: FailedCommand
@@ -302,7 +300,7 @@ def is_setting(name: str) -> bool:
 
 
 def default_setting(name: str) -> Any:
-    """The value of a flag in Result.facts if it is not given."""
+    """Returns the value of an omitted flag in Result.settings."""
     return False if SPECS[name].output else SPECS[name].default
 
 
@@ -312,7 +310,7 @@ def as_float(value: float | None, otherwise: float = math.nan) -> float:
 
 
 def _timed_values(steps: sections.StepsSection, column: Sequence[float]) -> NDArray[np.float64]:
-    """Returns the values of the steps that count in the total."""
+    """Returns the values of the timed steps."""
     return np.asarray(column, dtype=np.float64)[
         [phase is sections.Phase.TIMED for phase in steps.phase]
     ]
@@ -322,10 +320,8 @@ def _timed_values(steps: sections.StepsSection, column: Sequence[float]) -> NDAr
 
 
 def as_json(value: Any) -> Any:
-    """Converts a value, such as a section, to values of JSON, which has no nan and no infinity:
-    null.
-    """
-    # Python's json also writes the half surrogates of paths that are no UTF-8.
+    """Converts a value, such as a section, to JSON values; nan and infinity become null."""
+    # Python's json also writes the lone surrogates of paths that are not UTF-8.
     return json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda name: None)
 
 
@@ -345,7 +341,7 @@ def read_document(text: str, source: str) -> Result | Failure:
 
 
 def _explain_invalid(text: str, error: Exception) -> str:
-    """Says why a text is no document; error is what the decoder of documents says."""
+    """Returns why a text is not a document, given the decoder's error."""
     try:
         document = decode_json(text, object)
     except DocumentError as malformed:
@@ -368,9 +364,7 @@ def _explain_invalid(text: str, error: Exception) -> str:
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file holds a result or the document of a failure, of any version, damaged or
-    not.
-    """
+    """Whether a file holds a result or a failure, of any version, damaged or not."""
     try:
         document = decode_json(read_regular_file(path, MAX_BYTES), object)
     except (OSError, DocumentError):

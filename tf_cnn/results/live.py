@@ -47,7 +47,7 @@ class LiveLine:
         self._is_closed = threading.Event()
 
     def phase(self, text: str) -> None:
-        """Shows what is being done; line breaks and control characters become spaces."""
+        """Shows the current activity; line breaks and control characters become spaces."""
         self.text = ''.join(character if character.isprintable() else ' ' for character in text)
         if self._thread or not self.can_redraw:
             return
@@ -120,8 +120,8 @@ class LiveLine:
         self._stream.flush()
 
     def _is_in_background(self) -> bool:
-        """Whether the user has sent this program to the background, so that the terminal is in use
-        by another.
+        """Whether the user has sent this program to the background, so that another one uses the
+        terminal.
         """
         with contextlib.suppress(OSError):
             return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()

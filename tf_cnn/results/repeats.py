@@ -16,7 +16,7 @@ _MIN_RUNS_FOR_OUTLIERS = 5
 
 
 def workload_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
-    """Returns the properties of the work that differ, by name, with both values.
+    """Returns the workload properties that differ, by name, with both values.
 
     Only runs without a difference have comparable throughputs. An unknown property, as in a log, is
     not a difference.
@@ -26,18 +26,18 @@ def workload_differences(first: Result, other: Result) -> dict[str, tuple[Any, A
 
 
 def workload_key(result: Result) -> str:
-    """Returns a text that is equal for runs of the same work, if all properties are known."""
+    """Returns a text that is equal for runs of the same workload, if all properties are known."""
     return equality_key(result.workload)
 
 
 def baseline_indices(results: Sequence[Result], *, across_workloads: bool = False) -> list[int]:
     """Returns, for each result, the index of its baseline; each result has another setting.
 
-    The baseline is the first result of the same work, and of the same batch size if at least two
-    results have that size.
+    The baseline is the first result of the same workload, and of the same batch size if at least
+    two results have that size.
 
     Args:
-      across_workloads: whether all results count as the same work.
+      across_workloads: whether all results count as one workload.
     """
     by_work: list[list[int]] = []
     for index, result in enumerate(results):
@@ -63,7 +63,7 @@ def baseline_indices(results: Sequence[Result], *, across_workloads: bool = Fals
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for repeats: runs with throughputs that may be pooled.
 
-    Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and
+    Repeats have the same workload, non-default settings, machine, limits, library versions and
     environment variables.
 
     Args:
@@ -90,7 +90,7 @@ def group_repeats(results: Iterable[Result]) -> list[list[Result]]:
 
 
 def differing_limits(results: Iterable[Result]) -> set[str]:
-    """Returns the names of the limits that are not the same in all of these runs on one machine."""
+    """Returns the names of the limits that differ between runs on the same machine."""
     by_machine: dict[str | None, list[Result]] = {}
     for result in results:
         by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)

@@ -1,4 +1,4 @@
-"""The file for the result of a run, which no other process can use until the run ends."""
+"""Reserves the file for the result of a run: no other process can use it until the run ends."""
 
 import fcntl
 import itertools
@@ -14,14 +14,12 @@ from tf_cnn.system.errors import UsageError, format_flag
 
 
 class ResultFile:
-    """A file for one result."""
-
     def __init__(self, path: str) -> None:
         self.path = path
 
     def write(self, text: str, result: Result) -> bool:
-        """Writes the result, and returns whether it did: one that measured nothing replaces none
-        that has something.
+        """Writes the result, unless it measured nothing and would replace one that did. Returns
+        whether it wrote.
 
         Raises:
           OSError: the file cannot be written.
@@ -88,7 +86,7 @@ def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Ite
     try:
         yield ResultFile(path)
     finally:
-        # No trace is left of a run that wrote nothing.
+        # Removes the file of a run that wrote nothing.
         with suppress(OSError):
             if is_new and _is_at(path, descriptor) and not os.fstat(descriptor).st_size:
                 os.unlink(os.path.realpath(path))
@@ -96,9 +94,9 @@ def reserve(path: str, numbered_path: str | None = None, number: int = 2) -> Ite
 
 
 def _open_locked(path: str, *, must_be_new: bool = False) -> tuple[bool, int | None]:
-    """Opens and locks a file, which it makes if it is missing.
+    """Opens and locks a file; creates it if it is missing.
 
-    Returns whether it made the file, and its descriptor, None if another process has the lock.
+    Returns whether it created the file, and its descriptor, None if another process has the lock.
     """
     file = resolve_safely(Path(path))
     while True:
@@ -131,9 +129,7 @@ def _is_at(path: str, descriptor: int) -> bool:
 
 
 def check_not_reserved(path: str) -> None:
-    """Raises UsageError if another process has reserved the file for its result; leaves everything
-    as it is.
-    """
+    """Raises UsageError if another process has reserved the file. Changes nothing."""
     if os.path.isfile(path):
         with reserve(path):
             pass

@@ -20,8 +20,7 @@ _PAGE_HEAD = """\
 
 <!-- Made by `python -m tf_cnn.results.schema --markdown > docs/result_file.md`; do not edit it. -->
 
-Every value of a result, which `--result_file` writes. [results.md](results.md) says how they are
-measured.
+The values that `--result_file` writes. [results.md](results.md) explains how they are measured.
 """
 
 
@@ -30,16 +29,16 @@ def _schema() -> dict[str, Any]:
 
 
 def make_schema() -> str:
-    """The text of the file."""
+    """Returns the text of the JSON Schema file."""
     schema = {'$schema': 'https://json-schema.org/draft/2020-12/schema', **_schema()}
     text = json.dumps(schema, indent=1, ensure_ascii=False)
-    # A line for each value, and for each list of names.
-    text = re.sub(r'\[\n([^][{}]*)\n *\]', lambda found: f'[{" ".join(found[1].split())}]', text)
+    # Each value and each list of names gets one line.
+    text = re.sub(r'\[\n([^][{}]*)\n *\]', lambda match: f'[{" ".join(match[1].split())}]', text)
     return re.sub(r'\n {5,}|\n {4}(?=[]}])', ' ', text) + '\n'
 
 
 def make_page() -> str:
-    """A page in Markdown with a table for each object of a result. `make docs` writes it."""
+    """Returns a Markdown page with a table for each object of a result; `make docs` writes it."""
     sections = [_PAGE_HEAD]
     for name, definition in sorted(
         _schema()['$defs'].items(), key=lambda pair: pair[0] not in ('Result', 'Failure')

@@ -1,9 +1,9 @@
-"""The sections of a result document: a class each, and a field for each value. Does not import
+"""The sections of a result document: one class each, with one field for each value. Does not import
 TensorFlow.
 
-msgspec makes JSON, its schema and the check of a file from these classes. A field with a default
-came later than the others: older results lack it. A section is made by tf_cnn/results/steps.py if
-it follows from the steps, else by run/recording.py.
+msgspec writes and checks the JSON, and derives its schema, from these classes. A field with a
+default was added later, and older results lack it. tf_cnn/results/steps.py makes the sections that
+follow from the steps, and run/result_builder.py makes the others.
 """
 
 import math
@@ -70,7 +70,7 @@ def partial_section(kind: type[AnySection], **values: Any) -> AnySection:
 
 
 class ExitSection(Section):
-    """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
+    """How a run ended: its exit code and, unless that is 0, the reason in one line."""
 
     exit_code: Integer
     reason: str | None
@@ -89,15 +89,15 @@ class ProgramSection(Section):
 class CommandSection(Section):
     argv: Sequence[str]
     flags: Annotated[
-        Mapping[str, Scalar | Sequence[Scalar]], about('Of every flag, what the run used.')
+        Mapping[str, Scalar | Sequence[Scalar]], about('The value of every flag that the run used.')
     ]
     given_flags: Annotated[
-        Mapping[str, str], about('The flags that were written, as they were written.')
+        Mapping[str, str], about('The flags that were given, as they were written.')
     ]
 
 
 class RunSection(Section, kw_only=True):
-    """What the flags led to."""
+    """The settings that the run resolved from its flags and its machine."""
 
     role: Annotated[
         str, one_of('training', 'forward-only', 'evaluation', 'input-only', 'exchange-only')
@@ -109,10 +109,10 @@ class RunSection(Section, kw_only=True):
     data_set: str
     is_synthetic: bool
     num_missing_shards: Annotated[
-        Count, about('Shards that file names speak of, less those that are there.')
+        Count, about('Missing shards, according to the file names (-of-01024).')
     ]
     device: Annotated[str, one_of('cpu', 'gpu')]
-    devices: Annotated[Sequence[str], about('Of one worker, one for each tower.')]
+    devices: Annotated[Sequence[str], about('The devices of one worker, one for each tower.')]
     data_format: Annotated[str, one_of('NHWC', 'NCHW')]
     tf32: Annotated[
         bool | None,
@@ -124,11 +124,11 @@ class RunSection(Section, kw_only=True):
     onednn: Annotated[
         bool | None, about('Whether TensorFlow computed by oneDNN on CPUs. Null: unknown.')
     ] = None
-    images_per_step: Annotated[Count, about('Images for each count of the global step.')]
+    images_per_step: Annotated[Count, about('Images for each increment of the global step.')]
     num_warmup: Count
     display_every: Count
-    num_timed: Annotated[Count | None, about('As asked; null with --target_seconds.')]
-    num_epochs: Annotated[NotNegative | None, about('As asked; null with --target_seconds.')]
+    num_timed: Annotated[Count | None, about('As requested; null with --target_seconds.')]
+    num_epochs: Annotated[NotNegative | None, about('As requested; null with --target_seconds.')]
     variable_update: str
     sync: bool
     all_reduce_spec: str | None
@@ -139,9 +139,9 @@ class RunSection(Section, kw_only=True):
         str | None, about('How images become batches; null in an evaluation.')
     ] = None
     steps_per_run: Annotated[
-        Count, about('Steps of one call of the session: equal parts of its time.')
+        Count, about("Steps per session call; each counts an equal part of the call's time.")
     ] = 1
-    precision: Annotated[str, about('In what the network computes.')]
+    precision: Annotated[str, about('The type in which the network computes.')]
     num_skipped_steps: Annotated[
         Count, about('Steps that changed no variable, since their gradients overflowed.')
     ]
@@ -166,13 +166,13 @@ class ClusterSection(Section):
 
 class ModelSection(Section):
     name: str
-    parameters: Annotated[Count | None, about('Trainable ones.')]
+    parameters: Annotated[Count | None, about('Trainable parameters.')]
     gmacs_per_image: Annotated[NotNegative | None, about('Multiply-adds of a forward pass / 1e9.')]
 
 
 class MemorySection(Section):
     host_peak_bytes: Annotated[
-        Integer | None, about('Of one process; of the chief outside workers.')
+        Integer | None, about("Peak of the worker's process; outside workers, of the chief's.")
     ]
     device_peak_bytes: Mapping[str, Integer]
 
@@ -187,7 +187,7 @@ class StepsSection(Section):
     ]
     start: Annotated[Sequence[NotNegative], about('Unix time in seconds.')]
     seconds: Annotated[Sequence[NotNegative], about('Wall seconds of the step alone.')]
-    loss: Annotated[Sequence[Number | None], about('null: not finite, or there is none.')]
+    loss: Annotated[Sequence[Number | None], about('Null if it is not finite or there is none.')]
     top_1: Sequence[Number | None] | None
     top_5: Sequence[Number | None] | None
     learning_rate: Sequence[Number | None] | None
@@ -234,14 +234,15 @@ class ThroughputSection(Section):
     ]
     images: Count
     wall_seconds: Annotated[
-        Number, about('From the first timed step to the end of the last, less evaluations.')
+        Number,
+        about('From the start of the first timed step to the end of the last, minus evaluations.'),
     ]
     step_seconds: Annotated[NotNegative, about('The sum of the seconds of the timed steps.')]
     between_seconds: Annotated[
         Mapping[str, Number], about('Between the first and the last timed step, by cause.')
     ]
     standard_error: Annotated[
-        NotNegative | None, about('Of the rates of single steps, in images/sec.')
+        NotNegative | None, about('Standard error of the rates of single steps, in images/sec.')
     ]
     jitter: Annotated[NotNegative | None, about('1.4826 * MAD of these rates, in images/sec.')]
     images_per_second_per_device: NotNegative | None
@@ -310,9 +311,11 @@ class ComputeSection(Section):
 class TransferSection(Section):
     """The data that a step moves between the processes of a cluster."""
 
-    bytes_per_ps: Annotated[Sequence[Integer], about('Of variables on each parameter server.')]
+    bytes_per_ps: Annotated[
+        Sequence[Integer], about('Bytes of the variables on each parameter server.')
+    ]
     bytes_per_step: Annotated[
-        Integer | None, about('That a step sends; null if no graph was built.')
+        Integer | None, about('Bytes that a step sends; null if no graph was built.')
     ]
 
 
@@ -323,12 +326,16 @@ class StageRow(Section):
     """A stage of an input pipeline."""
 
     stage: Annotated[str, one_of(*STAGES)]
-    images_per_second: Annotated[Number, about('Of the pipeline up to this stage.')]
+    images_per_second: Annotated[Number, about('Rate of the pipeline up to this stage.')]
     added_wall_seconds_per_image: Annotated[
-        Number, about('Less that up to the stage before; may be below 0.')
+        Number,
+        about(
+            'Wall seconds per image up to this stage, minus those up to the previous '
+            'stage; may be negative.'
+        ),
     ]
     added_processor_seconds_per_image: Annotated[
-        Number, about('The same for the seconds of processors.')
+        Number, about('The same difference in processor seconds.')
     ]
     share: Annotated[
         Number, about('added_wall_seconds_per_image over the time per image up to the last stage.')
@@ -344,7 +351,7 @@ class InputSection(Section):
     wait_seconds: Annotated[
         Number | None, about('The sum of input_wait over the timed steps of the chief.')
     ]
-    wait_share: Annotated[Number | None, about('Of the seconds of these steps.')]
+    wait_share: Annotated[Number | None, about('wait_seconds over the seconds of these steps.')]
     stages: Annotated[
         Sequence[StageRow] | None, about('With --input_only: the pipeline up to each stage.')
     ] = None
@@ -358,9 +365,10 @@ class EnergySection(Section):
     joules: Annotated[
         Number | None,
         about(
-            'Of the machine of the chief, whoever uses it, from the start of the first timed step '
-            'to the end of the last, evaluations included: of the packages of its processor '
-            '(RAPL, which Linux lets only root read), or of the GPUs that it sees (NVML).'
+            "Energy of the chief's machine, other programs included, from the start of "
+            'the first timed step to the end of the last, evaluations included: of the '
+            'processor packages (RAPL, which Linux lets only root read), or of the GPUs '
+            'that the chief sees (NVML).'
         ),
     ]
     joules_per_image: Annotated[Number | None, about('Null if other machines or GPUs took part.')]
@@ -375,8 +383,8 @@ class EvaluationRow(Section, kw_only=True):
     prepare_seconds: Annotated[
         Number | None,
         about(
-            'What else the evaluation took: checkpoint, first batches, and waiting for the other '
-            'workers.'
+            'Other seconds of the evaluation: checkpoint, first batches, and waiting for '
+            'the other workers.'
         ),
     ] = None
     end: Annotated[Number | None, about('Unix time at which its result was known.')] = None
@@ -394,13 +402,13 @@ class ThreadsSection(TypedDict):
 
 
 class MachineSection(TypedDict):
-    """What machine.surroundings.describe_machine returns; unknown values are null."""
+    """The values of machine.run_environment.describe_machine; unknown values are null."""
 
     hostname: str | None
     os: str | None
     kernel: str | None
     cpu_model: str | None
-    num_cores: Annotated[Integer | None, about('Logical ones.')]
+    num_cores: Annotated[Integer | None, about('Logical cores.')]
     num_physical_cores: Integer | None
     num_sockets: Integer | None
     cpu_features: Sequence[str]
@@ -417,10 +425,10 @@ class MachineSection(TypedDict):
     fingerprint: Annotated[
         str,
         about(
-            'Of the host name, the processor, the numbers of cores and GiB of memory, and the '
-            'names of the GPUs: only runs with the same one are repeats. Containers with a '
-            'generated host name count the UUIDs of the GPUs instead; without GPUs, docker run '
-            '--hostname=NAME tells them apart.'
+            'Hash of the host name, the processor, the numbers of cores and GiB of memory, and '
+            'the names of the GPUs. Only runs with the same fingerprint are repeats. In '
+            'containers with a generated host name, the UUIDs of the GPUs replace the names; '
+            'without GPUs, docker run --hostname=NAME tells the containers apart.'
         ),
     ]
 
@@ -448,7 +456,7 @@ class WarningRow(Section):
 
 
 def check_time(text: str | None) -> None:
-    """Raises ValueError if this is no time in ISO 8601, or one that no clock shows."""
+    """Raises ValueError unless this is a valid time in ISO 8601."""
     try:
         if text is not None:
             datetime.fromisoformat(text.replace('Z', '+00:00')).timestamp()

@@ -35,7 +35,7 @@ class Rate:
 
 
 def throughput(images: int, seconds: float) -> float:
-    """Images over wall seconds, in images/sec; nan if no time was measured."""
+    """Returns images over wall seconds, in images/sec; nan if no time was measured."""
     return images / seconds if seconds > 0 else math.nan
 
 
@@ -81,9 +81,7 @@ class RunningRate:
         self._num_steps = array.array('q')
 
     def add(self, seconds: float, num_steps: int = 1) -> None:
-        """Adds a step that took this long; or several steps, as one value, that took this long on
-        average.
-        """
+        """Adds a step of these seconds, or num_steps steps with this mean."""
         self._seconds.append(seconds)
         self._num_steps.append(num_steps)
 
@@ -96,16 +94,14 @@ class RunningRate:
 
 
 def mad(values: ArrayLike) -> float:
-    """The median absolute deviation from the median of [num_values] numbers, at least one, in their
-    unit.
-    """
+    """Returns the median absolute deviation of [num_values] numbers, at least one, in their unit."""
     numbers = np.asarray(values, dtype=np.float64)
     return float(np.median(np.abs(numbers - np.median(numbers))))
 
 
 def spread(values: ArrayLike) -> float:
-    """The robust standard deviation over the median of [num_values] numbers, at least one; 0.02 is
-    2 %.
+    """Returns the robust standard deviation over the median of [num_values] numbers, at least one;
+    0.02 is 2 %.
     """
     middle = float(np.median(np.asarray(values, dtype=np.float64)))
     return MAD_TO_STANDARD_DEVIATION * mad(values) / middle if middle else math.nan

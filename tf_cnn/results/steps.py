@@ -41,7 +41,7 @@ class Step(Generic[Values]):
 
     @property
     def end(self) -> float:
-        """When the step ended, by the same clock."""
+        """The end of the step, by the same clock."""
         return self.start + self.seconds
 
 
@@ -147,7 +147,7 @@ class StepLog:
       run: the resolved flags.
       steps: all steps in order, including warm-up.
       between: for each step, the seconds between its end and the next step, by cause.
-      num_workers: how many processes took steps.
+      num_workers: the number of processes that took steps.
       cluster_total: the images of all workers, and the seconds from the start of the chief's first
         timed step to the end of its last (or of the worker that reports an early end); None for a
         run of one process.
@@ -161,7 +161,7 @@ class StepLog:
 
     @functools.cached_property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
-        """The steps of the phase TIMED."""
+        """The timed steps, without the warm-up."""
         return tuple(step for step in self.steps if step.phase is Phase.TIMED)
 
     @property

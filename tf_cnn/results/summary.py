@@ -65,8 +65,8 @@ def is_summary_line(line: str) -> bool:
 
 
 def format_summary(result: Result) -> list[str]:
-    """Formats the lines that end a run, about what the total does not show; unknown values are left
-    out.
+    """Formats the summary lines after a run, about what the total does not show, without unknown
+    values.
     """
     return [line for line in _summary_lines(result) if line]
 
@@ -141,14 +141,12 @@ class AccuracyGoal:
 
 
 def accuracy_goal(result: Result) -> AccuracyGoal | None:
-    """Returns the wanted and the reached accuracy; None if none was wanted or nothing was
-    evaluated.
-    """
+    """Returns the target and the accuracy reached; None without a target or an evaluation."""
     target = result.command.flags.get('stop_at_top_1_accuracy')
-    accuracies = [(found.top_1, found) for found in result.evaluations if found.top_1 is not None]
+    accuracies = [(row.top_1, row) for row in result.evaluations if row.top_1 is not None]
     if not isinstance(target, float | int) or not accuracies:
         return None
-    reached = [(top_1, found) for top_1, found in accuracies if top_1 >= target]
+    reached = [(top_1, row) for top_1, row in accuracies if top_1 >= target]
     top_1, evaluation = reached[0] if reached else max(accuracies, key=lambda pair: pair[0])
     seconds = None
     if (

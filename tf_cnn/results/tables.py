@@ -13,7 +13,7 @@ from typing import Any, TextIO
 # grep and the like.
 _COLUMNS = 10_000
 _WRAPPED = 24
-# Values of flags that have a name of their own in the field.
+# Flag values that have a usual name.
 _USUAL_NAMES = {
     ('cross_replica_sync', 'false'): 'async',
     ('cross_replica_sync', 'true'): 'sync',
@@ -33,10 +33,9 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class ValueColumn(TableColumn):
-    """A column of rows that are objects: the keys of its values there, and how they are written in
-    a cell.
+    """A column of a table of objects: the keys of its values, and the format of a cell.
 
-    An optional column is left out where all of its cells are empty.
+    An optional column disappears if all of its cells are empty.
     """
 
     keys: tuple[str, ...] = ()
@@ -44,7 +43,7 @@ class ValueColumn(TableColumn):
     is_optional: bool = False
 
 
-# How many of the runs of a row are doubtful, and why.
+# The number of doubtful runs of a row, and the reasons.
 DOUBTFUL = ValueColumn('doubtful runs', wraps=True, keys=('doubtful',), is_optional=True)
 
 
@@ -90,8 +89,8 @@ class Table:
         return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
 
     def _min_widths(self) -> list[int]:
-        """The width of each column with every cell whole; of one that wraps, _WRAPPED or its
-        longest word.
+        """Returns the least width of each column: its longest cell or, if it wraps, its longest
+        word, at most _WRAPPED.
         """
         titles = [column.title for column in self.columns]
         every = zip(titles, *self.rows, strict=True)
@@ -121,7 +120,7 @@ class Table:
 
 
 def make_table(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]]) -> 'Table':
-    """Makes a table of objects; a cell is empty where one of its values is unknown, None."""
+    """Returns a table of objects; a cell is empty if one of its values is None (unknown)."""
 
     def cell(column: ValueColumn, row: Mapping[str, Any]) -> str:
         values = [row[key] for key in column.keys]
@@ -130,10 +129,10 @@ def make_table(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, An
     visible_columns = [
         column
         for column in columns
-        if not column.is_optional or any(cell(column, found) for found in objects)
+        if not column.is_optional or any(cell(column, row) for row in objects)
     ]
     return Table(
-        visible_columns, [[cell(column, found) for column in visible_columns] for found in objects]
+        visible_columns, [[cell(column, row) for column in visible_columns] for row in objects]
     )
 
 
@@ -143,7 +142,7 @@ def print_table(
     """Prints results on standard output.
 
     Args:
-      table: what people read; with form text nothing of it is printed if it has no rows.
+      table: the table for form text, which prints nothing of it without rows, and markdown.
       form: text or markdown: the table with the notes below it; csv: the objects in
         document['rows'], nothing if there are none; json: the document.
     """
@@ -166,8 +165,8 @@ def print_table(
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Formats at least one object, all with the same keys, as CSV with a line of keys; lists and
-    objects are JSON.
+    """Formats at least one object, all with the same keys, as CSV with a header; lists and objects
+    become JSON.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
