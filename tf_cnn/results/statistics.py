@@ -94,7 +94,9 @@ class RunningRate:
 
 
 def mad(values: ArrayLike) -> float:
-    """Returns the median absolute deviation of [num_values] numbers, at least one, in their unit."""
+    """Returns the median absolute deviation of [num_values] numbers, at least one, in their
+    unit.
+    """
     numbers = np.asarray(values, dtype=np.float64)
     return float(np.median(np.abs(numbers - np.median(numbers))))
 

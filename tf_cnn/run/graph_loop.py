@@ -17,7 +17,8 @@ class GraphLoop:
     Variables, staging areas and queues are resources with names, and the copy shares them with the
     step. So code that builds a step need not know about the loop. Some kernels keep state under the
     name of their node (the reader of RecordInput, random numbers). `make_op_runner` therefore runs
-    the copies of stateful_ops in the loop, so the loop takes the same steps as separate session calls.
+    the copies of stateful_ops in the loop, so the loop takes the same steps as separate session
+    calls.
 
     The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of
     functions: a session call then leaves out the part of the body that its fetches do not need. The
