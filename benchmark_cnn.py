@@ -93,14 +93,13 @@ class BenchmarkCNN:
         self._has_run = False
 
     def run(self) -> Result:
-        """Trains, or evaluates with --eval, and returns what was measured: what --result_file
-        writes.
+        """Trains, or evaluates with --eval, and returns the result that --result_file writes.
 
         In a cluster the chief's result has the steps of all workers, and each other worker's result
         has its own steps only.
 
         Raises:
-          RunError: a fault while running; its attribute `result` holds what was measured before it.
+          RunError: a fault while running; its attribute `result` holds the measurements before it.
         """
         if self.plan.workload.role in (Role.EVALUATION, Role.INPUT_ONLY):
             measure = (
@@ -160,7 +159,8 @@ class BenchmarkCNN:
                 with self._lifecycle.save_if_interrupted():
                     yield from self._take_steps(session, run_graph, schedule, profiler)
                     values = self._finish(session, run_graph)
-            # All steps are taken and saved: whoever is restarted now finds that training is over.
+            # All steps are taken and saved. A process that restarts now finds that training is
+            # over.
             worker.stop_watching()
             self._write_outputs(run_graph, values)
             run_graph.state.forget_training()
@@ -237,7 +237,7 @@ class BenchmarkCNN:
         schedule = run_graph.state.prepare(session, self.plan.counts)
         run_op = run_graph.graph_loop.make_op_runner(session) if run_graph.graph_loop else None
         run_graph.step_graph.prepare_first_step(session, schedule.own_start_step, run_op)
-        # From here on _keep() has variables to save.
+        # From here on _save_early() has variables to save.
         self._session = session
         evaluations = self.plan.evaluations
         if evaluations and run_graph.evaluation:
@@ -366,7 +366,7 @@ class BenchmarkCNN:
             self._recorder.add_evaluation(accuracy)
             if evaluations.summary_folder:
                 write_accuracy_summary(accuracy, evaluations.summary_folder)
-        # The warm-up goes on to its end; nothing is said twice meanwhile.
+        # The warm-up goes on to its end, and prints nothing twice.
         if (
             evaluations.goal is not None
             and accuracy.top_1 >= evaluations.goal

@@ -1,5 +1,6 @@
 """Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip.
-Runs on the CPU.
+
+All of it runs on the CPU, except shift_and_flip and normalize, which run on any device.
 """
 
 import functools
@@ -20,10 +21,10 @@ _constant_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], st
 
 
 def shared_constant(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """Returns the constant of this value in the current graph, which may be a function's.
+    """Returns one constant for equal values in the current graph, which may be a function's.
 
     The function for one image (tf_cnn/inputs/each_image.py) runs its constants before its other
-    ops: the fewer, the better.
+    ops, so fewer are faster.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
     graph = tf.get_default_graph()
@@ -38,8 +39,9 @@ def shared_constant(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
 
 
 def _round_to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 in [0, 255] to uint8. A plain cast would truncate and darken every image by
-    half a level.
+    """Rounds float32 in [0, 255] to uint8.
+
+    A plain cast would truncate, and darken every image by half a level.
     """
     return tf.cast(pixels + shared_constant(0.5, tf.float32), tf.uint8)
 
@@ -60,9 +62,9 @@ _RESIZE: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
     'area': lambda images, size: tf.raw_ops.ResizeArea(images=images, size=size),
 }
 RESIZE_METHODS = (*_RESIZE, 'round_robin')
-# Images of at most so many times the pixels of the output become float32 before they are resized,
-# because the kernels read floats faster: bilinear takes half the time. Of larger images too few
-# pixels are read to pay for the conversion.
+# Images with at most this many times the pixels of the output become float32 before they are
+# resized, because the kernels read floats faster: bilinear takes half the time. In larger images
+# the kernels read too few pixels to pay for the conversion.
 _MAX_CONVERTED_RATIO = 4
 
 # The random crop of Szegedy et al. 2015 (arXiv:1409.4842, section 6) with the numbers of its
@@ -80,8 +82,9 @@ CENTRAL_FRACTION = 0.875
 
 @dataclass(frozen=True)
 class Scale:
-    """Normalises pixels of 0 to 255: factor * pixel - offset, one for each channel or one for all;
-    default: [-1, 1].
+    """Normalises pixels from 0 to 255: factor * pixel - offset; by default to [-1, 1].
+
+    offsets has one entry for each channel, or one for all.
     """
 
     factor: float = 1 / 127.5
@@ -90,8 +93,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How to convert an encoded image to [height, width, channels]. An unknown or impossible option
-    raises ValueError.
+    """How to convert an encoded image to [height, width, channels].
+
+    Raises ValueError if an option is unknown or impossible.
 
     Attributes:
       distortions: whether training also changes the colours at random.
@@ -131,7 +135,7 @@ class ImageOptions:
             )
         if self.distortions and self.channels != 3:
             raise ValueError(
-                f'distortions change colours; images of {self.channels} channels have none'
+                f'distortions change colours; images of {self.channels} channels have no colours'
             )
 
     @property
@@ -140,8 +144,9 @@ class ImageOptions:
 
     @property
     def central_fraction(self) -> float:
-        """The part of the largest window of the output's shape that evaluations use, as a fraction
-        of its sides.
+        """The sides of the window that evaluations use, as a fraction of the largest window.
+
+        Both windows have the aspect ratio of the output.
         """
         if self.augmentation != 'resized_crop':
             return 1.0
@@ -205,7 +210,7 @@ def parse_example(
 def _validate_example(serialized: tf.Tensor) -> tf.Tensor:
     """Returns the scalar string if protobuf can read it as an Example; otherwise the step fails.
 
-    TensorFlow's own parser of Examples is faster than protobuf, but crashes the process (signal 11)
+    TensorFlow's parser of Examples is faster than protobuf, but crashes the process (signal 11)
     if a record claims a string of 2^31 bytes or more. The check costs 14 microseconds per record of
     100 KB; the other work on such a record takes 1,100.
     """
@@ -217,8 +222,8 @@ def _validate_example(serialized: tf.Tensor) -> tf.Tensor:
         output_types=[],
         sanitize=True,
     ).sizes
-    # The sizes of no fields are the shape of a scalar. TensorFlow's optimizer would remove a
-    # control dependency here.
+    # Without fields, `sizes` is empty: the shape of a scalar. Reshaping makes the result depend on
+    # the check; TensorFlow's optimizer would remove a control dependency.
     return tf.reshape(serialized, sizes)
 
 
@@ -226,7 +231,7 @@ class RandomNumbers(NamedTuple):
     """The random numbers of N images, or, without the first axis, of one image.
 
     Attributes:
-      mirrored: [N] bool.
+      is_mirrored: [N] bool.
       colors: [N, K] float32 in [0, 1): one number for each of K colour distortions.
       window_seeds: [N, 2] int64, determine the random crop.
     """
@@ -242,8 +247,9 @@ class RandomNumbers(NamedTuple):
 def draw_random_numbers(
     num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None
 ) -> RandomNumbers:
-    """Draws the random numbers of several images from seeds, [2] int64; None: the next of
-    options.seed in each step.
+    """Draws the random numbers of several images.
+
+    seeds, [2] int64, determine them. With None, each step draws the next numbers of options.seed.
     """
     shape = [num_images, 1 + (NUM_COLOR_CHANGES if options.distortions else 0)]
     seeds_shape, limits = [num_images, 2], tf.int64.limits
@@ -296,8 +302,9 @@ def decode(
     options: ImageOptions,
     random_numbers: RandomNumbers | None = None,
 ) -> tf.Tensor:
-    """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults are those
-    of preprocess.
+    """Decodes the used part of a JPEG file to [h, w, C] uint8.
+
+    Takes the arguments of preprocess, and fails in the same cases.
     """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     if options.uses_boxes:
@@ -315,9 +322,7 @@ def resize_and_distort(
     position: tf.Tensor | int,
     random_numbers: RandomNumbers | None,
 ) -> tf.Tensor:
-    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable
-    them.
-    """
+    """Resizes [h, w, C] uint8 to [H, W, C] uint8, and distorts colours if the options say so."""
 
     def convert_at(number: int) -> tf.Tensor:
         resized = resize(image, options, number)
@@ -347,10 +352,12 @@ def resize_and_distort(
 
 
 def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) of a random crop, which seeds, [2] int64,
-    determine.
+    """Returns the window y, x, height, width ([4] int32) of a random crop.
 
-    shape is [3] int32 (h, w, channels); boxes come from parse_example.
+    Args:
+      shape: [3] int32: h, w, channels.
+      boxes: [1, K, 4] float32 from parse_example.
+      seeds: [2] int64, determine the crop.
     """
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
         image_size=shape,
@@ -387,7 +394,7 @@ def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
 
 
 def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
-    """[h, w, C] uint8 -> [H, W, C], uint8 or float32 in [0, 255]."""
+    """Resizes [h, w, C] uint8 to [H, W, C], uint8 or float32 in [0, 255]."""
     method = options.resize_method
     if method == 'round_robin':
         method = list(_RESIZE)[position % len(_RESIZE)]
@@ -415,11 +422,10 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
 
 
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Pads [N, H, W, C] with black by 4 pixels on each side, crops at random to [H, W], and mirrors
-    half of the images.
+    """Pads [N, H, W, C] with 4 black pixels on each side, crops it to [H, W] and mirrors it.
 
-    He et al. 2016 (arXiv:1512.03385), section 4.2. Pixels begin at 0, which is black. Two gathers
-    process the batch.
+    The position of the crop is random, and half of the images are mirrored: He et al. 2016
+    (arXiv:1512.03385), section 4.2. Black must be 0 in the scale of the images.
 
     Args:
       uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and
@@ -427,7 +433,7 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """
     height, width = images.shape.as_list()[1:3]
     padded = tf.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
-    # GPUs compute with 32-bit integers in host memory.
+    # On a GPU, 32-bit integers would be computed in host memory.
     offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int64)
     rows = offsets[:, :1] + np.arange(height)
     order = np.arange(width)[np.newaxis]
@@ -439,7 +445,7 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
 
 
 def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
-    """uint8 [..., C] -> float32 of the same shape, in the given scale or by default in [-1, 1]."""
+    """Converts uint8 [..., C] to float32 of the same shape in a scale, by default in [-1, 1]."""
     scale = scale or Scale()
     pixels = tf.cast(images, tf.float32)
     if scale.factor != 1:
@@ -484,8 +490,8 @@ def decode_window(
     ) >= shared_constant(RATIOS)
     halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared_constant(0))
     scaled = _scale_window(window, tf.bitwise.left_shift(shared_constant(1), halvings))
-    # Only the decoder that gets the window runs. tf.switch_case would create a function of each
-    # decoder for each image.
+    # Only the decoder that gets the window runs. tf.switch_case would create a function for each
+    # decoder and image.
     images = []
     for ratio, ratio_fits in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
         scaled, ratio_window = tf.raw_ops.Switch(data=scaled, pred=ratio_fits)
@@ -494,11 +500,10 @@ def decode_window(
 
 
 def _scale_window(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
-    """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges
-    are rounded.
+    """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar.
 
-    Its height and width are the sides of the window divided by the ratio, with an error of less
-    than one pixel, and at least rounded down.
+    Edges are rounded. The height and width differ by less than one pixel from the exact quotients,
+    and are at least the quotients rounded down.
     """
     begin, size = tf.split(window, 2)
     half = ratio // shared_constant(2)
@@ -548,7 +553,7 @@ _HSV_ORDERS = (
     ('brightness', 'saturation', 'hue', 'contrast'),
     ('brightness', 'contrast', 'saturation', 'hue'),
 )
-# The number of random numbers for each image.
+# Each change takes one random number for each image.
 NUM_COLOR_CHANGES = len(_RANGES)
 NUM_HSV_ORDERS = len(_HSV_ORDERS)
 
@@ -558,8 +563,9 @@ _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523,
 
 
 def distort_in_yiq(image: tf.Tensor, uniform: Sequence[tf.Tensor]) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are a scalar in [0, 1) for each
-    change.
+    """Changes the colours of [H, W, 3] float32 in [0, 255] in YIQ; returns [H, W, 3] uint8.
+
+    uniform has a random scalar in [0, 1) for each change in _YIQ_RANGES.
 
     A pixel x becomes c * M x + (1 - c) * M m + b, where m is the mean pixel, c the contrast, b the
     brightness, and M saturates and rotates.
@@ -601,8 +607,9 @@ def distort_in_yiq(image: tf.Tensor, uniform: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _yiq_basis_matrices() -> np.ndarray:
-    """[3, 3, 3]: three matrices for rows of pixels: keep only Y; keep only I and Q; rotate I and Q
-    by 90 degrees.
+    """Returns [3, 3, 3]: three matrices to multiply rows of RGB pixels with.
+
+    They keep only Y, keep only I and Q, and keep only I and Q rotated by 90 degrees.
     """
     inverse = np.linalg.inv(_YIQ)
     chroma, rotated_chroma = np.diag([0, 1, 1]), np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
@@ -615,8 +622,9 @@ def _yiq_basis_matrices() -> np.ndarray:
 
 
 def distort_in_hsv(image: tf.Tensor, uniform: Sequence[tf.Tensor], position: int) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are scalars in [0, 1), in the order
-    of _HSV_ORDERS.
+    """Changes the colours of [H, W, 3] float32 in [0, 255] in HSV; returns [H, W, 3] uint8.
+
+    uniform has a random scalar in [0, 1) for each change, in the order of _HSV_ORDERS.
     """
     height, width = image.shape.as_list()[:2]
     order = _HSV_ORDERS[position % NUM_HSV_ORDERS]

@@ -25,7 +25,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
-    # Before the other imports, during which a signal would end Python without a line, or with a
+    # Before the other imports: a signal during them would end Python without a line, or with a
     # traceback.
     SIGNALS.exit_on_signal()
 
@@ -95,8 +95,8 @@ __all__ = [
     'register_model',
     'register_variable_mgr',
 ]
-# Where the public names are that are loaded when they are asked for. The managers of the modes are
-# where VariableMgr is.
+# The modules of the public names that are loaded when they are used. VariableMgr is beside the
+# managers of the modes.
 _PUBLIC_NAMES = {
     'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
     'Result': 'tf_cnn.results.document:Result',
@@ -106,7 +106,7 @@ _PUBLIC_NAMES = {
     'register_model': 'models.registry:register_model',
     'register_variable_mgr': 'tf_cnn.params.user_modes:register_variable_mgr',
 }
-# The modules and packages of the program, as they are named in a checkout.
+# The modules and packages of the program, by their names in a checkout.
 _MODULES = (
     'benchmark_cnn',
     'models',
@@ -115,7 +115,7 @@ _MODULES = (
     'tf_cnn_benchmarks',
     'variable_mgr',
 )
-# What libraries say, in errors of several kinds, if the system gives them no memory.
+# Parts of the messages of libraries if the system gives them no memory.
 _NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
 
@@ -148,8 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> bool:
-    """Returns whether standard output is closed, and replaces each closed stream (`>&-`) by one on
-    /dev/null.
+    """Replaces each closed stream (`>&-`) by one on /dev/null, and returns whether standard output
+    was closed.
 
     Python represents a closed stream as None. The next file that is opened would get the stream's
     descriptor, and native code would then print into this file.
@@ -162,8 +162,8 @@ def _open_closed_streams() -> bool:
 
 
 def _flush_stderr(exit_code: int) -> int:
-    """The exit code, also where standard error finds no room: Python would end with 120 when it
-    flushes it.
+    """Flushes standard error and returns the exit code. A full disk must not change the exit
+    code.
     """
     try:
         sys.stderr.flush()
@@ -175,7 +175,7 @@ def _flush_stderr(exit_code: int) -> int:
 def _run_and_report_errors(arguments: list[str]) -> int:
     try:
         exit_code = _run_command(arguments)
-        # What is still in Python's buffer may not find room on the disk either.
+        # Python's buffer may not fit on the disk either.
         sys.stdout.flush()
         return exit_code
     except BenchmarkError as error:
@@ -203,7 +203,7 @@ def _fail_for_signal(stop: Stopped) -> int:
 
 def _report_error(error: Exception, *, is_verbose: bool) -> int:
     """Prints one line about an error of the system or its libraries, and returns the exit code;
-    raises any other.
+    raises any other error.
     """
     if isinstance(error, BrokenPipeError):
         # The reader of standard output has exited, such as `| head`.
@@ -252,12 +252,12 @@ def _causing_signal(error: BaseException | None) -> Stopped | None:
 
 
 def _is_program_module(module: str) -> bool:
-    """Whether a module is one of the program itself."""
+    """Returns whether a module belongs to this program."""
     return module.partition('.')[0] in _MODULES
 
 
 def _describe_os_error(error: OSError) -> str:
-    """One line about an error of the operating system."""
+    """Returns one line about an error of the operating system."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f'{os.fsdecode(error.filename)}: {reason}'
@@ -275,7 +275,7 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _redirect_to_null(stream: TextIO) -> None:
-    """Leads a stream to /dev/null; otherwise Python would complain again when it flushes at
+    """Redirects a stream to /dev/null; otherwise Python would complain again when it flushes at
     exit.
     """
     with contextlib.suppress(OSError, ValueError):
@@ -319,8 +319,7 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _check_memory_limits() -> None:
-    """Says what a limit of the memory leads to: TensorFlow's native code crashes, often without a
-    line.
+    """Warns about a limit on memory: TensorFlow's native code would crash, often without a line.
 
     Raises:
       UsageError: TensorFlow cannot even start.
@@ -337,7 +336,7 @@ def _check_memory_limits() -> None:
 
 
 def _is_verbose(arguments: Sequence[str]) -> bool:
-    # Not read from Params, which do not exist if the flags are wrong.
+    # Read from the arguments, since there are no Params if the flags are wrong.
     return any(
         argument.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1')
         for argument in arguments
@@ -345,7 +344,7 @@ def _is_verbose(arguments: Sequence[str]) -> bool:
 
 
 def _fail(messages: Sequence[str], exit_code: int) -> int:
-    # A log without room does not change the exit code.
+    # A log on a full disk does not change the exit code.
     with contextlib.suppress(OSError):
         for message in messages:
             print(format_error(message), file=sys.stderr)

@@ -47,7 +47,7 @@ def model_cost(model: ModelSpec) -> Cost:
 
 
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:
-    """Returns the cost of a network for images of the shape [H, W, C], in a graph of its own.
+    """Returns the cost of a network for images of the shape [H, W, C]. Builds a separate graph.
 
     The network is built as for training, so the parameters of an auxiliary head count. Its
     multiply-adds do not: only operations that the logits depend on count.

@@ -83,7 +83,7 @@ def _batch_norm_ops(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, l
         if op.type == 'FusedBatchNormV3':
             name = names.get(op.inputs[2].ref(), '').removesuffix('/beta')
             reads = [names.get(tensor.ref()) for tensor in op.inputs[2:]]
-            # Users' networks may contain batch norms of their own, which stay as they are.
+            # Users' networks may contain other batch norms, which stay as they are.
             if reads == [
                 f'{name}/{suffix}' for suffix in ('beta', 'moving_mean', 'moving_variance')
             ]:
@@ -94,7 +94,7 @@ def _batch_norm_ops(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, l
 def _factor_and_shift(
     op: Any, names: Mapping[Any, str], values: Mapping[str, Array]
 ) -> tuple[Array, Array]:
-    """The factor and the shift of a batch norm, [C] float32."""
+    """Returns the factor and the shift of a batch norm, [C] float32."""
     _, scale, beta, mean, variance = op.inputs
     # In float64, so that folding rounds once.
     exact = [values[names[tensor.ref()]].astype(np.float64) for tensor in (beta, mean, variance)]

@@ -420,7 +420,7 @@ class LayerBuilder:
             and x.shape.rank == 4
             and tf.DeviceSpec.from_string(x.device).device_type == 'CPU'
         ):
-            # TensorFlow's dropout selects between x and a number. That number ends the pass that
+            # TensorFlow's dropout selects between x and a number. Such a number stops the pass that
             # converts NCHW for CPUs, and without oneDNN no kernel computes gradients of
             # convolutions in NCHW.
             mask = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)

@@ -45,7 +45,7 @@ class Network:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it is not a user's, which needs a check before a run."""
+        """Whether it is built in. A user's network needs a check before a run."""
         return isinstance(self.builder, str)
 
 

@@ -11,7 +11,7 @@ from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_
 from tf_cnn.system.errors import UsageError, format_flag
 
 
-# The arguments are all that decides how the networks of a run are built.
+# A network of a run is determined by these arguments.
 def check_network(
     network: Network,
     name: str,
@@ -23,7 +23,7 @@ def check_network(
     batch_size: int | None,
     trains: bool,
 ) -> None:
-    """Checks a user's network by building it, in a graph of its own that never runs.
+    """Checks a user's network by building it in a separate graph that never runs.
 
     A run that trains and evaluates calls this for each, since a network may differ between them.
     Raises UsageError if the network fails or does not return logits; or, for training, if it has no

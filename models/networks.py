@@ -134,12 +134,12 @@ def variables_in_training(
 
 
 def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many classes precede the label of each image: logits [N, K] float32, labels [N] int32 ->
-    [N] float32.
+    """Returns how many classes precede the label of each image: logits [N, K] float32, labels [N]
+    int32 -> [N] float32.
 
-    The larger logit precedes, and of equal ones, which are frequent in 16 bits, the first, as in
-    np.argmax. The rank is inf if the sum of the logits of the image is not finite, or if its label
-    is negative.
+    A class with a larger logit precedes the label. Of equal logits, which are frequent in 16 bits,
+    the first class precedes, as in np.argmax. The rank is inf if the sum of the logits of the image
+    is not finite, or if its label is negative.
     """
     num_classes = int(logits.shape[1])
     # GPUs compute with floats; TensorFlow copies 32-bit integers to the host.

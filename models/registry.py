@@ -63,19 +63,19 @@ class Registry:
         self._rows = [row for row in self._rows if row.name not in names]
 
     def list_models(self, pattern: str = '*') -> list[str]:
-        """The names that match a pattern with shell wildcards, sorted."""
+        """Returns the names that match a pattern with shell wildcards, sorted."""
         return list(dict.fromkeys(model.name for model in self.list_specs(pattern)))
 
     def list_specs(self, pattern: str = '*') -> list[ModelSpec]:
-        """The rows of the models that list_models names."""
+        """Returns the rows of the models that list_models names."""
         rows = sorted(self._rows, key=lambda row: row.name)
         return [model for model in rows if fnmatch.fnmatchcase(model.name, pattern)]
 
     def find_model(
         self, name: str, data_set: str | None = None, source: str | None = None
     ) -> ModelSpec:
-        """The facts of a model for a data set, by default its own. Raises UsageError if there are
-        none.
+        """Returns the row of a model for a data set, by default for its default data set. Raises
+        UsageError if there is none.
 
         Every model trains on a folder made by `records`, with the settings of its default data set.
         In an error, source is the data set and where it comes from; None if it comes from

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from tf_cnn.inputs.layout import MAX_PIXELS
 from tf_cnn.system.errors import read_regular_file
 
-# A picture of the most pixels that TensorFlow decodes, without compression.
+# The size of the largest image that TensorFlow decodes, uncompressed.
 _MAX_BYTES = 3 * MAX_PIXELS
 # EXIF 2.3 (JEITA CP-3451C), section 4.6.4: 1 is upright, 2 to 8 are mirrored or rotated.
 _ORIENTATION_TAG = 0x0112
@@ -17,8 +17,9 @@ _ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for
-    byte.
+    """A JPEG of three channels, height x width pixels.
+
+    passed_through: whether the JPEG is the file, byte for byte.
     """
 
     jpeg: bytes
@@ -35,12 +36,12 @@ class UndecodableImage:
 def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImage:
     """Decodes an image file completely, and returns it as an upright JPEG of three channels.
 
-    An upright JPEG of three 8-bit channels passes through byte for byte. Everything else is encoded
-    again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent
-    images are drawn on white, and embedded colour profiles are dropped.
+    An upright JPEG of three 8-bit channels passes through byte for byte. All other images are
+    encoded again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte,
+    transparent images are drawn on white, and embedded colour profiles are dropped.
     """
-    # A damaged file must not end the run. PIL raises many types of exception for one, so any
-    # becomes the reason.
+    # A damaged file must not end the run. PIL raises many types of exception for damaged files, so
+    # any exception counts.
     try:
         data = read_regular_file(path, _MAX_BYTES)
         return _encode(data, jpeg_quality)
@@ -63,8 +64,7 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
         with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
             image.load()
             orientation = _orientation(image)
-            # PIL calls the format of a file with several pictures MPO; it is encoded again, with
-            # its first picture.
+            # PIL calls a JPEG with several pictures MPO; its first picture is encoded again.
             if image.format == 'JPEG' and image.mode == 'RGB' and orientation == 1:
                 return EncodedImage(data, image.height, image.width, passed_through=True)
             upright = _to_rgb(image)
@@ -88,7 +88,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith('I'):
-        # PIL clips 16-bit samples at 255 when it converts them, so they are scaled first.
+        # PIL clips 16-bit samples at 255 when it converts them, so scale them first.
         image = image.convert('I').point(lambda sample: sample * (1 / 256)).convert('L')
     if 'A' in image.getbands() or 'transparency' in image.info:
         layers = image.convert('RGBA')

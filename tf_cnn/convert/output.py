@@ -1,5 +1,6 @@
-"""The output folder: replaced only on request, never a mix of two runs, never half written. Without
-TensorFlow.
+"""Protects the output folder: replaced only on request, never half written, never two runs mixed.
+
+Does not import TensorFlow.
 """
 
 import contextlib
@@ -29,10 +30,10 @@ from tf_cnn.system.parallel import delay_signals
 def check_output(
     output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool
 ) -> None:
-    """Refuses an output folder if its shards or labels conflict with the new ones.
+    """Raises UsageError if the shards or labels in the output folder conflict with the new ones.
 
-    overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other
-    subset needs.
+    overwrite allows replacing shards that `records` wrote, and a labels.txt that no other subset
+    needs; nothing else.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
@@ -49,28 +50,28 @@ def check_output(
             f'--output={output}: {error.strerror}; use a folder that this user may write to'
         ) from error
     present_subsets = {file_subset for name in names if (file_subset := subset_of(name))}
-    if others := [
+    if foreign_shards := [
         name for name in names if subset_of(name) == subset and not is_standard_shard_name(name)
     ]:
         raise UsageError(
-            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from '
-            'records; move it elsewhere, or use another folder'
+            f'--output={output}: {foreign_shards[0]} would be read as a {subset} shard, but '
+            'records did not write it; move it elsewhere, or use another folder'
         )
     if subset in present_subsets and not overwrite:
         raise UsageError(
             f'--output={output}: it already has {subset} shards; add --overwrite to replace them, '
-            'or write another folder'
+            'or use another folder'
         )
     old_labels = read_labels(output_dir)
-    others = sorted(present_subsets - {subset})
-    if old_labels in (None, labels) or (overwrite and not others):
+    other_subsets = sorted(present_subsets - {subset})
+    if old_labels in (None, labels) or (overwrite and not other_subsets):
         return
     assert old_labels is not None
     pairs = enumerate(itertools.zip_longest(old_labels, labels, fillvalue='no class'))
     label, (old, new) = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
     needed = (
-        f' (the {" and ".join(others)} shards there need it)'
-        if others
+        f' (the {" and ".join(other_subsets)} shards there need it)'
+        if other_subsets
         else ', add --overwrite to replace it'
     )
     raise UsageError(
@@ -82,11 +83,10 @@ def check_output(
 
 @contextlib.contextmanager
 def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) -> Iterator[Path]:
-    """Makes a hidden folder for unfinished files, and removes it with its files when the block
-    ends.
+    """Makes a hidden folder for unfinished files, and removes both when the block ends.
 
-    A lock on it keeps other processes from writing the same subset. Files that a killed run left
-    are removed first.
+    A lock on the folder keeps other processes from writing the same subset. Files that a killed run
+    left are removed first.
     """
     folder = output / f'.{subset}-unfinished'
     try:
@@ -142,8 +142,8 @@ def publish_shards(
     """Moves finished shards to their final names.
 
     Removes the old shards first, so that a crash in between leaves shards missing rather than
-    mixed. labels.txt and dataset.json are replaced too; dataset.json keeps the facts about the
-    shards of other subsets.
+    mixed. labels.txt and dataset.json are replaced too; dataset.json keeps its
+    entries for other subsets.
     """
     new_labels, new_info = (
         unfinished[0].parent / name for name in (LABELS_FILE, DATASET_INFO_FILE)
@@ -168,7 +168,7 @@ def _info_of_other_subsets(output: Path, subset: str) -> dict[str, SubsetInfo]:
     try:
         info_by_subset = read_dataset_info(str(output))
     except UsageError:
-        # dataset.json is about to be replaced; shards without facts are counted when they are used.
+        # dataset.json is about to be replaced; a run counts shards without an entry.
         return {}
     present_subsets = {subset_of(entry.name) for entry in output.iterdir()}
     return {

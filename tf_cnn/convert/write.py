@@ -1,5 +1,6 @@
-"""Converts an image folder to TFRecord shards in ImageNet's layout. TensorFlow is imported when
-writing starts.
+"""Converts an image folder to TFRecord shards in ImageNet's layout.
+
+TensorFlow is imported when writing starts.
 """
 
 import functools
@@ -25,8 +26,9 @@ from tf_cnn.system.parallel import ordered_map, process_pool
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The values of the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or
-    1.
+    """The values of the flags with these names.
+
+    jpeg_quality is in [1, 100], first_label is 0 or 1.
     """
 
     output: str
@@ -40,9 +42,7 @@ class WriteOptions:
 
 @dataclass
 class WriteSummary:
-    """The images written and left out, the bytes of the shards, and the distinct (height, width) in
-    pixels.
-    """
+    """What write_shards wrote and left out; sizes has the distinct (height, width) in pixels."""
 
     num_bytes: int = 0
     num_passed_through: int = 0
@@ -94,12 +94,11 @@ def write_shards(
     count_image: Callable[[], None],
     report: Callable[[str], None],
 ) -> WriteSummary:
-    """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by
-    options.seed.
+    """Writes labels.txt, dataset.json, and shards with all images of the folder, shuffled.
 
-    options.num_processes processes decode and encode images; this process writes the shards. The
-    shards stay in a hidden folder until all are complete and on disk. Calls count for each image,
-    and reports each that is left out.
+    options.seed determines the order. options.num_processes processes decode and encode images;
+    this process writes the shards. The shards stay in a hidden folder until all are complete and on
+    disk. Calls count_image for each image, and report for each image that is left out.
     """
     order = list(folder.images)
     random.Random(options.seed).shuffle(order)
@@ -113,7 +112,7 @@ def write_shards(
         ):
             paths = (os.path.join(folder.root, image.path) for image in order)
             images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
-            # Imported here, while the decoding processes are already working.
+            # The decoding processes work while this process imports TensorFlow.
             import_tensorflow()
             import tensorflow.compat.v1 as tf
 

@@ -1,6 +1,4 @@
-"""Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import
-TensorFlow.
-"""
+"""Loads the published files of CIFAR-10 and MNIST into NumPy arrays. Does not import TensorFlow."""
 
 import gzip
 import io
@@ -35,7 +33,7 @@ _CIFAR_PYTHON_FILES = {
     subset: tuple(name.removesuffix('.bin') for name in names)
     for subset, names in _CIFAR_FILES.items()
 }
-# In bytes; the files of CIFAR-10 have 31 MB.
+# The files of CIFAR-10 have 31 MB.
 _MAX_PICKLE_BYTES = 1 << 30
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number (its last two bytes are the type
@@ -51,8 +49,8 @@ _IDX_FILES = {
 def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads a subset: images [N, H, W, C] uint8 and labels [N] int32, in the order of the files.
 
-    Raises UsageError as count_images; also if a file's content does not match its header, or a
-    label is out of range.
+    Raises UsageError in the same cases as count_images, and if a file's content does not match its
+    header or a label is out of range.
     """
     file_format, paths = _find_files(data_set, data_dir, subset)
     images, labels = file_format.load(paths)
@@ -60,8 +58,7 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
 
 
 def count_images(data_set: str, data_dir: str, subset: str) -> int:
-    """Returns the number of images that load_arrays would load, from the sizes and headers of the
-    files.
+    """Returns the number of images in a subset, from the sizes and headers of its files.
 
     Raises UsageError if a file is missing or unreadable, or its header does not fit its format.
     """
@@ -94,8 +91,9 @@ def _locate_files(file_format: '_FileFormat', data_dir: str, subset: str) -> dic
 
 
 def _find_files(data_set: str, data_dir: str, subset: str) -> tuple['_FileFormat', list[str]]:
-    """Returns the format that has the most files of a subset in the folder (the first of equals),
-    and their paths.
+    """Returns the format with the most files of a subset in the folder, and the paths.
+
+    The first format wins a tie. Raises UsageError if a file of the chosen format is missing.
     """
     file_formats = _FORMATS[data_set]
     content = ' or '.join(layout.description for layout in file_formats)
@@ -114,7 +112,7 @@ def _find_files(data_set: str, data_dir: str, subset: str) -> tuple['_FileFormat
         else ''
     )
     raise UsageError(
-        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; give the folder '
+        f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; use the folder '
         'that contains '
         f'{content}'
     )
@@ -171,7 +169,7 @@ def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _PickledArray:
-    """Stands for what NumPy makes of the arguments and the state in a pickle."""
+    """Stands in for any NumPy object in a pickle; keeps its arguments and state."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -180,16 +178,14 @@ class _PickledArray:
         self.state = state
 
 
-# The implementation in Python, since the one in C does not let a subclass see the keys. Its stack
-# has no types.
+# The Python implementation, since the C one hides the keys from a subclass. Its stack has no types.
 _PythonUnpickler: Any = pickle._Unpickler
 
 
 class _Unpickler(_PythonUnpickler):
-    """Calls no function, since a pickle could call any, and takes only text as a key.
+    """Calls no function, since a pickle could call any, and accepts only text as keys.
 
-    The hash of a tuple is computed from all tuples in it: from 2^40 if 40 are nested and each is in
-    the next one twice.
+    Hashing a tuple visits all tuples in it: 2^40 visits if 40 are nested, each twice in the next.
     """
 
     dispatch: ClassVar[dict[int, Callable[['_Unpickler'], None]]] = dict(_PythonUnpickler.dispatch)
@@ -219,15 +215,15 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
         entries = _Unpickler(file, encoding='bytes').load()
         _, (count, size), dtype, is_fortran, pixels = entries[b'data'].state
         if (size, dtype.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
-            raise ValueError('its data is no array of 3072 * uint8 for each image')
+            raise ValueError('its data is not an array of 3072 * uint8 for each image')
         rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
-        # NumPy would search lists in the list, which may be nested as often.
+        # NumPy would search nested lists, and a damaged file may nest too many.
         if not all(type(label) is int for label in entries[b'labels']):
             raise ValueError('its labels are not all numbers')
         labels = np.array(entries[b'labels'], np.int64).reshape(count)
     except OSError as error:
         raise _unreadable_file_error(path, error) from error
-    # What a damaged pickle raises may be almost any error.
+    # A damaged pickle can raise almost any error.
     except Exception as error:
         raise UsageError(
             f'{path}: the file is not a whole one of the Python version of CIFAR-10 '
@@ -246,8 +242,9 @@ def _planes_to_images(rows: Sequence[np.ndarray]) -> np.ndarray:
 def _read_idx(
     path: str, num_dimensions: int, *, header_only: bool = False
 ) -> tuple[tuple[int, ...], bytes]:
-    """Returns the dimensions of an idx file of unsigned bytes, and its values (none with
-    header_only).
+    """Returns the dimensions of an idx file of unsigned bytes, and its values.
+
+    With header_only, the values are b''.
     """
     header_bytes = 4 * (1 + num_dimensions)
     try:

@@ -1,10 +1,9 @@
-"""Draws images from arrays in memory, in an order that a seed determines, and the numbers that
-shift them.
+"""The random order of images in memory, and the random numbers that shift them.
 
-Each device draws its images itself: all numbers depend only on the seed and on an image's position
-in the sequence of epochs, and are the same on CPUs and GPUs. RandomIndexShuffle runs only on CPUs,
-and on a GPU 32-bit integers, and the seeds of stateless random numbers, are in host memory.
-Therefore this is arithmetic of 64-bit integers.
+Each device computes both itself, with the same result on CPUs and GPUs: they depend only on the
+seed and on an image's position in the sequence of epochs. The code uses 64-bit integer arithmetic,
+because RandomIndexShuffle runs only on CPUs, and a GPU keeps 32-bit integers and the seeds of
+stateless random numbers in host memory.
 """
 
 import math
@@ -12,7 +11,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# Rotations of rows and columns in turns, see shuffled_indices.
+# Rows and columns rotate alternately, see shuffled_indices.
 _NUM_ROTATIONS = 6
 # The multipliers and shifts of SplitMix64: Steele, Lea and Flood 2014, with Stafford's variant 13.
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -21,44 +20,42 @@ _SHIFTS = 30, 27, 31
 
 
 class ImagePositions:
-    """Where a device's images of each step are in the endless sequence of epochs, which all workers
-    have in common.
+    """The positions of a device's images in the endless sequence of epochs.
+
+    All workers share one sequence.
 
     Args:
       first: the position of the first image of the first step.
       batch_size: B, the number of images per step.
-      global_batch_size: how many images all workers take in a step.
+      global_batch_size: images per step on all devices of all workers.
 
     Attributes:
-      variable: [B] uint64, the positions of the next step, on the current device. The caller
+      variable: [B] uint64, the positions for the next step, on the current device. The caller
         initialises it.
-      of_step: [B] uint64, the positions of this step; computing them advances the variable.
+      current: [B] uint64, the positions for this step. Computing them advances the variable.
     """
 
     def __init__(self, first: int, batch_size: int, global_batch_size: int) -> None:
         self._start = tf.cast(first + tf.range(batch_size, dtype=tf.int64), tf.uint64)
         self._global_batch_size = global_batch_size
-        # In no collection, like the images.
+        # No collection: neither trained nor saved.
         self.variable = tf.Variable(self._start, trainable=False, collections=[], use_resource=True)
         stride = tf.constant(global_batch_size, tf.uint64, [batch_size])
         self.current = self.variable.assign_add(stride) - stride
 
     def seek(self, steps_before: tf.Tensor) -> tf.Operation:
-        """Returns the op after which the next step is the one that follows this number of steps, a
-        scalar uint64.
-        """
+        """Returns an op that sets the positions as after steps_before steps, a scalar uint64."""
         return self.variable.assign(self._start + steps_before * self._global_batch_size).op
 
 
 def shuffled_indices(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-    """Maps [B] uint64 positions in an endless sequence of epochs to [B] int64 in [0, count), each
-    once per epoch.
+    """Maps [B] uint64 positions to [B] int64 image indices in [0, count), each once per epoch.
 
-    A permutation without memory and without a loop. The numbers fill the rows of an almost square
+    The permutation needs no memory and no loop. The numbers fill the rows of an almost square
     grid; the last row may be shorter. Three times each row, then each column, is rotated by a
     number of places that depends on the epoch and on the row or column. This is a Feistel network
     on a grid (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains"), but rows and
-    columns have their exact lengths, so no number falls outside and must be drawn again.
+    columns have their exact lengths, so no number falls outside the range and needs a redraw.
     """
     width = math.isqrt(count - 1) + 1
     height = -(-count // width)
@@ -81,16 +78,14 @@ def shuffled_indices(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
 
 
 def random_shift_numbers(positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Returns [B, 3] float32 in [0, 1) for [B] uint64 positions, for
-    preprocessing.shift_and_flip.
-    """
+    """Returns [B, 3] float32 in [0, 1) for [B] uint64 positions: input of shift_and_flip."""
     keys = np.array([_random_key(seed, -1 - column) for column in range(3)], np.uint64)
     bits = _splitmix64(positions[:, tf.newaxis] * _GOLDEN + keys)
     return tf.cast(tf.bitwise.right_shift(bits, _uint64(40)), tf.float32) * 2.0**-24
 
 
 def _random_offsets(index: tf.Tensor, epoch_key: tf.Tensor, key: int) -> tf.Tensor:
-    """Returns [B] uint64 below 2^32: random numbers that depend on all arguments."""
+    """Returns [B] uint64 below 2^32: hashes of the index and both keys."""
     bits = (index + key) * _GOLDEN + epoch_key
     bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _uint64(32))) * _MULTIPLIERS[0]
     return tf.bitwise.right_shift(bits, _uint64(32))
@@ -115,9 +110,7 @@ def _uint64(value: int) -> tf.Tensor:
 
 
 def array_to_tensor(array: np.ndarray) -> tf.Tensor:
-    """Returns the values of an array as a tensor. The graph does not contain them, since it is
-    limited to 2 GB.
-    """
+    """Returns an array as a tensor that the graph does not contain, since graphs end at 2 GB."""
     # numpy_function runs in this process; the host device of a pipeline may belong to another one.
     with tf.device('/cpu:0'):
         value = tf.numpy_function(lambda: array, [], tf.as_dtype(array.dtype), stateful=True)

@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs import array_order as array_draws
+from tf_cnn.inputs import array_order
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
 from tf_cnn.inputs.each_image import for_each_image
@@ -21,9 +21,8 @@ class ArrayPipeline(StagedInput):
     resumes with batches of the same size sees the same images as uninterrupted training. Images of
     the model's size, without distortions, are drawn, shifted and normalised as one tensor.
 
-    Host memory contains the images twice: the arrays, and their copy in variables. The variables
-      get their values when
-    they are initialised: constants would be saved with the graph, which is limited to 2 GB.
+    Host memory contains the images twice: as arrays, and in variables. Constants would be saved
+    with the graph, which is limited to 2 GB.
     """
 
     def __init__(self, config: InputConfig) -> None:
@@ -34,16 +33,16 @@ class ArrayPipeline(StagedInput):
         num_images = len(images)
         self._steps_before = tf.placeholder(tf.uint64, [])
 
-        array_tensors = array_draws.array_to_tensor(images), array_draws.array_to_tensor(labels)
+        array_tensors = array_order.array_to_tensor(images), array_order.array_to_tensor(labels)
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident_variable, array_tensors)
-            positions = array_draws.ImagePositions(
+            positions = array_order.ImagePositions(
                 config.first_position, worker_batch_size, config.global_batch_size
             )
             self.initializers.append(positions.variable.initializer)
             self._seek_op = positions.seek(self._steps_before)
-            image_indices = array_draws.shuffled_indices(
+            image_indices = array_order.shuffled_indices(
                 positions.current, num_images, options.seed
             )
             batch, batch_labels = (
@@ -72,7 +71,7 @@ class ArrayPipeline(StagedInput):
                 )
             if options.needs_shift_and_flip:
                 batch = preprocessing.shift_and_flip(
-                    batch, array_draws.random_shift_numbers(positions.current, options.seed)
+                    batch, array_order.random_shift_numbers(positions.current, options.seed)
                 )
             if not config.normalize_on_device:
                 batch = preprocessing.normalize(batch)

@@ -9,8 +9,9 @@ from msgspec import Meta
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of at most `count` items; `what` names them in the plural ('records'), bytes_each is
-    their mean.
+    """A buffer of at most `count` items.
+
+    `what` names the items in the plural ('records'); `bytes_each` is their mean size.
     """
 
     what: str

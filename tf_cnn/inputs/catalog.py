@@ -1,4 +1,4 @@
-"""The one table of input pipelines. Does not import TensorFlow.
+"""The table of input pipelines. Does not import TensorFlow.
 
 Their classes are in inputs/pipeline_classes.py. To add one, see docs/extending.md.
 """
@@ -11,22 +11,23 @@ from tf_cnn.inputs.pipeline_stages import PREPROCESS, READ, STAGES, TRANSFER
 
 # The values of --input_pipeline.
 RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'
-# What a run reads: TFRecord shards, arrays in memory, or nothing.
+# TFRecord shards, arrays in memory, or None for synthetic images.
 Source = Shards | Arrays | None
 
 
 @dataclass(frozen=True)
 class InputRow:
-    """One way to bring batches to the devices.
+    """The properties of an input pipeline.
 
     Attributes:
-      name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
+      name: the value of --input_pipeline, or the name in the documentation if no flag selects it.
+      source_type: the sources that it can read.
       repeatable: whether the seed alone determines the order of the images.
-      in_memory: whether all images are read into memory in the model's size before the first step,
-        see inputs.validation. The pipeline gets them as Arrays.
-      on_devices: whether each device then has all of them in its memory.
-      stages: the stages after which the pipeline can end (`until`), in order, for --input_only. The
-        last one is always TRANSFER: the whole pipeline.
+      in_memory: whether the run reads all images into memory in the model's size before the first
+        step (inputs.validation). The pipeline gets them as Arrays.
+      on_devices: whether each device keeps all images in its memory.
+      stages: the stages at which --input_only can end the pipeline (`last_stage`), in order. The
+        last entry is always TRANSFER, the whole pipeline.
     """
 
     name: str
@@ -56,14 +57,15 @@ def _pipelines_that_read(source: type) -> tuple[str, ...]:
 
 # The values of --input_pipeline. All of these pipelines read records; the first is the default.
 PIPELINES = _pipelines_that_read(Shards)
-# The values that have an effect on arrays, and on synthetic images.
+# The values that also read arrays, and those that also make synthetic images.
 ARRAY_PIPELINES = tuple(name for name in PIPELINES if name in _pipelines_that_read(Arrays))
 SYNTHETIC_PIPELINES = tuple(name for name in PIPELINES if name in _pipelines_that_read(type(None)))
 
 
 def record_pipeline_row(name: str | None, *, deterministic: bool) -> InputRow:
-    """Returns the row of the pipeline of this name for records; by default the first, or the first
-    repeatable one.
+    """Returns the row of the named pipeline for records.
+
+    Without a name, returns the first row, or the first repeatable one if deterministic.
     """
     rows = [row for row in INPUTS if row.name in PIPELINES]
     if name is not None:
@@ -72,8 +74,6 @@ def record_pipeline_row(name: str | None, *, deterministic: bool) -> InputRow:
 
 
 def pipeline_row_for(source: Source, name: str | None = None) -> InputRow:
-    """Returns the row of the pipeline that reads a source: the row with this name, else the
-    first.
-    """
+    """Returns the row of the named pipeline if it can read the source, else the first that can."""
     rows = [row for row in INPUTS if isinstance(source, row.source_type)]
     return next((row for row in rows if row.name == name), rows[0])

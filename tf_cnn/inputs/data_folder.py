@@ -1,6 +1,4 @@
-"""What --data_dir contains: the data set, its facts, and the files of a run. Does not import
-TensorFlow.
-"""
+"""The data set and the files in --data_dir. Does not import TensorFlow."""
 
 import glob
 import os
@@ -29,8 +27,10 @@ _MAX_NAMED_FILES = 5
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A folder, the facts of its data set (the published ones may differ), and the shards found so
-    far by subset.
+    """A folder with a data set.
+
+    data_set has the properties of the files, which may differ from the published data set. shards
+    maps each subset to its shards, as far as they are known.
     """
 
     path: str
@@ -38,9 +38,7 @@ class DataFolder:
     shards: Mapping[str, Shards] = field(default_factory=dict)
 
     def subset_for_steps(self, *, forward_only: bool) -> str:
-        """Returns the subset for the steps: validation in a forward-only run if the folder has
-        validation images, else train.
-        """
+        """Returns 'validation' for a forward-only run if the folder has any, else 'train'."""
         if self.data_set.has_records:
             has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
         else:
@@ -48,30 +46,28 @@ class DataFolder:
         return 'validation' if forward_only and has_validation else 'train'
 
     def check(self, subset: str) -> None:
-        """Checks that the files of a subset can be read, without reading its images; UsageError
-        otherwise.
-        """
+        """Raises UsageError if a file of the subset cannot be read. Does not read the images."""
         if self.data_set.has_records:
             self._find_shards(subset)
         else:
             array_files.count_images(self.data_set.name, self.path, subset)
 
     def open(self, subset: str) -> Shards | Arrays:
-        """Opens the images of a subset. Raises UsageError as find_shards and load_arrays do.
+        """Returns the shards of a subset, or loads its arrays.
 
-        Also if a shard cannot be read, all shards are empty, or a path with a comma also matches
-        other files.
+        Raises UsageError in the cases of find_shards and load_arrays, and if a shard cannot be
+        read, all shards are empty, or a path with a comma also matches other files.
         """
         if self.data_set.has_records:
             shards = self._find_shards(subset)
-            # RecordInput would wait for a record for ever.
+            # RecordInput would wait forever for a record.
             if not shards.num_bytes:
                 raise UsageError(
                     f'--data_dir={self.path}: no record is in its '
                     f'{plural(len(shards.paths), f"{subset} shard")}; {shard_making_hint(subset)}'
                 )
             for path in shards.paths:
-                # For RecordInput a comma in a path stands for any character.
+                # file_pattern replaces a comma in a path by `?`, which matches any character.
                 if (
                     len(matching_paths := sorted(glob.glob(glob.escape(path).replace(',', '?'))))
                     > 1
@@ -79,7 +75,7 @@ class DataFolder:
                     raise UsageError(
                         f'--data_dir={self.path}: TensorFlow cannot tell '
                         f'{" from ".join(matching_paths)}, '
-                        f'because of the comma; rename one'
+                        'because of the comma; rename one of these files'
                     )
             return shards
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
@@ -98,9 +94,7 @@ class DataFolder:
         return shards
 
     def completeness_warning(self, images: Shards | Arrays) -> str | None:
-        """Returns one line if shards are missing or passed over, or if arrays are not as many as
-        published.
-        """
+        """Returns a one-line warning about missing or skipped shards or an unusual image count."""
         warnings = []
         if isinstance(images, Shards):
             if images.num_missing:
@@ -112,7 +106,7 @@ class DataFolder:
             if images.skipped_files:
                 names = ', '.join(images.skipped_files[:_MAX_NAMED_FILES])
                 warnings.append(
-                    f'passed over {plural(len(images.skipped_files), "file")} that are no shards: '
+                    f'passed over {plural(len(images.skipped_files), "file")} that are not shards: '
                     f'{names}'
                 )
         else:
@@ -130,10 +124,10 @@ class DataFolder:
 
 
 def open_folder(path: str, name: str) -> DataFolder:
-    """Returns the folder with the facts of the data set that has this name.
+    """Returns the folder and the properties of its data set, read as the data set `name`.
 
-    Raises UsageError if the folder does not exist, or with --data_name=records if `records` did not
-    make it.
+    Raises UsageError if the folder does not exist, or if name is RECORDS and the folder has no
+    labels.txt.
     """
     if name in array_files.ARRAY_DATA_SETS:
         return DataFolder(path, _array_data_set(path, name))
@@ -144,9 +138,7 @@ def open_folder(path: str, name: str) -> DataFolder:
 
 
 def recognise_data_set(path: str) -> str | None:
-    """Returns the name of the data set in a folder, judged by its file names; None if unknown or
-    unreadable.
-    """
+    """Returns the name of a folder's data set, judging by its file names; None if unknown."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -188,7 +180,7 @@ def _open_records(path: str) -> DataFolder:
         subset_info = info_by_subset.get(subset)
         is_current = subset_info is not None and subset_info.shards == len(subset_shards.paths)
         if subset_info and is_current:
-            # Before the first step this number is compared with the records in the shards.
+            # The run compares this number with the records in the shards before the first step.
             shards[subset] = replace(subset_shards, num_expected_images=subset_info.images)
         counts[subset] = (
             subset_info.images if subset_info and is_current else _count_records(subset_shards)
@@ -217,5 +209,5 @@ def _count_records(shards: Shards) -> int:
     try:
         return count_records(shards.paths)
     except RunError as error:
-        # A fault that is found before the run starts counts as wrong use.
+        # Before the run starts, a fault in the data is a usage error.
         raise UsageError(f'{error}; see tf_cnn_benchmarks records --check') from error

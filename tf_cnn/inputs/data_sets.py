@@ -1,4 +1,4 @@
-"""Facts about data sets; finds the shards in a folder. Does not import TensorFlow."""
+"""The table of data sets; finds the shards in a folder. Does not import TensorFlow."""
 
 import os
 from dataclasses import dataclass
@@ -9,21 +9,20 @@ from tf_cnn.inputs.layout import SHARD_NAME, has_non_shard_suffix, shard_name
 from tf_cnn.system.errors import UsageError, plural
 
 if TYPE_CHECKING:
-    # NumPy would take longer to import than everything else that parsing a command line needs.
+    # Importing NumPy takes longer than all other imports for parsing a command line.
     import numpy as np
     import numpy.typing as npt
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """The facts about a data set that models and input pipelines need.
+    """The properties of a data set that models and input pipelines need.
 
     Attributes:
-      has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data
-        set.
+      has_records: whether --data_dir contains TFRecord shards; otherwise array_files loads it.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
-      augmentation: the augmentation of its training images, see preprocessing.ImageOptions.
-      class_names: the names of labels 0, 1, ...; None if the files of the data set state none.
+      augmentation: the default for training images, see preprocessing.ImageOptions.
+      class_names: the names of labels 0, 1, ...; None if unknown.
     """
 
     name: str
@@ -63,7 +62,7 @@ DATA_SETS = {
         DataSet('mnist', 1, 10, 60_000, 10_000, False, 28, 'none', _MNIST_CLASSES),
     )
 }
-# A folder made by the subcommand `records`; its facts are read from the folder, see data_folder.
+# A folder made by the subcommand `records`; data_folder reads its properties from the folder.
 RECORDS = 'records'
 DATA_NAMES = (*DATA_SETS, RECORDS)
 
@@ -75,10 +74,9 @@ class Shards:
     """The shards of one subset in a folder, in order.
 
     Attributes:
-      num_missing: the total in the file names minus the number of files.
-      num_expected_images: the number of images that dataset.json states; None if it states none.
-      passed_over: the names of files that are named like these shards, but have the ending of
-        another kind of file.
+      num_missing: the total in the file names (-of-01024) minus the number of files.
+      num_expected_images: the number of images according to dataset.json; None if unknown.
+      skipped_files: the names of files that look like shards except for the extension.
     """
 
     subset: str
@@ -89,11 +87,11 @@ class Shards:
 
     @property
     def num_images(self) -> int:
-        """The number of records; reads the length of each. RunError if a shard is truncated or
-        cannot be read.
+        """The number of records, counted by reading the length of each.
+
+        Raises RunError if a shard is truncated or unreadable.
         """
-        # Imported here because parsing a command line should not import the modules that read
-        # records.
+        # Parsing a command line should not import the modules that read records.
         from tf_cnn.inputs.framing import count_records
 
         return count_records(self.paths)
@@ -115,12 +113,10 @@ class Shards:
 
     @property
     def file_pattern(self) -> str:
-        """The file pattern of exactly these shards for RecordInput: one glob per shard, in order,
-        comma-separated.
+        """The file pattern for RecordInput: one glob per shard, in order, separated by commas.
 
         With a single glob, the file system would determine the order, and the seed alone would not
-        determine the first shard. A comma in a path cannot be escaped and is replaced by
-        `?`.
+        determine the first shard. A comma in a path cannot be escaped; `?` replaces it.
         """
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
         return ','.join(
@@ -142,14 +138,15 @@ class Arrays:
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
-    """Returns the sorted names in a folder; its UsageError names the flag and what the folder
-    should contain.
+    """Returns the sorted names in a folder.
+
+    Raises UsageError, naming the flag and the expected content, if the folder is unreadable.
     """
     try:
         return sorted(os.listdir(data_dir))
     except OSError as error:
         raise UsageError(
-            f'{flag}={data_dir}: {error.strerror}; give the folder that contains {content}'
+            f'{flag}={data_dir}: {error.strerror}; use the folder that contains {content}'
         ) from error
 
 
@@ -200,7 +197,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         index = int(match['index'])
         if index >= total or index in seen_indices:
             reason = (
-                'occurs twice'
+                'appears twice'
                 if index in seen_indices
                 else f'is not one of {total} shards, numbered from 0'
             )

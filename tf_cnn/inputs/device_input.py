@@ -1,28 +1,27 @@
-"""The input pipeline that keeps all images in the memory of the devices, which gather batches
-there.
-"""
+"""The input pipeline that keeps all images in device memory."""
 
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs import array_order as array_draws
+from tf_cnn.inputs import array_order
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline, RunOp
 
 
 class DeviceInput(InputPipeline):
-    """Each device holds all images as uint8, and takes its batch from them in each step.
+    """Keeps all images as uint8 on each device, and gathers each step's batch there.
 
         draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
 
-    All of it is on the device: a step brings nothing from the host. Each device counts where its
-    images are in the order. The batches equal the batches of ArrayPipeline, bit for bit and in the
-    same order. Every device has the whole set, since its part of a batch may be any images; the
-    virtual devices of a CPU share one copy in their common memory.
+    All of this runs on the device: a step copies nothing from the host. Each device tracks its
+    position in the order of images. The batches equal the batches of ArrayPipeline, bit for bit and
+    in the same order. Every device has the whole set, since its part of a batch may be any images;
+    the virtual devices of a CPU share one copy.
 
-    The source has the size in options, see inputs.validation.read_images. normalize_on_device says
-    that the devices are GPUs, which cannot shift uint8 and gather it only from variables.
+    The source must have the image size in options, see inputs.validation.read_images. Set
+    normalize_on_device if the devices are GPUs: they cannot shift uint8, and gather it only from
+    variables.
     """
 
     def __init__(self, config: InputConfig) -> None:
@@ -37,8 +36,8 @@ class DeviceInput(InputPipeline):
             Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images)
         )
         images, labels = (
-            array_draws.array_to_tensor(source.images),
-            array_draws.array_to_tensor(source.labels),
+            array_order.array_to_tensor(source.images),
+            array_order.array_to_tensor(source.labels),
         )
         self._batches = []
         for tower, device in enumerate(devices):
@@ -47,24 +46,24 @@ class DeviceInput(InputPipeline):
                 # GPUs hold no variables of 32-bit integers.
                 label_store = self._resident_variable(tf.cast(labels, tf.int64))
                 first_position = config.first_position + tower * config.batch_size
-                positions = array_draws.ImagePositions(
+                positions = array_order.ImagePositions(
                     first_position, config.batch_size, config.global_batch_size
                 )
                 self.initializers.append(positions.variable.initializer)
                 self._seek_ops.append(positions.seek(self._steps_before))
-                image_indices = array_draws.shuffled_indices(
+                image_indices = array_order.shuffled_indices(
                     positions.current, num_images, options.seed
                 )
                 if config.normalize_on_device:
                     batch = image_store.sparse_read(image_indices)
                 else:
-                    # On a CPU, sparse_read would give each variable a copy of its own instead of
+                    # On a CPU, sparse_read would make a copy for each variable instead of using
                     # the shared one.
                     batch = tf.gather(image_store.read_value(), image_indices)
                 if options.needs_shift_and_flip:
                     batch = tf.cast(batch, tf.float32) if config.normalize_on_device else batch
                     batch = preprocessing.shift_and_flip(
-                        batch, array_draws.random_shift_numbers(positions.current, options.seed)
+                        batch, array_order.random_shift_numbers(positions.current, options.seed)
                     )
                 batch = preprocessing.normalize(batch, options.scale)
                 self._batches.append(

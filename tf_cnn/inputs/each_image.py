@@ -8,15 +8,16 @@ import tensorflow.compat.v1 as tf
 def for_each_image(
     function: Callable[..., Sequence[tf.Tensor]], arguments: Sequence[tf.Tensor]
 ) -> Sequence[tf.Tensor]:
-    """Returns the results of a function for all images of a batch, stacked. Arguments are [N, ...],
-    with N known.
+    """Calls a function for each image of a batch, and stacks the results.
+
+    The arguments are [N, ...], with a static N. The function takes the tensors of one image, and
+    returns tensors of static shape.
 
     One op calls the function for many images at once, each call on one thread. The ops of one image
-    are so small that splitting them among the cores costs more than it gains. The setting of the
-    session cannot limit their threads, because convolutions need all cores. (JPEGs of 100 KB on 2
-    cores: 1,150 images per second with each op on all cores, 1,480 with --num_intra_threads=1,
-    2,060 this way; decoding alone reaches 2,050.) The function takes the tensors of one image, and
-    returns tensors of static shape.
+    are so small that splitting them among the cores costs more than it gains. A session setting
+    cannot limit their threads, because convolutions need all cores. (JPEGs of 100 KB on 2 cores:
+    1,150 images per second with each op on all cores, 1,480 with --num_intra_threads=1, 2,060 this
+    way; decoding alone reaches 2,050.)
     """
     specs = [tf.TensorSpec(argument.shape[1:], argument.dtype) for argument in arguments]
     concrete_function = tf.function(

@@ -1,6 +1,4 @@
-"""The input pipeline that feeds each step a batch of Python's, like the feed_dict of TensorFlow's
-tutorials.
-"""
+"""The input pipeline that feeds NumPy batches, like the feed_dict of TensorFlow's tutorials."""
 
 import math
 from typing import Any
@@ -9,23 +7,24 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs import array_order as array_draws
+from tf_cnn.inputs import array_order
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline, RunOp
 
 
 class FeedInput(InputPipeline):
-    """NumPy draws, shifts and normalises each batch, which is fed to placeholders.
+    """Draws, shifts and normalises each batch in NumPy, and feeds it to placeholders.
 
         NumPy: gather  ->  shift and flip  ->  normalise  ->  placeholder  ->  copy to the device
           ->  the model
 
-    Nothing overlaps: the device waits while Python draws. This pipeline exists to measure that
-    cost. The images come in the order of ArrayPipeline, but their shifts differ, since NumPy draws
-    them. Without a source each step feeds the same random images, as SyntheticInput has.
-    With normalize_on_device, uint8 is fed and normalised on the device; this has no effect on
-    random images. A source has the size in options, see inputs.validation.read_images.
+    Nothing overlaps: the device waits while Python prepares the batch. This pipeline exists to
+    measure that cost. The images come in the order of ArrayPipeline, but their shifts differ, since
+    NumPy draws the random numbers. Without a source, each step feeds the same random images, as
+    SyntheticInput does. With normalize_on_device, uint8 is fed and normalised on the device; this
+    has no effect on random images. A source must have the image size in options, see
+    inputs.validation.read_images.
     """
 
     def __init__(self, config: InputConfig) -> None:
@@ -57,7 +56,7 @@ class FeedInput(InputPipeline):
                 positions = self._epoch_placeholder * count + tf.cast(
                     tf.range(count, dtype=tf.int64), tf.uint64
                 )
-                self._epoch_order = array_draws.shuffled_indices(positions, count, options.seed)
+                self._epoch_order = array_order.shuffled_indices(positions, count, options.seed)
             self.buffers.append(
                 Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count)
             )
@@ -112,7 +111,7 @@ class FeedInput(InputPipeline):
         return self._split_by_tower(images, self._source.labels[image_indices])
 
     def _next_image_indices(self, count: int) -> np.ndarray:
-        """Returns the numbers [B] of the images of the next step, for all devices."""
+        """Returns the [B] image indices of the next step, for all devices of this worker."""
         assert self._session, 'call warm_up first'
         index_chunks, end_position = [], self._position + self._worker_batch_size
         while self._position < end_position:
@@ -124,14 +123,12 @@ class FeedInput(InputPipeline):
                 )
             index_chunks.append(self._order[first : first + end_position - self._position])
             self._position += len(index_chunks[-1])
-        # The others of this step are the shares of the other workers.
+        # Skip the shares of the other workers.
         self._position += self._config.global_batch_size - self._worker_batch_size
         return np.concatenate(index_chunks)
 
     def _split_by_tower(self, images: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
-        """Images and labels of all devices -> images of the first, its labels, images of the
-        second, ...
-        """
+        """Returns [images of tower 0, labels of tower 0, images of tower 1, ...]."""
         towers = zip(
             np.split(images, self._num_towers), np.split(labels, self._num_towers), strict=True
         )
@@ -139,7 +136,7 @@ class FeedInput(InputPipeline):
 
 
 def _shift_and_flip(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Shifts and flips as preprocessing.shift_and_flip does, with the random numbers of NumPy."""
+    """Does in NumPy what preprocessing.shift_and_flip does."""
     count, height, width = images.shape[:3]
     pads = (preprocessing.PADDING, preprocessing.PADDING)
     padded = np.pad(images, [(0, 0), pads, pads, (0, 0)])

@@ -1,5 +1,6 @@
-"""Recognises files of another kind than their name says by their first bytes. Imports neither PIL
-nor TensorFlow.
+"""Recognises by its first bytes what a file with the wrong content really is.
+
+Imports neither PIL nor TensorFlow.
 """
 
 import errno
@@ -8,11 +9,10 @@ import os
 import re
 import stat
 
-# How many bytes of a file wrong_kind_message needs: a tar archive shows what it is in its first
-# 512.
+# The bytes that wrong_kind_message needs: the mark of a tar archive is within the first 512.
 START_BYTES = 512
-# What a file begins with, what it is then, and what to do. The first that fits counts. Most are in
-# the table of the program `file`; IDX: yann.lecun.com/exdb/mnist.
+# The first bytes of a file, its kind, and what to do. The first match counts. Most are in the table
+# of the program `file`; IDX: yann.lecun.com/exdb/mnist.
 _KINDS = (
     (
         rb'version https://git-lfs\.github\.com/spec/',
@@ -23,10 +23,9 @@ _KINDS = (
     (
         rb'\x1f\x8b',
         'gzip-compressed data',
-        'decompress it with gunzip, which wants a name that ends in .gz',
+        'decompress it with gunzip (the name must end in .gz)',
     ),
-    # RFC 1950, section 2.2: deflate in a window of 32 KB, and a checksum. TFRecords may be written
-    # so.
+    # RFC 1950, section 2.2: deflate with a window of 32 KB. Some programs compress TFRecords so.
     (
         rb'\x78[\x01\x5e\x9c\xda]',
         'zlib-compressed data',
@@ -41,32 +40,32 @@ _KINDS = (
     (
         rb'\x00\x00\x08[\x01-\x04]',
         'an uncompressed idx file, as of MNIST',
-        'name it as one, without .gz',
+        'remove .gz from its name',
     ),
     (rb'\xff\xd8\xff', 'a JPEG image', 'make shards of images with: tf_cnn_benchmarks records'),
 )
 
 
 def wrong_kind_message(start: bytes, expected: str) -> str | None:
-    """Says what a file is that is not what was expected ('TFRecords'), and what to do; None if that
-    is unknown.
+    """Says what kind of file begins like this, and what to do; None if unknown.
 
-    Ask only about a file that could not be read: some kinds begin like valid records. start is its
-    first START_BYTES, or all of it.
+    Call it only for a file that could not be read: some kinds begin like valid records.
+
+    Args:
+      start: the first START_BYTES of the file.
+      expected: the kind that was expected, such as 'TFRecords'.
     """
     if not start:
-        return f'it is empty, and not {expected}; download or copy it again'
+        return f'it is empty, not {expected}; download or copy it again'
     for pattern, noun, advice in _KINDS:
         if re.match(pattern, start):
-            return f'it is {noun}, and not {expected}; {advice}'
+            return f'it is {noun}, not {expected}; {advice}'
     return None
 
 
 def open_regular(path: str) -> io.FileIO:
-    """Opens a file to read it without a buffer; OSError if that fails, or it is a pipe or a
-    device.
-    """
-    # O_NONBLOCK, so as not to wait for the writer of a pipe.
+    """Opens a file for unbuffered reading. Raises OSError if it is a pipe or a device."""
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
     file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -75,7 +74,7 @@ def open_regular(path: str) -> io.FileIO:
 
 
 def read_start(path: str) -> bytes:
-    """Returns the first START_BYTES of a regular file; none if it cannot be read."""
+    """Returns the first START_BYTES of a regular file; b'' if it cannot be read."""
     try:
         with open_regular(path) as file:
             return file.read(START_BYTES)

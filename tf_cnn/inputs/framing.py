@@ -1,10 +1,9 @@
-"""Walks through shards from one record length to the next, without reading the records. Without
-TensorFlow.
+"""Scans shards from one record length to the next, without reading the records.
 
-In a damaged shard a length may have any value. TensorFlow's readers allocate that many bytes before
-they read, so a length of 2^60 with a correct checksum ends the process with signal 11. They also
-take a shard that ends within the header of a record for complete. So the lengths are compared with
-the size of the shard before TensorFlow reads it.
+Does not import TensorFlow. In a damaged shard a length may have any value. TensorFlow's readers
+allocate that many bytes before they read, so a length of 2^60 with a correct checksum ends the
+process with signal 11. They also take a shard that ends within a record's header for complete.
+Therefore this module compares the lengths with the size of the shard before TensorFlow reads it.
 """
 
 import concurrent.futures
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 _LENGTH_BYTES = 8
 _HEADER_BYTES = _LENGTH_BYTES + 4
 FRAME_BYTES = _HEADER_BYTES + 4
-# The kind of a fault.
+# A value of Fault.kind.
 UNREADABLE = 'unreadable'
 # The seconds spent on a shard to find the mean size of its records.
 _SAMPLE_SECS = 0.1
 # May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
 _SCAN_THREADS = 16
-# Checksums are computed for many headers at a time.
+# NumPy computes the checksums of a batch of headers at once.
 _HEADERS_PER_BATCH = 4096
 
 
@@ -43,9 +42,10 @@ _HEADERS_PER_BATCH = 4096
 class Fault:
     """A fault in a shard.
 
-    record is an index from 0; None if the fault concerns the whole shard. filename is the image
-    file that the record names, or ''. kind is one of a few fixed names; faults are counted
-    by kind.
+    Attributes:
+      record: an index from 0; None if the fault concerns the whole shard.
+      filename: the image file that the record names, or ''.
+      kind: one of a few fixed names; reports count faults by kind.
     """
 
     path: str
@@ -64,9 +64,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class ShardScan:
-    """The result of a walk: the number and bytes of the records before the fault, if any, or before
-    the deadline.
-    """
+    """The number and bytes of a shard's records before the first fault or the deadline."""
 
     num_records: int
     num_bytes: int = 0
@@ -75,9 +73,7 @@ class ShardScan:
 
 
 def scan_shard(path: str, deadline: float = math.inf) -> ShardScan:
-    """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic()
-    passes deadline.
-    """
+    """Reads the 12 bytes of each record's header, until time.monotonic() passes the deadline."""
     index = offset = 0
     try:
         with open_regular(path) as shard:
@@ -126,7 +122,7 @@ def _header_fault(path: str, index: int) -> Fault:
     if kind := wrong_kind_message(start, 'TFRecords'):
         return Fault(path, None, '', 'not TFRecords', kind)
     reason = (
-        'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins '
+        'the checksum of its length is wrong; the file is corrupt or not TFRecords; it begins '
         f'with {start[:40]!r}'
     )
     return Fault(path, 0, '', 'not TFRecords', reason)
@@ -134,11 +130,13 @@ def _header_fault(path: str, index: int) -> Fault:
 
 @dataclass
 class ScanSummary:
-    """The result of a walk through several shards.
+    """The result of scanning several shards.
 
-    fault is one line about the first shard that does not end where its last record ends.
-    num_unfinished counts the shards that were not scanned in time. num_records counts the records
-    of the others, and empty_paths has the shards without records.
+    Attributes:
+      fault: one line about the first shard with a fault.
+      num_unfinished: the number of shards that were not scanned in time.
+      num_records: the number of records found.
+      empty_paths: the shards without records.
     """
 
     fault: str | None = None
@@ -148,9 +146,7 @@ class ScanSummary:
 
 
 def scan_shards(paths: Sequence[str], deadline_secs: float) -> ScanSummary:
-    """Walks through shards for at most deadline_secs seconds, up to the first fault, without
-    reading the records.
-    """
+    """Scans shards for at most deadline_secs seconds, up to the first fault."""
     summary = ScanSummary()
     with concurrent.futures.ThreadPoolExecutor(_SCAN_THREADS) as executor:
         scan_until_deadline = functools.partial(
@@ -169,9 +165,7 @@ def scan_shards(paths: Sequence[str], deadline_secs: float) -> ScanSummary:
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards from their lengths, without reading the records; RunError if a
-    shard has a fault.
-    """
+    """Counts the records of shards without reading them. RunError if a shard has a fault."""
     summary = scan_shards(paths, math.inf)
     if summary.fault:
         raise RunError(summary.fault)
@@ -179,18 +173,16 @@ def count_records(paths: Sequence[str]) -> int:
 
 
 def mean_record_bytes(paths: Sequence[str]) -> float | None:
-    """Estimates the mean bytes of a record from the starts of the first, middle and last shard;
-    None if unknown.
-    """
+    """Estimates the mean size of a record from up to three of the shards; None if unknown."""
     sample_paths = {paths[index] for index in (0, len(paths) // 2, -1)}
     scans = [
-        found
+        scan
         for path in sample_paths
-        if not (found := scan_shard(path, time.monotonic() + _SAMPLE_SECS)).fault
+        if not (scan := scan_shard(path, time.monotonic() + _SAMPLE_SECS)).fault
     ]
-    num_records = sum(found.num_records for found in scans)
+    num_records = sum(scan.num_records for scan in scans)
     return (
-        sum(found.num_bytes for found in scans) / num_records - FRAME_BYTES if num_records else None
+        sum(scan.num_bytes for scan in scans) / num_records - FRAME_BYTES if num_records else None
     )
 
 
@@ -198,7 +190,7 @@ def _num_intact_headers(headers: Sequence[bytes]) -> int:
     """Returns the number of headers before the first that has a wrong checksum or is too short."""
     import numpy as np
 
-    # A file that shrinks during the walk gives short reads.
+    # A file that shrinks during the scan gives short reads.
     padded = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
     table = np.frombuffer(b''.join(padded), np.uint8).reshape(-1, _HEADER_BYTES)
     stored_checksums = np.ascontiguousarray(table[:, _LENGTH_BYTES:]).view('<u4')[:, 0]

@@ -1,5 +1,6 @@
-"""Reads a data set's files: folders of classes, labels.txt and dataset.json. Imports neither PIL
-nor TensorFlow.
+"""The files of a data set: class folders, shard names, labels.txt and dataset.json.
+
+Imports neither PIL nor TensorFlow.
 """
 
 import os
@@ -20,7 +21,7 @@ SHARD_NAME = re.compile(
     r'[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)(?P<suffix>\D.*)?|(?:train|validation)-.*-of-.*',
     re.DOTALL,
 )
-# The endings of files beside shards, or of unfinished and packed ones.
+# The extensions of other files in a folder of shards, and of unfinished or packed shards.
 _NON_SHARD_NAME = re.compile(
     r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|'
     r'filepart|tmp|temp|crdownload|download|aria2|incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|'
@@ -30,15 +31,14 @@ _NON_SHARD_NAME = re.compile(
 )
 LABELS_FILE = 'labels.txt'
 DATASET_INFO_FILE = 'dataset.json'
-# A damaged number of images may be larger than any number of steps. The longest side of a JPEG has
-# 65535 pixels.
+# The limits reject damaged numbers. A side of a JPEG has at most 65535 pixels.
 _COUNT, _SIDE = msgspec.Meta(ge=1, le=10**12), msgspec.Meta(ge=1, le=65535)
 # TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel
 # (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MAX_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
-# Files and folders that archives, operating systems and network storage make, in lower case. Most
-# others are hidden.
+# Files and folders that archives, operating systems and network storage make, in lower case. Hidden
+# ones are skipped anyway.
 _PROGRAM_MADE_NAMES = {
     *(
         '__macosx',
@@ -50,10 +50,10 @@ _PROGRAM_MADE_NAMES = {
     ),
     *('lost+found', '__pycache__', '@eadir', '#recycle'),
 }
-# Line breaks, and bytes that are no UTF-8.
+# Line breaks, and bytes that are not UTF-8 (surrogates in a Python string).
 _FORBIDDEN_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
-# Names of subsets, in lower case, which are not classes; and names that contain one, as seg_train
-# or test2017.
+# Folders with these names, in lower case, are subsets and not classes. A name may also contain one
+# of them, as seg_train or test2017.
 _SUBSET_NAMES = {
     *('train', 'training', 'val', 'valid', 'validation', 'test', 'testing'),
     *('dev', 'eval', 'evaluation', 'holdout'),
@@ -69,30 +69,26 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 
 def subset_of(file_name: str) -> str | None:
-    """The subset in the file name of a shard; None if the file is not named like a shard."""
+    """Returns the subset in a shard's file name; None if it is not a shard's name."""
     if not SHARD_NAME.fullmatch(file_name) or has_non_shard_suffix(file_name):
         return None
     return file_name.partition('-')[0]
 
 
 def has_non_shard_suffix(file_name: str) -> bool:
-    """Whether a name, perhaps of a shard, has the ending of a file of another kind, as
-    train-00000-of-00001.md5.
-    """
+    """Whether a name has the extension of another kind of file, as train-00000-of-00001.md5."""
     return _NON_SHARD_NAME.fullmatch(file_name) is not None
 
 
 def is_standard_shard_name(file_name: str) -> bool:
-    """Whether a shard has a name as shard_name makes it."""
+    """Whether the file is named as `records` names shards."""
     match = SHARD_NAME.fullmatch(file_name)
     return match is not None and match['index'] is not None and match['suffix'] is None
 
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image file: its path relative to the folder ('class/file.jpg'), and the index of its
-    class.
-    """
+    """An image file: its path relative to the root ('class/file.jpg'), and its class."""
 
     path: str
     class_index: int
@@ -100,8 +96,9 @@ class SourceImage:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of class folders. classes and images are sorted; passed_over maps each reason to the
-    paths skipped.
+    """A folder of class folders.
+
+    classes and images are sorted. skipped_paths maps each reason to the paths skipped.
     """
 
     root: str
@@ -121,7 +118,7 @@ def _list_entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _skip_reason(name: str) -> str | None:
-    """The reason to pass over a file or folder of this name, or None."""
+    """Returns the reason to skip a file or folder of this name, or None."""
     if name.startswith('.'):
         return 'hidden'
     return 'made by a program' if name.lower() in _PROGRAM_MADE_NAMES else None
@@ -142,10 +139,8 @@ def _broken_link_reason(entry: os.DirEntry[str]) -> str | None:
 
 
 def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """Yields the path of each file at any depth, after the prefix, and the reason to skip it or
-    None.
-    """
-    # Not by recursion: folders may be nested more deeply than calls of Python.
+    """Yields prefix/path of each file at any depth, and the reason to skip it or None."""
+    # No recursion: folders can be nested more deeply than Python calls.
     pending = [(f'{prefix}/{entry.name}', entry) for entry in reversed(_list_entries(folder))]
     while pending:
         path, entry = pending.pop()
@@ -160,7 +155,7 @@ def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
                 ]
         elif not _has_image_suffix(entry):
             yield path, 'a broken link' if link_error else 'not named as a JPEG or PNG'
-        # A broken link counts as an image, so that it is reported with the files that cannot be
+        # A broken link counts as an image, so it is reported with the files that cannot be
         # decoded.
         elif link_error is None and not entry.is_file():
             yield path, 'not a file'
@@ -169,15 +164,14 @@ def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 
 def scan_folder(root: str) -> ImageFolder:
-    """Lists the class folders of root and the JPEG and PNG files in each, at any depth, without
-    decoding them.
+    """Lists the class folders of root, and the JPEG and PNG files in them at any depth.
 
     Classes are sorted by folder name. A class folder may be a link. Inside it, links to files are
-    followed, and links to folders are not.
+    followed, and links to folders are not. Images are not decoded.
 
     Raises:
-      UsageError: root is no folder of class folders, or a link beside them is broken: it may be one
-        of them.
+      UsageError: root is not a folder of class folders, or a link in it is broken, which may be a
+        class folder.
     """
     folder = Path(root)
     if not folder.is_dir():
@@ -189,12 +183,12 @@ def scan_folder(root: str) -> ImageFolder:
     classes: list[str] = []
     images: list[SourceImage] = []
     for entry in _list_entries(root):
-        if why := _skip_reason(entry.name):
-            skipped_paths[why].append(entry.name)
+        if skip_reason := _skip_reason(entry.name):
+            skipped_paths[skip_reason].append(entry.name)
         elif (link_error := _broken_link_reason(entry)) and not _has_image_suffix(entry):
             raise UsageError(
                 f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which '
-                f'cannot be opened ({link_error}), so that a class would be missing; mend '
+                f'cannot be opened ({link_error}), so a class would be missing; repair '
                 'the link, '
                 f'or remove it'
             )
@@ -206,9 +200,9 @@ def scan_folder(root: str) -> ImageFolder:
                     f'--input={root}: labels.txt cannot hold {entry.name!r}; rename this class '
                     'folder'
                 )
-            for path, why in _walk_files(entry.path, entry.name):
-                if why:
-                    skipped_paths[why].append(path)
+            for path, skip_reason in _walk_files(entry.path, entry.name):
+                if skip_reason:
+                    skipped_paths[skip_reason].append(path)
                 else:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
@@ -230,13 +224,14 @@ def scan_folder(root: str) -> ImageFolder:
         root,
         tuple(classes),
         tuple(images),
-        {why: tuple(paths) for why, paths in skipped_paths.items()},
+        {skip_reason: tuple(paths) for skip_reason, paths in skipped_paths.items()},
     )
 
 
 def _check_root_level(root: str, folders: list[list[str]]) -> None:
-    """Raises UsageError if root is above the folder of class folders; `folders`, relative to it,
-    contain images.
+    """Raises UsageError if the class folders are one level further down.
+
+    folders are the folders with images, relative to root, as lists of names.
     """
     names = sorted(
         {folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name)
@@ -245,19 +240,18 @@ def _check_root_level(root: str, folders: list[list[str]]) -> None:
         problem = f'{", ".join(names)}: these are names of subsets, not of classes'
     elif shared_folders := _shared_folders(names, folders):
         problem = (
-            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets '
-            'of the same '
-            'classes'
+            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets of the '
+            'same classes'
         )
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
-        problem = f'all images are in folders of {names[0]}, so that there is one class'
+        problem = f'all images are in folders of {names[0]}, so there would be only one class'
     else:
         return
     raise UsageError(f'--input={root}: {problem}; use --input={os.path.join(root, names[0])}')
 
 
 def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:
-    """Returns the folders of images that all of several folders with names of subsets contain."""
+    """Returns the class folders that all of several subset folders contain."""
     all_nested = all(len(folder) > 1 for folder in folders)
     if (
         len(names) < 2
@@ -280,12 +274,12 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f'{path}: it cannot be read ({error}); write it again, with one class name a line'
+            f'{path}: it cannot be read ({error}); write it again, with one class name per line'
         ) from error
     if lines[-1] == '':
         lines.pop()
     if not lines:
-        raise UsageError(f'{path}: it is empty; write it again, with one class name a line')
+        raise UsageError(f'{path}: it is empty; write it again, with one class name per line')
     return tuple(lines)
 
 
@@ -312,5 +306,5 @@ def read_dataset_info(folder: str) -> dict[str, SubsetInfo]:
         return {}
     except DocumentError as error:
         raise UsageError(
-            f'{path}: it cannot be used ({error}); remove it, then the shards are counted'
+            f'{path}: it cannot be used ({error}); remove it, and the program counts the records'
         ) from None

@@ -19,8 +19,11 @@ RunOp = Callable[[tf.Operation], object]
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one tower, on its device: images [N, H, W, C] float32, normalised by a Scale;
-    labels [N] int32.
+    """The batch of one tower, on its device.
+
+    Attributes:
+      images: [N, H, W, C] float32, normalised by a Scale.
+      labels: [N] int32.
     """
 
     images: tf.Tensor
@@ -29,7 +32,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class InputConfig:
-    """What any pipeline is made of.
+    """The configuration that the constructor of every pipeline takes.
 
     Attributes:
       source: None for synthetic images.
@@ -45,7 +48,7 @@ class InputConfig:
         order for all workers, and each worker takes its share of every step. Records have an order
         for each worker, which begins at worker / num_workers of the list of shards.
       num_workers: how many workers share the images.
-      until: the last stage to build, see inputs.pipeline_stages.
+      last_stage: the last stage to build, see inputs.pipeline_stages.
     """
 
     source: Source
@@ -73,12 +76,12 @@ class InputConfig:
 
     @property
     def first_position(self) -> int:
-        """Where in the order of an array this worker's share of the first step begins."""
+        """The position in an array's order of this worker's first image in the first step."""
         return self.worker_batch_size * self.worker
 
     @property
     def shard_offset(self) -> float:
-        """Where in the list of shards to begin, in [0, 1)."""
+        """The start in the list of shards, as a fraction in [0, 1)."""
         return self.worker / self.num_workers
 
 
@@ -88,10 +91,10 @@ class InputPipeline(abc.ABC):
     Attributes:
       initializers: ops to run once, together with the initializers of the model, before warm_up.
       per_step_ops: ops to run in each session.run that uses a batch.
-      warm_up_ops: the ops that warm_up runs. Their kernels keep state for the steps, such as
-        readers.
-      fed: the placeholders that each session.run that uses a batch feeds with the values of
-        feeds().
+      warm_up_ops: the ops that warm_up runs. Their kernels, such as readers, keep state for the
+        steps.
+      feed_placeholders: the placeholders that each session.run with a batch feeds with
+        next_feed_values().
       buffers: the buffers in host memory; empty if there are none, or they are unknown.
     """
 
@@ -104,25 +107,25 @@ class InputPipeline(abc.ABC):
 
     @abc.abstractmethod
     def tower_batch(self, tower: int) -> Batch:
-        """The batch of a tower; every call returns the same tensors."""
+        """Returns the batch of a tower; every call returns the same tensors."""
 
     # Most pipelines need no preparation, so this method does nothing and is not abstract.
     def warm_up(  # noqa: B027
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
     ) -> None:
-        """Prepares the next step; most pipelines need no preparation. A further call restarts the
-        pipeline.
+        """Prepares the next step. A further call restarts the pipeline.
 
-        steps_before includes the steps before a restored checkpoint; run is called on each of
-        drawing_ops.
+        Args:
+          steps_before: the number of steps taken, including those before a restored checkpoint.
+          run_op: is called with each of warm_up_ops; session.run by default.
         """
 
     def next_feed_values(self) -> list[Any]:
-        """The values of `fed` for the next step: every call draws the next batches."""
+        """Draws the next batches, and returns the values of feed_placeholders."""
         return []
 
     def _resident_variable(self, value: tf.Tensor) -> tf.Variable:
-        # In no collection: then it is neither trained nor saved, and other initialisers do not wait
+        # Without a collection it is neither trained nor saved, and other initialisers do not wait
         # for it.
         variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
         self.initializers.append(variable.initializer)
@@ -130,9 +133,7 @@ class InputPipeline(abc.ABC):
 
 
 class WorkersInput(InputPipeline):
-    """The input of the towers of several workers: one pipeline and towers_each towers a worker, in
-    order.
-    """
+    """The input of several workers' towers: one pipeline and towers_per_worker towers each."""
 
     def __init__(self, pipelines: Sequence[InputPipeline], towers_per_worker: int) -> None:
         super().__init__()

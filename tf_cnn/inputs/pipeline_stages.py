@@ -14,5 +14,6 @@ STAGES = {
 
 
 def stages_up_to(last: str, available: Sequence[str]) -> tuple[str, ...]:
+    """Returns the available stages up to the last, in their order."""
     names = list(STAGES)
     return tuple(name for name in available if names.index(name) <= names.index(last))

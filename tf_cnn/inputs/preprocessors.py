@@ -1,7 +1,6 @@
-"""The one table of --input_preprocessor: how pixels become numbers, and which part of an image is
-evaluated.
+"""The table of --input_preprocessor: the scale of pixels, and the part of an image to evaluate.
 
-Does not import TensorFlow. All of them crop training images in the same way, see
+Does not import TensorFlow. All preprocessors crop training images in the same way, see
 preprocessing.AREA_RANGE.
 """
 
@@ -17,7 +16,7 @@ class Preprocessor:
       factor, offsets: see preprocessing.Scale.
       shorter_side: the length in pixels of an image's shorter side after resizing, before its
         centre is evaluated; None for the length that makes the centre 87.5 % of the image.
-      plain: whether images are resized bilinearly and keep their colours, whatever the flags.
+      is_plain: whether images are resized bilinearly and keep their colours, whatever the flags.
     """
 
     name: str
@@ -50,9 +49,9 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
         ),
     )
 }
-# The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the
-# subtraction too. Cropping stays as it is by default.
-ML_PERF = Preprocessor('ml_perf', 'pixels less the mean colour', factor=1.0, offsets=_MEANS)
+# The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the same
+# subtraction. Cropping is the default's.
+ML_PERF = Preprocessor('ml_perf', 'pixels minus the mean colour', factor=1.0, offsets=_MEANS)
 
 
 def preprocessor_for(name: str, *, ml_perf: bool) -> Preprocessor:

@@ -22,12 +22,12 @@ class RecordPipeline(StagedInput):
     B copies the batches to the devices. Every record occurs once per epoch, in random order. Epochs
     follow each other without end; a batch may span two.
 
-    Faults in the data fail the step with a TensorFlow error that does not name the file:
-    DataLossError (a record is truncated or fails its checksum) or InvalidArgumentError (no Example,
-    no image, no JPEG, a label out of range), or with UnicodeDecodeError if TensorFlow's message
-    quotes bytes of the record. RecordInput treats a shard that ends within the 12 bytes of a
-    record's header as complete, and a length of 2^60 ends the process. The caller must detect both
-    before the first step (records.framing.scan_shards).
+    Faults in the data fail the step with an error that does not name the file: DataLossError (a
+    record is truncated or fails its checksum), InvalidArgumentError (no Example, no image, no JPEG,
+    a label out of range), or UnicodeDecodeError if TensorFlow's message quotes bytes of the record.
+    RecordInput takes a shard that ends within the 12 bytes of a record's header for complete, and a
+    length of 2^60 ends the process. The caller must detect both before the first step
+    (inputs.framing.scan_shards).
 
     At the start of every epoch a step waits until half of pool_records are read (by default 512,
     but at least two sets of batches). The buffers contain at most pool_records + 16 * readers

@@ -24,7 +24,7 @@ _LINE_WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
 
 @dataclass(frozen=True)
 class RecordCheck:
-    """The result for a record of num_bytes, or for a faulty end of a shard (0 bytes)."""
+    """The result for one record, or for the faulty rest of a shard (num_bytes=0)."""
 
     num_bytes: int
     label: int | None = None
@@ -39,9 +39,7 @@ class _RawRecord:
 
 
 def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
-    """Yields the records of a shard, then the fault, if any, that hides the rest or concerns the
-    whole shard.
-    """
+    """Yields the records of a shard, then the fault, if any, that prevents reading further."""
     import tensorflow.compat.v1 as tf
 
     index = 0
@@ -52,7 +50,7 @@ def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
         return
     verbosity = tf.logging.get_verbosity()
     try:
-        # The only public reader that needs no session; it would say that it is deprecated.
+        # The only public reader that needs no session; it logs that it is deprecated.
         tf.logging.set_verbosity(tf.logging.ERROR)
         try:
             records = tf.io.tf_record_iterator(path)
@@ -87,8 +85,9 @@ def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
 
 
 class _Reader:
-    """Reads records with the ops of a training run; each function raises tf.errors.OpError if an op
-    fails.
+    """Reads records with the ops of a training run.
+
+    Its functions raise tf.errors.OpError if an op fails.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -172,8 +171,9 @@ def _record_fault(
     image: bytes | None,
     label: int | None,
 ) -> tuple[str, str] | None:
-    """Returns the kind and reason of a record's first fault, or None; image, label: the only value
-    of its feature.
+    """Returns the kind and reason of a record's first fault, or None.
+
+    image and label are None unless their feature has exactly one value.
     """
     import tensorflow.compat.v1 as tf
 
@@ -191,7 +191,7 @@ def _record_fault(
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
-        return 'not a JPEG', f'{_IMAGE} is not a JPEG, it begins with {image[:8]!r}'
+        return 'not a JPEG', f'{_IMAGE} is not a JPEG; it begins with {image[:8]!r}'
     try:
         reader.read(record)
     except UnicodeDecodeError:
@@ -207,8 +207,9 @@ def _record_fault(
 
 
 def error_cause(error: Any) -> str:
-    """Returns the line of a tf.errors.OpError with the cause, shortened: the first, or that below
-    the node's name.
+    """Returns the line of a tf.errors.OpError that names the cause, shortened.
+
+    It is the line below the last node's name, or else the first line.
     """
     lines = [
         line.strip()
@@ -228,12 +229,11 @@ def error_cause(error: Any) -> str:
 def check_shards(
     paths: Sequence[str], num_classes: int, num_threads: int = 0
 ) -> Iterator[RecordCheck]:
-    """Checks shards record by record, in order: checksums, features, label, and that TensorFlow
-    decodes the JPEG.
+    """Checks shards record by record, in order: checksums, features, labels and JPEGs.
 
     A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label;
     grey and CMYK JPEGs are accepted, since TensorFlow decodes them to three channels. Bounding
-    boxes may be missing, but not damaged. num_threads decode; 0 for one per core.
+    boxes may be missing, but not damaged. num_threads threads decode; 0 uses one per core.
     """
     num_threads = num_threads or num_cores()
     reader = _Reader(num_threads)
@@ -245,11 +245,9 @@ def check_shards(
 
 
 def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
-    """Describes the first fault in shards in one line; None if none was found within deadline_secs
-    seconds.
+    """Describes the first fault in one line; None if deadline_secs seconds reveal none.
 
-    Looks for truncated and corrupt shards first, which takes no longer than reading them, then
-    checks the records.
+    Reads all shards first, which finds truncated and corrupt ones, then checks the records.
     """
     deadline = time.monotonic() + deadline_secs
     framing_faults = (

@@ -1,4 +1,4 @@
-"""A software pipeline of three stages."""
+"""The base class of input pipelines that stage batches ahead of the step."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,24 +11,22 @@ from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
 from tf_cnn.inputs.pipeline_stages import TRANSFER
 
-# The images and the labels of one device; in a pipeline that ends early, the tensors of its last
-# stage.
+# The images and labels of one device, or the tensors of an earlier last stage.
 HostBatch = Sequence[tf.Tensor]
 
-# How many sets of batches are in host memory at most.
+# A set contains one batch for each device.
 _MAX_BATCH_SETS = 3
 
 
 class StagedInput(InputPipeline):
-    """A software pipeline of three stages that run at the same time, each on a different set of
-    batches.
+    """A software pipeline of three stages, which work on different sets of batches at once.
 
         A  make  ->  host area  ->  B  copy to the device  ->  device areas  ->  C  the model
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no
-    stage waits for another: between two runs every area holds exactly one set, during a run at most
-    two. Step k raises the errors of A(k+2). Host memory contains at most three sets: for step k,
-    if a CPU computes, and for k+1 and k+2.
+    stage waits for another. Between two session calls every area holds exactly one set; during a
+    call, at most two. Step k raises the errors of A(k+2). Host memory contains at most three sets:
+    for steps k+1 and k+2, and for step k if a CPU computes.
     """
 
     def __init__(
@@ -45,8 +43,8 @@ class StagedInput(InputPipeline):
           make_host_batches: builds stage A on the host device; returns the images and labels of
             each device. Images are [N, H, W, C]: normalised float32, or uint8, which stage C
             normalises to `scale`. Labels are [N] int32.
-          until: the last stage to build. Before TRANSFER a step only runs the ops of
-            make_host_batches and drops their results; towers have no batches.
+          last_stage: the last stage to build. With a stage before TRANSFER, a step only runs the
+            ops of make_host_batches and drops their results; towers have no batches.
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
@@ -76,7 +74,7 @@ class StagedInput(InputPipeline):
         for area in self.device_areas:
             with tf.name_scope('stage_c'), tf.device(area.device):
                 images, labels = area.get()
-                # The area must be emptied even in a run that does not use this tower.
+                # Every session call must empty the area, even if it does not use this tower.
                 self.per_step_ops.append(labels.op)
                 if images.dtype == tf.uint8:
                     images = preprocessing.normalize(images, scale)

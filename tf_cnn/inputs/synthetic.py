@@ -6,8 +6,9 @@ from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
 
 
 class SyntheticInput(InputPipeline):
-    """Random images and labels, made once on each device and used in every step: the input costs no
-    time.
+    """Random images and labels, made once on each device and used in every step.
+
+    The input costs no time.
 
     Pixels are uniform in [-1, 1), labels in [0, num_classes). The seed and the tower determine
     them.

@@ -35,7 +35,7 @@ class TfDataPipeline(StagedInput):
 
     The order of the records and the random changes of each image depend on the seed alone, unless
     settings.sloppy is true: the k-th image of a run always has the same random numbers. Reading
-    cannot begin in the middle of an epoch, so training that is continued needs another seed.
+    cannot begin in the middle of an epoch, so resumed training needs another seed.
     """
 
     def __init__(self, config: InputConfig, *, pool_records: int | None = None) -> None:
@@ -76,8 +76,8 @@ class TfDataPipeline(StagedInput):
             if settings.prefetched_batches:
                 batches = batches.prefetch(settings.prefetched_batches)
             batches = batches.prefetch(settings.batches_per_device * len(devices))
-            # With a name, copies of the step (--steps_per_run) take the batches of the same
-            # iterator. A server shares the iterators of one name among all clients and graphs.
+            # The name lets copies of the step (--steps_per_run) share the iterator. It is unique,
+            # because a server shares iterators of one name among all clients and graphs.
             name = f'records_{uuid.uuid4().hex}'
             iterator = tf.data.make_initializable_iterator(
                 batches.with_options(_options(settings)), shared_name=name
@@ -102,7 +102,7 @@ class TfDataPipeline(StagedInput):
         self.initializers += initializers
         self.buffers[:0] = _buffers(source, settings, pool_size)
         if last_stage == TRANSFER:
-            # The batches that wait to be staged, and the one that is being made.
+            # The batches that wait for stage A, and one in the making.
             num_batches = (
                 settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
             )
@@ -121,10 +121,10 @@ class TfDataPipeline(StagedInput):
 def preprocess_numbered(
     encoded: tf.Tensor, boxes: tf.Tensor, options: preprocessing.ImageOptions, number: tf.Tensor
 ) -> tf.Tensor:
-    """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on
-    options.seed and number only.
+    """Does preprocessing.preprocess, and shift_and_flip if the options ask for it.
 
-    number is a scalar int64, the number of the image in the run, from 0.
+    All random numbers depend only on options.seed and number, a scalar int64: the number of the
+    image in the run, from 0.
     """
     image = preprocessing.preprocess(
         encoded, boxes, options, number, image_random_numbers(number, options)
@@ -139,8 +139,9 @@ def preprocess_numbered(
 def image_random_numbers(
     number: tf.Tensor, options: preprocessing.ImageOptions
 ) -> preprocessing.RandomNumbers | None:
-    """Returns the random numbers of an image, which depend on options.seed and number only; None
-    outside training.
+    """Returns the random numbers of an image; None outside training.
+
+    They depend only on options.seed and the image's number.
     """
     if not options.training:
         return None
@@ -152,9 +153,7 @@ def image_random_numbers(
 def _shuffled_records(
     paths: Sequence[str], seed: int, shard_offset: float, pool_size: int, settings: TfDataSettings
 ) -> Dataset:
-    """Returns an endless Dataset of the records of all shards, scalar strings; each epoch has
-    another order.
-    """
+    """Returns an endless Dataset of all records, scalar strings, in another order each epoch."""
     count = len(paths)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
     if first_shard := int(shard_offset * count):
@@ -171,7 +170,7 @@ def _shuffled_records(
             deterministic=not settings.sloppy,
         )
     else:
-        # Its successor, Dataset.interleave, decides itself how many shards it opens ahead.
+        # The newer Dataset.interleave does not let its caller set how many shards it opens ahead.
         parallel = tf.data.experimental.parallel_interleave(
             tf.data.TFRecordDataset,
             cycle_length,

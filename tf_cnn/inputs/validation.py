@@ -1,6 +1,4 @@
-"""Each image of a source once, in order: the input of evaluations, and the images that a run reads
-into memory.
-"""
+"""Reads each image of a source once, in order: for evaluations, and into memory before a run."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,16 +17,16 @@ from tf_cnn.inputs.pipeline import Batch, InputPipeline
 NO_IMAGE = -1
 
 Dataset = Any
-# In bytes, as TensorFlow aligns tensors on the CPU.
+# The alignment in bytes of TensorFlow's tensors on the CPU.
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class Share:
-    """The examples that one process evaluates: every count-th one from the index-th on.
+    """The examples that one process evaluates: every count-th example from the index-th on.
 
-    num_examples is how many all processes evaluate, repeating some if there are fewer; None for
-    each example once.
+    num_examples is the number for all processes; if the source has fewer, some repeat. With None,
+    each example is evaluated once.
     """
 
     index: int = 0
@@ -42,11 +40,12 @@ class Share:
 
 
 class ValidationInput(InputPipeline):
-    """Batches in order, padded after the last example with the label NO_IMAGE, so that their shape
-    is static.
+    """Batches in order, padded after the last example with the label NO_IMAGE.
+
+    The padding keeps the shape of batches static.
 
     Args:
-      devices: the devices of the towers; batch k of a step goes to the k-th.
+      devices: the devices of the towers; the k-th batch of a step goes to the k-th device.
       make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a
         scalar int32.
     """
@@ -101,8 +100,9 @@ def record_examples(
 
 
 def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: Share) -> Dataset:
-    """Returns a Dataset of the images of arrays, in order, resized to the size in options; not a
-    part of the graph.
+    """Returns a Dataset of the images of arrays, in order, resized to the size in options.
+
+    The graph does not contain the images.
     """
     images, labels = source.images, source.labels
 
@@ -127,12 +127,13 @@ def read_images(
     options: preprocessing.ImageOptions,
     config: tf.ConfigProto,
 ) -> Arrays:
-    """Reads images into memory before the first step, as an evaluation reads them; returns [N, H,
-    W, C] uint8.
+    """Reads images into memory before the first step, as an evaluation reads them.
 
-    make_examples adds a Dataset of the examples to the graph, see record_examples and
-    array_examples; this process reads them on its CPU. Raises tf.errors.OpError as the pipelines
-    that read the source in steps.
+    This process reads them on its CPU. Returns Arrays with images [N, H, W, C] uint8. Raises
+    tf.errors.OpError for faults in the data, as RecordPipeline does.
+
+    Args:
+      make_examples: adds a Dataset to the graph, see record_examples and array_examples.
     """
     shape = source.num_images, options.height, options.width, options.channels
     if isinstance(source, Arrays) and source.images.shape == shape:

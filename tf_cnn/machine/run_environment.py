@@ -27,7 +27,8 @@ _GIBIBYTE = 2**30
 # variables alike, and names with these words may hold secrets. What a launcher sets differs from
 # run to run. All of these are neither stored nor passed to other hosts.
 _OF_LIBRARIES = re.compile(
-    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|NVIDIA_TF32_OVERRIDE'
+    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|'
+    'NVIDIA_TF32_OVERRIDE'
 )
 _SECRET = re.compile('KEY|TOKEN|SECRET|PASS|CRED|AUTH')
 _OF_OTHERS = re.compile('TF_(CONFIG|VAR_.*|CLI.*|ENCRYPTION|HTTP_.*)|GRPC_PROXY.*')

@@ -38,7 +38,7 @@ class EvaluationFlags:
         'Do not train; print the accuracy of the newest checkpoint of --train_dir on the '
         'validation images.',
         common=True,
-        original='its default is as many batches as training takes; here the default is each '
+        original='by default it evaluates as many batches as training takes; here each '
         'validation image once',
         not_in_exchange=True,
     )

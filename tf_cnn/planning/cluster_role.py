@@ -1,4 +1,4 @@
-"""Plans which processes there are, and which of them this is. Does not import TensorFlow."""
+"""Finds the processes of a run, and the role of this process. Does not import TensorFlow."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from tf_cnn.planning.plan import ClusterRole, Workload
 from tf_cnn.planning.process_settings import find_visible_gpus
 from tf_cnn.system.errors import UsageError
 
-# How many ports a rule of iptables may list.
+# The most ports in a rule of iptables.
 _MOST_PORTS = 15
 
 
@@ -28,7 +28,7 @@ def find_cluster_role(
     in_step = params.cross_replica_sync and not params.forward_only
     serves = cluster is not None and cluster.is_server
     if serves:
-        # Without its controller no task can continue.
+        # No task can continue without its controller.
         is_synchronous = in_step or bool(cluster and cluster.controller_hosts)
     else:
         is_synchronous = cluster is None or params.eval or horovod is not None or in_step
@@ -57,9 +57,9 @@ def find_cluster_role(
 
 
 def add_file_hashes(cluster_role: ClusterRole, workload: Workload) -> ClusterRole:
-    """Adds to the settings of the cluster the files of users that define the model and the mode.
+    """Adds the hashes of user files for the model and the mode to the shared settings.
 
-    A parameter server needs neither, so it compares only those that it has.
+    A parameter server needs no such files, so it compares only the files that it has.
     """
     settings = dict(cluster_role.shared_settings)
     for flag in ('model_file', 'variable_mgr_file'):
@@ -70,24 +70,25 @@ def add_file_hashes(cluster_role: ClusterRole, workload: Workload) -> ClusterRol
 
 
 def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> Params:
-    """Returns the flags without the files that another process writes.
+    """Removes the output files that another process writes from the flags.
 
-    horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags
-    may differ.
+    horovodrun gives all processes the same flags, so only the chief writes. In other clusters each
+    process has separate flags.
     """
     if cluster_role.horovod is None or cluster_role.is_chief:
         return params
     without = dict.fromkeys(output_flags(Output.FILE, Output.PREFIX))
-    # Each of these flags may be None, which mypy cannot see.
+    # Each of these flags may be None; mypy does not know.
     return replace(params, **without)  # type: ignore[arg-type]
 
 
 def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
-    """Warns that others may use the servers of this cluster, and how to close their ports."""
+    """Warns that other users can reach the servers of this cluster, and how to close their "
+    "ports."""
     cluster = cluster_role.cluster
     if cluster is None or cluster_role.horovod or is_private():
         return
-    # All tasks write the same line, and a launcher shows it once.
+    # The line is the same in all tasks, so that a launcher shows it once.
     ports = sorted({split_host_port(task.host)[1] for task in cluster.tasks})
     port_list, in_rule = ', '.join(map(str, ports)), ','.join(map(str, ports))
     if len(ports) > _MOST_PORTS:
@@ -102,20 +103,20 @@ def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
     public = ', '.join(public_hosts(cluster))
     warnings.append(
         f"{f'{public}: not in a private network; ' if public else ''}TensorFlow's servers "
-        'listen on all addresses of their host without a password: whoever can connect to port '
+        'listen on all addresses of their host without a password: anyone who can connect to port '
         f'{port_list} can read and write the files of this user and change the weights; close the '
         f'ports to others by {advice}'
     )
 
 
 def _find_cluster(params: Params, environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
-    """Returns the module horovod.tensorflow if the mode needs it, and the cluster."""
+    """Returns horovod.tensorflow, or None if the mode does not need it, and the cluster."""
     if MODES[params.variable_update].launcher is None:
         return None, find_cluster(params, environment.variables)
     from tf_cnn.cluster.horovod_worker import horovod_cluster, load_horovod
 
     place_on_host = find_local_rank_and_size(environment.variables)
-    # An MPI that knows CUDA looks for GPUs when Horovod starts it.
+    # A CUDA-aware MPI looks for GPUs when Horovod starts it.
     environment.process.show_gpus(
         find_visible_gpus(params, environment, place_on_host) if place_on_host else None
     )

@@ -1,6 +1,4 @@
-"""Plans how much a run does: batch sizes, numbers of steps, evaluations. Does not import
-TensorFlow.
-"""
+"""Plans batch sizes, numbers of steps, and evaluations. Does not import TensorFlow."""
 
 import math
 from fractions import Fraction
@@ -12,7 +10,7 @@ from tf_cnn.params.run_flags import NUM_BATCHES
 from tf_cnn.planning.plan import ClusterRole, Counts, Data, EvalSchedule, Evaluations, Workload
 from tf_cnn.training.schedules import epochs_to_steps
 
-# With --target_seconds, more steps than there will be.
+# With --target_seconds: more steps than a run can take.
 _MOST_BATCHES = 2**31 - 1
 
 
@@ -23,8 +21,8 @@ def count_steps(
     batch_size = 1 if params.exchange_only else params.batch_size or workload.model.batch_size
     images_of_task = batch_size * cluster_role.num_hosts * params.num_gpus
     global_batch_size = images_of_task * cluster_role.num_training_tasks
-    # An epoch is one pass over the images that this run reads; for synthetic images, over as many
-    # as in the data set.
+    # An epoch is one pass over the images that this run reads; with synthetic images, it has as
+    # many images as the data set.
     validates = params.eval or (data.images is not None and data.images.subset == 'validation')
     num_examples = (
         data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
@@ -52,7 +50,7 @@ def count_steps(
 def find_evaluations(
     params: Params, cluster_role: ClusterRole, data: Data, counts: Counts
 ) -> Evaluations | None:
-    """Plans which images are evaluated, and when; None if the run evaluates none."""
+    """Plans evaluations: their images and schedule. None if the run evaluates nothing."""
     if not params.evaluates:
         return None
     batch_size = params.eval_batch_size or counts.batch_size

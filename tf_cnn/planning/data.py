@@ -1,4 +1,4 @@
-"""Plans the images that a run reads, and what is done to them. Does not import TensorFlow."""
+"""Plans the images of a run and their preprocessing. Does not import TensorFlow."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def find_data(params: Params, workload: Workload, warnings: list[str]) -> Data:
         augmentation = _KEPT
         warnings.append(
             f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in one '
-            'size, so that training shifts and flips images and cuts no other parts out of them '
+            'size, so training only shifts and flips images, without random crops '
             f'(--augmentation={_KEPT})'
         )
 
@@ -39,7 +39,7 @@ def find_data(params: Params, workload: Workload, warnings: list[str]) -> Data:
         )
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
-                '--distortions: they change colours, which needs 3 channels, and the images of '
+                '--distortions: changing colours needs 3 channels, and the images of '
                 f'{data_set.name} have {data_set.channels}; use --nodistortions'
             )
     if folder and params.evaluates:
@@ -71,7 +71,7 @@ def find_data(params: Params, workload: Workload, warnings: list[str]) -> Data:
 
 
 def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list[str]) -> Source:
-    """Opens the images of a subset, and warns of anything odd about them."""
+    """Opens the images of a subset, and adds warnings about them."""
     images = folder.open(subset)
     if isinstance(images, Arrays) and params.augmentation == _CROPPED:
         raise UsageError(
@@ -105,7 +105,7 @@ def _stages_to_measure(
 
 
 def _check_memory(params: Params, data: Data) -> None:
-    """Raises UsageError if images that the run keeps in memory take more than is free."""
+    """Raises UsageError if the images that the run keeps in memory exceed the free memory."""
     assert data.images
     height, width, channels = data.image_shape
     needed, most = data.images.num_images * height * width * channels, free_memory()

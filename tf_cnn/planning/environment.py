@@ -1,7 +1,7 @@
-"""Where a run is planned: the environment variables, what earlier runs of the process have set, and
-the system's files.
+"""The inputs of planning besides flags: environment variables, settings of earlier runs of this
+process, and the system's files.
 
-Nothing else in this room reads os.environ, so that a test hands in an Environment of its own.
+Nothing else in planning reads os.environ, so that tests can pass a ProcessEnvironment.
 """
 
 import sys
@@ -12,14 +12,14 @@ from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
 from tf_cnn.system.kernel_files import ROOT
 
-# What the drivers of AMD, and Windows for its Linux, make where there is a GPU.
+# Device files of a GPU with the AMD driver, or in Windows Subsystem for Linux.
 _OTHER_GPUS = ('dev/kfd', 'dev/dxg')
 
 
 class ProcessEnvironment:
-    """The process in which a run is planned, and its host, whose root holds dev/, proc/ and sys/.
+    """The process that plans a run, and its host. `root` is the folder with dev/, proc/ and sys/.
 
-    variables are by default those of the process, as the user set them.
+    variables: by default the environment variables as the user set them.
     """
 
     def __init__(
@@ -34,16 +34,14 @@ class ProcessEnvironment:
 
     @property
     def has_tensorflow(self) -> bool:
-        """Whether TensorFlow is imported already, by an earlier run or by other code of this
-        process.
-        """
+        """Whether an earlier run or other code of this process has imported TensorFlow."""
         return 'tensorflow' in sys.modules
 
     def has_no_gpus(self, device: str | None) -> bool:
-        """Whether a run with this --device surely finds no GPU. Avoids importing TensorFlow, which
-        takes seconds.
+        """Whether a run with this --device certainly finds no GPU, without importing TensorFlow,
+        which takes seconds.
 
-        Once TensorFlow is imported, asking TensorFlow itself costs nothing, so the answer is False.
+        False once TensorFlow is imported: listing its GPUs then costs nothing.
         """
         if device == 'cpu' or self.has_tensorflow or sys.platform != 'linux':
             return device == 'cpu'

@@ -1,5 +1,4 @@
-"""Plans which devices compute, where variables live and gradients are summed, and what a result
-says of the machine.
+"""Plans the devices of towers, variables and sums, and describes the machine for the result.
 
 Does not import TensorFlow.
 """
@@ -39,7 +38,7 @@ _LINKS_OF_GCP = ((0, 5), (2, 7))
 
 
 def choose_device(params: Params) -> Params:
-    """Returns the flags with --num_gpus=0, which asks for no GPU, as one device of the CPU."""
+    """Returns the flags with --num_gpus=0 replaced by one CPU device."""
     return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
 
 
@@ -50,18 +49,19 @@ def find_machine(
     gpus_of_host: str | None,
     gpus: Sequence[Any],
 ) -> Machine:
-    """Plans the devices of the towers, and what fits them; raises UsageError if this machine lacks
-    them.
+    """Plans the devices of the towers, and the settings that depend on them.
 
-    gpus are those that TensorFlow sees in this process; gpus_of_host may be hidden from it, and are
-    None without any.
+    Raises UsageError if this machine lacks the devices.
+
+    gpus: the GPUs that TensorFlow sees in this process. gpus_of_host: CUDA_VISIBLE_DEVICES for this
+    process, maybe hidden from TensorFlow; None if the host has no GPU.
     """
     mode, elsewhere = MODES[params.variable_update], cluster_role.remote_tower_prefixes
-    # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
+    # A controller hides its GPUs from TensorFlow. Its workers are assumed to have GPUs if it does.
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
     if elsewhere and params.device is None and not has_gpus:
         raise UsageError(
-            '--device is missing: this process sees no GPU, and cannot see the devices of the '
+            '--device is missing: this process has no GPU, and does not know the devices of the '
             'workers; use --device=gpu or --device=cpu'
         )
     kind = params.device or ('gpu' if has_gpus else 'cpu')
@@ -71,7 +71,7 @@ def find_machine(
     else:
         places_parameters = bool(cluster_role.cluster.ps_hosts)
     parameter_kind = kind
-    # On a CPU 'gpu' means its virtual devices; a single one is the host itself.
+    # On a CPU 'gpu' means its virtual devices; a single virtual device is the host itself.
     if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):
         parameter_kind = params.local_parameter_device or kind
     _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
@@ -93,7 +93,7 @@ def find_machine(
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
         data_format=params.data_format or data_format,
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in elsewhere or ['']),
-        # In a ring, each worker sends the fewest bytes.
+        # A ring sends the fewest bytes per worker.
         all_reduce_spec=spec or ('xring' if elsewhere else None),
         data_format_reason='' if params.data_format else reason,
         tf32=tf32,
@@ -108,7 +108,7 @@ def warn_of_devices(
     warnings: list[str],
 ) -> None:
     """Warns about a slow precision on the CPU, and about the devices that a run without --device
-    has found.
+    uses.
     """
     computes = not (params.input_only or params.exchange_only)
     if machine.kind == 'cpu' and params.precision == 'fp16' and computes:
@@ -125,7 +125,7 @@ def warn_of_devices(
             'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the '
             f'CPU: {reason}; or use --device=cpu'
         )
-    # Which flags have no effect on the kind of device that the run has found.
+    # The flags that have no effect on this kind of device.
     earlier_lines = ignored_flag_warnings(params, run)
     warnings += (
         line
@@ -144,9 +144,7 @@ def _warn_of_fp16(environment: ProcessEnvironment) -> Iterator[str]:
 
 
 def gpu_capabilities(gpus: Sequence[Any]) -> list[Capability | None]:
-    """Returns the compute capability of each of TensorFlow's GPUs; None if unknown. Opens no
-    GPU.
-    """
+    """Returns the compute capability of each GPU; None if unknown. Does not open the GPUs."""
     import tensorflow.compat.v1 as tf
 
     capabilities: list[Capability | None] = []
@@ -167,9 +165,8 @@ def _check_devices(
     *,
     is_here: bool,
 ) -> None:
-    """Raises UsageError if the towers of this process (is_here), or of its workers, cannot have
-    these devices.
-    """
+    """Raises UsageError if the towers, in this process or in its workers, cannot use these "
+    "devices."""
     refusals = ErrorCollector()
     flag_text = f'--num_gpus={params.num_gpus}'
     if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
@@ -208,7 +205,7 @@ def _check_devices(
 def _how_to_see_gpus(environment: ProcessEnvironment) -> str:
     reason = explain_missing_gpu(environment.variables, environment.root)
     return (
-        f'mend this: {reason}'
+        f'fix this: {reason}'
         if reason
         else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
     )
@@ -217,9 +214,7 @@ def _how_to_see_gpus(environment: ProcessEnvironment) -> str:
 def describe_run_environment(
     environment: ProcessEnvironment, session: 'SessionConfig'
 ) -> RunEnvironment:
-    """Returns the facts of this machine as they are once the settings of the process are
-    applied.
-    """
+    """Describes this machine and environment with the settings of the process applied."""
     process, threads = session.process, session.threads
     set_here = {
         **process.variables,
@@ -241,8 +236,9 @@ def describe_run_environment(
 def place_variables(
     params: Params, cluster_role: ClusterRole, machine: Machine, computed_in: str
 ) -> VariableConfig:
-    """Plans where variables live, and how gradients are summed and applied; computed_in: the
-    activations' dtype.
+    """Plans the placement of variables, the sums of gradients, and the optimizer.
+
+    computed_in: the dtype of activations.
     """
     mode, topology = MODES[params.variable_update], topology_of(cluster_role.cluster)
     optimizer, num_towers = OPTIMIZERS[params.optimizer], len(machine.towers)
@@ -283,8 +279,7 @@ def place_variables(
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs of linked GPUs, one of each half, through which the halves exchange their
-    sums.
+    """Returns the pairs of linked GPUs, one of each half, that exchange the sums of the halves.
 
     params.variable_flags checks that there are enough towers. In the hybrid cube mesh of the DGX-1,
     GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked to GPU i + 4 (NVIDIA DGX-1
@@ -298,7 +293,7 @@ def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int]
 
 
 def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> str | None:
-    """Returns the one of these dtypes in which gradients are sent; None: their own dtype."""
+    """Returns the dtype of gradients on the way, one of these; None: they are sent unchanged."""
     fits = computed_in in dtypes
     compacts = (
         fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer

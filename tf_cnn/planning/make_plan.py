@@ -31,20 +31,20 @@ from tf_cnn.planning.workload import check_folder, check_rules, find_workload
 from tf_cnn.system.errors import ErrorCollector
 
 
-# Long, because it is the story of a plan, on one screen. A block that refuses leaves out what
-# depends on it.
+# Long, because it shows all of planning on one screen. A block that finds an error skips its rest;
+# planners that depend on its results are nested in it.
 def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerPlan:
     """Returns the plan of this process: of a run, or of a server.
 
     Raises:
-      UsageError: the settings contradict each other, or do not fit the cluster, the data, the files
-        or this machine.
+      UsageError: settings conflict with each other, the cluster, the data, the files or this
+        machine.
       RunError: a checkpoint or the data cannot be read.
     """
     problems, warnings = ErrorCollector(), list[str]()
     collecting = problems.collecting
     if params.variable_mgr_file:
-        # The file may have changed since, or another run may have read one with the same modes.
+        # The file may have changed, or another run may have read a file with the same modes.
         read_modes(params.variable_mgr_file)
         SPECS['variable_update'].read(params.variable_update)
     params = choose_device(evaluator_params(params, environment.variables))
@@ -66,8 +66,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
                     is_alone=cluster_role.is_single_process,
                     num_ps=cluster_role.shape.num_ps,
                 )
-                # An evaluator is started with the flags of the training tasks, where they do have
-                # an effect.
+                # An evaluator gets the flags of the training tasks, which do not ignore them.
                 warnings += (
                     []
                     if is_evaluator(environment.variables)
@@ -126,7 +125,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     checkpoints = find_checkpoints(params, cluster_role, data, warnings)
     variables = place_variables(params, cluster_role, machine, step.precision.compute_dtype.name)
     surroundings = describe_run_environment(environment, session)
-    # The parts in the order of the class, so that all of this stays on one screen.
+    # Positional arguments in the order of the class, so that this function fits one screen.
     # fmt: off
     return Plan(
         params, tuple(warnings), cluster_role, workload, data, machine, counts, step, variables,
@@ -136,11 +135,11 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
 
 
 def check_launch(params: Params, *, is_single_process: bool = False, is_local: bool = True) -> None:
-    """Checks the flags of a whole cluster, or of one process, before any process is started,
-    without TensorFlow.
+    """Checks the flags of a cluster or of one process before it is started, without TensorFlow.
 
-    `here`: whether the processes are to run on this machine, with its folders and files. Leaves
-    errors that depend on the role of a process or on its devices to make_plan.
+    make_plan finds errors that depend on the role of a process or on its devices.
+
+    is_local: whether the processes will run on this machine, with its folders and files.
     """
     problems = ErrorCollector()
     with problems.collecting():

@@ -1,5 +1,4 @@
-"""Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it
-starts from.
+"""Plans the files of a run: checkpoints, exported model, profiles, summaries and results.
 
 Does not import TensorFlow.
 """
@@ -83,7 +82,7 @@ def find_checkpoints(
 def find_reports(
     params: Params, cluster_role: ClusterRole, workload: Workload, counts: Counts
 ) -> Reports:
-    """Plans where the result goes. Only the chief writes it."""
+    """Plans the result and its files. Only the chief writes them."""
     result_file, log_folder = (
         (params.result_file, params.benchmark_log_dir) if cluster_role.is_chief else (None, None)
     )
@@ -117,7 +116,7 @@ def find_reports(
 def find_instruments(
     params: Params, cluster_role: ClusterRole, counts: Counts, warnings: list[str]
 ) -> Instruments:
-    """Plans which diagnostic files are written. Only the chief writes profiles and summaries.
+    """Plans the diagnostic files. Only the chief writes profiles and summaries.
 
     Processes of one machine would overwrite each other's profile, and TensorBoard would merge the
     workers' curves.
@@ -144,8 +143,8 @@ def find_instruments(
         and not params.eval
     ):
         verbosity = params.summary_verbosity
-        # With constants for variables, only the loss is left to write. Gradients do not leave a
-        # loop.
+        # A frozen network has no variables, so only scalars can be written. Gradients stay inside a
+        # loop of steps.
         has_gradients = params.trains and params.steps_per_run == 1
         most = (
             3
@@ -158,14 +157,14 @@ def find_instruments(
         if verbosity > most:
             because = '--steps_per_run' if params.trains else '--forward_only'
             warnings.append(
-                f'--summary_verbosity={verbosity} writes as much as {most}, because of {because}'
+                f'--summary_verbosity={verbosity} writes the same as {most}, because of {because}'
             )
         elif verbosity >= 3:
             every = params.save_summaries_steps
             warnings.append(
                 f'--summary_verbosity={verbosity}: '
                 f'{"each step" if every == 1 else f"one step in {every}"} computes the histograms '
-                'of its gradients within its timed seconds, which makes it slower'
+                'of its gradients within its timed seconds, and is slower'
             )
     return Instruments(
         trace_file=params.trace_file,
@@ -185,12 +184,12 @@ def _describe_losses(params: Params) -> Losses:
         advice.append('--precision=bf16, which has larger numbers')
         if not params.fp16_enable_auto_loss_scale:
             advice.append('--fp16_enable_auto_loss_scale')
-    # Where nothing is learnt, a loss that is not finite spoils nothing; the result warns of it.
+    # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
     learns = bool(params.data_dir) and not (params.forward_only or params.exchange_only)
     return Losses(params.loss_type_to_report, params.continue_on_nan or not learns, tuple(advice))
 
 
-# ---- whether the files can be written ------------------------------------------------------------
+# ---- checks that files can be written ------------------------------------------------------------
 
 
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
@@ -199,19 +198,18 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     """
     refusals = ErrorCollector()
     for name in ('train_dir', 'backbone_model_path'):
-        # TensorFlow takes such a name for a pattern when it reads checkpoints, after training and
-        # saving there.
+        # TensorFlow would train and save there, but reading treats such a name as a pattern.
         if wrong := re.search(r'[*?[\\]', getattr(params, name) or ''):
             refusals.add(
-                f'{params.flag_text(name)}: TensorFlow finds no checkpoint where a name has '
+                f'{params.flag_text(name)}: TensorFlow finds no checkpoint in a path with '
                 f'{wrong[0]}; rename it'
             )
     if refusal := _refuse_checkpoint(params):
         refusals.add(refusal)
-    # Nothing is created under such a name.
+    # Stop before creating anything under such a name.
     refusals.raise_all()
     for name in output_flags(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
-        # What is in braces is not known yet; check_file is called again when it is.
+        # Fields in braces have no value yet; find_reports checks the final path.
         if (path := getattr(params, name)) and not FIELD.search(path):
             with refusals.collecting():
                 check_file(name, path)
@@ -220,16 +218,15 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
     if params.eval and os.path.isfile(params.train_dir or ''):
-        # An evaluator would wait there for checkpoints.
+        # An evaluator would wait for checkpoints in it.
         refusals.add(
-            f'{params.flag_text("train_dir")}: it is a file; give the folder that the checkpoints '
-            'are in'
+            f'{params.flag_text("train_dir")}: it is a file; use the folder of the checkpoints'
         )
     for name in output_flags(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with refusals.collecting(), _refusing(name, folder):
                 if SPECS[name].output is Output.NEW_FOLDER:
-                    # What is there is replaced when the folder is renamed into place.
+                    # Renaming the complete folder into place replaces an existing one.
                     if (
                         os.path.islink(folder)
                         or os.path.ismount(folder)
@@ -239,16 +236,16 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                             f'{format_flag(name, folder)}: it is not empty, or a link; use a '
                             'new path'
                         )
-                    # The folder is renamed into place when complete; until then its parent is
-                    # written to.
+                    # The folder is renamed into place when complete; until then the run writes
+                    # to its parent.
                     folder = os.path.dirname(os.path.abspath(folder))
                 _make_folder(Path(folder))
     refusals.raise_all()
 
 
 def _refuse_checkpoint(params: Params) -> str | None:
-    """Returns the line about a --train_dir that names one checkpoint and not a folder; None if
-    --eval can read it.
+    """Returns the error message for a --train_dir that names a checkpoint instead of a folder; None
+    if --eval can read it.
     """
     from tf_cnn.training.checkpoint_files import parse_checkpoint_prefix
 
@@ -258,15 +255,15 @@ def _refuse_checkpoint(params: Params) -> str | None:
     written, folder = params.flag_text('train_dir'), os.path.dirname(prefix) or '.'
     if not params.eval:
         return (
-            f'{written}: it names a checkpoint, and training needs a folder; use '
+            f'{written}: this is a checkpoint, and training needs a folder; use '
             f'--train_dir={folder} to continue from the newest checkpoint there, or '
             f'--backbone_model_path={prefix} to start another training from its weights'
         )
     if params.eval_interval_secs:
         return (
-            f'{written} conflicts with {params.flag_text("eval_interval_secs")}: it names one '
-            f'checkpoint, and others are awaited; use --train_dir={folder} for all of them, or '
-            f'remove --eval_interval_secs'
+            f'{written} conflicts with {params.flag_text("eval_interval_secs")}: it is one '
+            f'checkpoint, and a wait for new ones needs the folder; use --train_dir={folder} for '
+            f'all of them, or remove --eval_interval_secs'
         )
     if not os.path.isfile(f'{prefix}.index'):
         return (
@@ -277,8 +274,9 @@ def _refuse_checkpoint(params: Params) -> str | None:
 
 
 def check_file(name: str, path: str) -> None:
-    """Checks that a flag's file can be written, and creates its folder. --result_file may replace
-    only a result.
+    """Checks that a flag's file can be written, and creates its folder.
+
+    --result_file may replace only a result.
     """
     if path == STDOUT:
         return
@@ -295,7 +293,8 @@ def check_file(name: str, path: str) -> None:
 
 
 def check_path_conflicts(paths: Mapping[str, str]) -> None:
-    """Checks that no output replaces another flag's path, or a file that a run has in its folder.
+    """Checks that no output replaces another flag's path, or a file of a run below that path.
+
     Follows links.
     """
     real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
@@ -319,7 +318,7 @@ def check_path_conflicts(paths: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _refusing(name: str, path: str) -> Iterator[None]:
-    """Raises UsageError, with the flag and the path, for a path that the block cannot write."""
+    """Converts an OSError of the block to a UsageError with the flag and the path."""
     try:
         yield
     except (FileExistsError, NotADirectoryError):
@@ -339,16 +338,16 @@ def _has_files(folder: Path) -> bool:
 
 def _try_file(path: Path) -> None:
     file = resolve_safely(path)
-    # This raises OSError if the name is too long for the file system.
+    # exists() raises OSError if the name is too long for the file system.
     if file.exists():
-        # Appending nothing leaves the content as it is.
+        # Appending nothing does not change the content.
         file.open('ab').close()
         return
-    # The file itself is not made: another process might write it before this one has removed it.
+    # Do not create the file: another process might write it before this process removes it again.
     _make_folder(file.parent)
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes a folder if it is missing, and writes to it."""
+    """Creates a folder if it is missing, and checks that it is writable."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()

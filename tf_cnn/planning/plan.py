@@ -1,7 +1,7 @@
-"""The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
+"""The plan of a run: all its settings, resolved once. Does not import TensorFlow.
 
-planning.make_plan makes it. After that no code reads flags, folders or the environment again: each
-part of a run gets the facts that it needs.
+planning.make_plan makes it. After that no code reads flags, folders or the environment again; each
+component of a run gets the settings that it needs.
 """
 
 import enum
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tf_cnn.planning.step import StepConfig
 
 
-# The most characters of a list of class names in a message.
+# The maximum length of a list of class names in a message.
 _LONGEST_NAMES = 200
 
 
@@ -47,17 +47,17 @@ class Role(enum.Enum):
 
     @property
     def has_manager(self) -> bool:
-        """Whether a variable manager takes part."""
+        """Whether the run has a variable manager."""
         return self not in (Role.EVALUATION, Role.INPUT_ONLY)
 
 
 @dataclass(frozen=True)
 class ClusterRole:
-    """The processes of a run, and which of them this is."""
+    """The processes of a run, and the role of this process."""
 
     cluster: Cluster | None  # None for a run of one process
     horovod: Any  # the module horovod.tensorflow if Horovod started the processes, else None
-    # Whether the workers take their steps together; of a server: whether the loss of one trainer
+    # Whether the workers take each step together; in a server: whether the loss of a training task
     # stops the others.
     is_synchronous: bool
     shared_settings: Mapping[
@@ -70,19 +70,17 @@ class ClusterRole:
 
     @property
     def is_single_process(self) -> bool:
-        """Whether this is the only process, which no launcher has started."""
+        """Whether this is the only process, without a launcher."""
         return self.cluster is None and self.horovod is None
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process does the work of the chief: initialise variables, save checkpoints,
-        write summaries.
-        """
+        """Whether this process initializes variables, saves checkpoints and writes summaries."""
         return self.cluster is None or self.cluster.is_chief
 
     @property
     def is_server(self) -> bool:
-        """Whether this process has a server for the others and takes no steps of its own."""
+        """Whether this process only serves other tasks and takes no steps."""
         return self.cluster is not None and self.cluster.is_server
 
     @property
@@ -95,14 +93,12 @@ class ClusterRole:
 
     @property
     def has_local_towers(self) -> bool:
-        """Whether towers are in this process: not in a parameter server, nor in a controller."""
+        """Whether this process has towers; parameter servers and controllers have none."""
         return not self.remote_tower_prefixes and not self.is_parameter_server
 
     @property
     def remote_tower_prefixes(self) -> tuple[str, ...]:
-        """The device prefix of each process that has towers of this one; empty if they are in this
-        process.
-        """
+        """The device prefixes of the workers that a controller drives; empty in other processes."""
         has_controller = (
             self.cluster is not None and self.cluster.controller_hosts and not self.is_server
         )
@@ -114,7 +110,7 @@ class ClusterRole:
 
     @property
     def num_hosts(self) -> int:
-        """How many processes have the towers of this one."""
+        """The number of processes with the towers that this process drives."""
         return len(self.remote_tower_prefixes) or 1
 
     @property
@@ -124,24 +120,24 @@ class ClusterRole:
 
     @property
     def num_training_tasks(self) -> int:
-        """How many processes take steps."""
+        """The number of training tasks."""
         return len(self.cluster.training_tasks) if self.cluster else 1
 
     @property
     def index(self) -> int:
-        """The number of this process among those that take steps."""
+        """The index of this process among the training tasks."""
         return self.cluster.index if self.cluster else 0
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run is about: its role, the model for the data set, and what --data_dir holds."""
+    """What a run trains or evaluates: its role, model and data folder."""
 
     role: Role
     model: ModelSpec
-    folder: DataFolder | None  # None if the images are synthetic, or this process reads none
+    folder: DataFolder | None  # None: synthetic images, or this process reads none
     exchange_bytes: int | None = (
-        None  # of the tensor that stands for the gradients with --exchange_only, if one does
+        None  # size of the tensor that replaces the gradients with --exchange_only, if any
     )
     # The SHA-256 of the --model_file and --variable_mgr_file that the run uses, by flag.
     file_hashes: Mapping[str, str] = field(default_factory=dict)
@@ -160,8 +156,8 @@ class Data:
 
     data_set: DataSet
     folder: str | None  # --data_dir
-    images: Source  # what steps read; None if unused or synthetic, as is validation
-    validation: Source  # what evaluations read
+    images: Source  # for steps; None: unused or synthetic
+    validation: Source  # for evaluations; None: unused or synthetic
     image_size: int  # height and width in pixels of the images given to the model
     augmentation: str
     validation_augmentation: str  # does not depend on the input pipeline
@@ -175,9 +171,7 @@ class Data:
     preprocessor: Preprocessor
     pipeline: str  # the name of the input pipeline, for images that it reads
     tf_data: TfDataSettings
-    input_stages: tuple[
-        str, ...
-    ] = ()  # those that --input_only measures, in order; empty without it
+    input_stages: tuple[str, ...] = ()  # the stages that --input_only measures; empty without it
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -201,14 +195,14 @@ class Data:
 
 @dataclass(frozen=True)
 class Machine:
-    """The settings that depend on the devices of the machine."""
+    """Settings that depend on the devices of the machine."""
 
-    kind: str  # of the devices of the towers, 'cpu' or 'gpu'
+    kind: str  # 'cpu' or 'gpu': the devices of the towers
     towers: tuple[str, ...]  # the device of each
-    # 'gpu' if shared variables live on the towers' devices, also on a CPU; 'cpu' if on the host.
+    # 'gpu': the towers' devices, maybe virtual CPUs, hold shared variables; 'cpu': the host does.
     parameter_device_kind: str
-    # Where shared variables live; in a worker of parameter servers, the devices that receive
-    # variables and sum gradients.
+    # The devices that hold shared variables; in a worker of parameter servers, the devices that
+    # receive variables and sum gradients.
     parameter_devices: tuple[str, ...]
     data_format: str  # 'NCHW' or 'NHWC'
     hosts: tuple[str, ...] = (HOST_DEVICE,)  # the CPU of each process that has towers, in order
@@ -228,20 +222,18 @@ class Counts:
 
     batch_size: int  # images per step on each device
     global_batch_size: int  # on all devices of all workers
-    images_per_global_step: (
-        int  # per increment of the global step: of all workers in synchronous modes, else of one
-    )
+    images_per_global_step: int  # images of all workers in synchronous modes, else of one worker
     num_warmup: int  # steps of each worker, as num_timed
     num_timed: int
     num_epochs: float  # the timed steps of all workers, in epochs
     display_every: int  # number of steps between printed lines
     ewma_weight: float | None = (
-        None  # of the last step in the printed rates, see results.statistics.summarize
+        None  # weight of the last step in printed rates, see results.statistics.summarize
     )
     target_secs: float | None = (
-        None  # how long timed steps are taken; num_timed is then more than there will be
+        None  # duration of the timed steps; num_timed is then an upper bound
     )
-    steps_per_run: int = 1  # how many steps one run of the session takes
+    steps_per_run: int = 1  # steps of one session call
 
 
 @dataclass(frozen=True)
@@ -254,30 +246,26 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class VariableConfig:
-    """Where variables live, and how gradients are summed and applied; see also
-    managers.buckets.Packing.
-    """
+    """Settings of variables and gradients; see also managers.buckets.Packing."""
 
     mode: Mode
-    is_staged: bool  # whether variables are one step old, --staged_vars
-    is_relaxed: bool  # whether gradients are, --variable_consistency=relaxed
+    is_staged: bool  # --staged_vars: variables are one step old
+    is_relaxed: bool  # --variable_consistency=relaxed: gradients are one step old
     is_synchronous: bool  # whether all towers take one step of one model together
     size_ranges: (
         tuple[SizeRange, ...] | None
     )  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
     leaders: tuple[
         tuple[int, int], ...
-    ]  # its pairs of linked towers, see managers.all_reduce.by_halves
+    ]  # its pairs of linked towers, see managers.all_reduce.halves_algorithm
     banner_spec: str | None  # the --all_reduce_spec that the banner shows
     num_packets: int
     small_max_bytes: int
     small_max_group: int
-    transfer: str | None  # the dtype in which gradients are sent; None: their own
-    slices_variables: (
-        bool  # whether large variables are cut into one part for each parameter server
-    )
-    horovod_device: str | None  # on which Horovod sums
-    uses_nccl: bool  # whether NCCL sums, at least gradients of some sizes
+    transfer: str | None  # dtype of gradients on the way; None: unchanged
+    slices_variables: bool  # whether large variables are cut into slices for parameter servers
+    horovod_device: str | None  # the kind of device that sums for Horovod
+    uses_nccl: bool  # whether NCCL sums gradients of at least some sizes
     optimizer: OptimizerConfig
 
     @property
@@ -287,7 +275,7 @@ class VariableConfig:
 
 @dataclass(frozen=True)
 class EvalSchedule:
-    """After which steps of the model training waits for an evaluation."""
+    """The global steps after which training waits for an evaluation."""
 
     every: Fraction | None = (
         None  # the interval in steps; the first step that reaches a multiple counts
@@ -303,9 +291,7 @@ class EvalSchedule:
         return any(last_step < at <= step for at in self.at)
 
     def warning(self, start: int, end: int) -> str | None:
-        """A warning if training from step `start` to `end` reaches no evaluation, or not all single
-        ones; else None.
-        """
+        """Returns a warning if training from step `start` to `end` misses evaluations."""
         if late := [str(at) for at in sorted(self.at) if at > end]:
             return (
                 f'training ends after {plural(end, "step")}: there is no evaluation after '
@@ -321,52 +307,44 @@ class EvalSchedule:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Which images are evaluated, and when."""
+    """The images and the schedule of evaluations."""
 
     batch_size: int  # images per batch on each device
-    num_batches: (
-        int | None
-    )  # how many times all devices take one batch each; None: until the last example
-    num_examples: int | None  # how many examples all processes evaluate together
+    num_batches: int | None  # global batches; None: until the last example
+    num_examples: int | None  # examples that all processes evaluate together
     num_passes: (
         float | None
     )  # over the whole set; if num_examples is None too, each example is evaluated once
-    banner_batches: (
-        int | None
-    )  # the amount that the banner shows, with num_epochs; None: all batches
+    banner_batches: int | None  # shown in the banner, with num_epochs; None: all batches
     num_epochs: float
     schedule: EvalSchedule
     goal: float | None  # the top-1 accuracy that ends training
-    interval_secs: (
-        float  # how often --eval looks for new checkpoints; 0: it evaluates the last one only
-    )
+    interval_secs: float  # between two looks for new checkpoints; 0: evaluate the newest once
     summary_folder: str | None  # where this process writes summaries
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What is saved, and what training starts from."""
+    """The checkpoints that a run saves and starts from."""
 
     folder: str | None  # --train_dir
     saves: bool  # whether this process saves checkpoints there
-    every_secs: float  # besides the first and the last step, as every_steps
+    every_secs: float  # in addition to the first and last step, as every_steps
     every_steps: int | None
     max_to_keep: int
-    resume_from: str | None  # the prefix of the checkpoint from which training continues
-    warm_start: str | None  # the prefix of another checkpoint from which training starts
+    resume_from: str | None  # prefix of the checkpoint that training continues from
+    warm_start: str | None  # prefix of another checkpoint that training starts from
     warm_start_flag: str  # the flag that named it
     export_folder: str | None  # where this process writes a SavedModel at the end
     data_dir: str | None  # the folder of the images; None if they are synthetic
     class_names: (
         tuple[str, ...] | None
-    )  # of labels 0, 1, ... in it, which checkpoints keep; None if it states none
+    )  # of labels 0, 1, ...; checkpoints store them; None if data_dir has no names
 
 
 @dataclass(frozen=True)
 class Summaries:
-    """Where and how often summaries are written, and how much: see
-    run.instruments.SummaryWriter.
-    """
+    """The folder, interval and content of summaries, see run.instruments.SummaryWriter."""
 
     folder: str
     every: int
@@ -391,7 +369,7 @@ class Instruments:
 
 @dataclass(frozen=True)
 class Losses:
-    """The name under which losses are printed, and what happens if one is not finite."""
+    """The name of printed losses, and the reaction to a loss that is not finite."""
 
     name: str
     continue_on_nan: bool
@@ -400,9 +378,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """What a run runs on: see machine.surroundings, whose functions have these names (machine:
-    describe_machine, ...).
-    """
+    """The machine, environment variables and version of a run, see machine.run_environment."""
 
     machine: Mapping[str, Any]
     environment: Mapping[str, str]
@@ -430,9 +406,8 @@ class Reports:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every fact of one run of one process. The result contains params, from which the plan was
-    made.
-    """
+    """All settings of one run of one process. The plan is made from `params`, which results "
+    "keep."""
 
     params: Params
     warnings: tuple[str, ...]
@@ -452,8 +427,8 @@ class Plan:
 
     @property
     def shared_data(self) -> dict[str, str | int]:
-        """What the images of all workers must have in common, by what it is; empty if the images
-        are synthetic.
+        """Properties of the images that all workers must share, by description; empty for synthetic
+        images.
 
         With other classes, one label would be a cat to one worker and a dog to another.
         """
@@ -467,10 +442,10 @@ class Plan:
 
     @property
     def _shared_images(self) -> dict[str, str | int]:
-        """How many images all workers must have; empty if nothing that they share depends on it.
+        """Numbers of images that all workers must share; empty if nothing depends on them.
 
-        Workers with other numbers would count other steps in an epoch: their learning rates would
-        differ, or they would wait for each other for ever.
+        With different numbers, workers would count different steps in an epoch: their learning
+        rates would differ, or they would wait for each other forever.
         """
         if self.data.folder is None or not self.cluster_role.is_synchronous:
             return {}
@@ -491,11 +466,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The facts of a server process: a parameter server, or a worker whose devices a controller
-    drives.
-    """
+    """The plan of a server: a parameter server, or a worker that a controller drives."""
 
     cluster_role: ClusterRole
     session: 'SessionConfig'
-    linger_secs: float  # how long the server stays after the trainers are done
+    linger_secs: float  # time that the server stays after all training tasks have finished
     warnings: tuple[str, ...]

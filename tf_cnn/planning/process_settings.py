@@ -1,10 +1,10 @@
-"""Plans what a run sets for its whole process: the start of TensorFlow, GPUs, threads, and the
-binding to a NUMA node.
+"""Plans the settings of a run for its whole process: the start of TensorFlow, GPUs, threads, and
+the binding to a NUMA node.
 
 Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and
 TF_GPU_THREAD_COUNT (2) when a session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc,
-BaseGPUDevice::Init): kernels with threads of their own do not wait for a pool full of JPEGs to
-decode. TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT is read at the first batch norm of the process,
+BaseGPUDevice::Init): kernels with private threads do not wait for a pool full of JPEGs to decode.
+TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT is read at the first batch norm of the process,
 TF_ENABLE_WINOGRAD_NONFUSED (both: xla/stream_executor/cuda/cuda_dnn.cc) and TF_AUTOTUNE_THRESHOLD
 (tensorflow/core/kernels/gpu_utils.h) at the first convolution, TF_SYNC_ON_FINISH when a session of
 one process is made (tensorflow/core/common_runtime/direct_session.cc).
@@ -34,17 +34,17 @@ from tf_cnn.system.errors import UsageError, format_flag, plural
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'
-# Environment variables by which users set up malloc, or choose another one.
+# Environment variables that configure malloc or replace it.
 _MALLOC_VARIABLES = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
-# Environment variables by which users limit the threads of OpenMP and of MKL.
+# Environment variables that limit the threads of OpenMP and MKL.
 _OPENMP_THREADS = ('OMP_NUM_THREADS', 'OMP_THREAD_LIMIT', 'MKL_NUM_THREADS')
 _NO_OPENMP = (
-    "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see "
+    "this TensorFlow has no OpenMP: oneDNN's kernels run on TensorFlow's threads, see "
     '--num_intra_threads'
 )
 
 _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
-# The flags of an environment variable each. One without a value leaves the variable to TensorFlow.
+# The environment variable of each flag that sets one. A flag without a value does not set it.
 _VARIABLES = {name: spec.variable for name, spec in SPECS.items() if spec.variable}
 _OPENMP = {flag: name for flag, name in _VARIABLES.items() if name.startswith('KMP_')}
 _GPUS = {
@@ -53,15 +53,16 @@ _GPUS = {
     if flag not in _OPENMP and name != ONEDNN_VARIABLE
 }
 _SHARED_POOL = 'global'
-# One for kernels, one for copies, as in the original.
+# One thread for kernels and one for copies, as in the original.
 _THREADS_OF_GPU = 2
 
 
 def find_visible_gpus(
     params: Params, environment: ProcessEnvironment, place: RankAndSize, *, computes: bool = True
 ) -> str | None:
-    """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU. computes: whether
-    it has towers.
+    """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU.
+
+    computes: whether the process has towers.
     """
     needed = params.num_gpus if computes and params.device != 'cpu' else 0
     indices = parse_gpu_indices(params.gpu_indices) if needed else ()
@@ -79,8 +80,8 @@ def choose_start(
     gpus: str | None,
     warnings: list[str],
 ) -> ProcessSettings:
-    """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without
-    effect.
+    """Plans the settings that TensorFlow reads when it starts; warns of ignored flags about OpenMP
+    or memory.
     """
     flag_values = {flag: getattr(params, flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
@@ -121,8 +122,9 @@ def choose_start(
 
 
 def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | None:
-    """Returns the value of TF_ENABLE_ONEDNN_OPTS; None leaves it as it is. UsageError if the flag
-    comes too late.
+    """Returns the value of TF_ENABLE_ONEDNN_OPTS; None: do not set it.
+
+    Raises UsageError if TensorFlow or the environment has another value already.
     """
     if params.onednn is None:
         return None
@@ -136,8 +138,8 @@ def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | Non
     if environment.has_tensorflow and environment.process.setting(ONEDNN_VARIABLE) != value:
         raise UsageError(
             f'{written}: TensorFlow was already imported in this process, and reads '
-            f'{ONEDNN_VARIABLE} only then; remove the flag and set {ONEDNN_VARIABLE}={value} '
-            f'before the import, or start a new process'
+            f'{ONEDNN_VARIABLE} only during the import; remove the flag and set '
+            f'{ONEDNN_VARIABLE}={value} before the import, or start a new process'
         )
     return value
 
@@ -145,8 +147,8 @@ def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | Non
 def choose_gpu_variables(
     params: Params, environment: ProcessEnvironment, warnings: list[str]
 ) -> Mapping[str, str | None]:
-    """Returns the variables that GPUs read, except those that the user has set; warns of flags that
-    these overrule.
+    """Returns the environment variables for GPUs, except the ones that the user has set; warns of
+    flags that they override.
     """
     user_variables, variables = (
         environment.variables,
@@ -160,14 +162,14 @@ def choose_gpu_variables(
         if flag in params.given_flags and name in user_variables
     )
     if params.gpu_thread_mode != _SHARED_POOL:
-        # The threads that GPUs share are in one pool.
+        # With gpu_shared, one pool has the threads of all GPUs.
         num_gpus = params.num_gpus if params.gpu_thread_mode == 'gpu_shared' else 1
         variables[_THREAD_COUNT] = str(_threads_per_gpu(params) * num_gpus)
     return {name: value for name, value in variables.items() if name not in user_variables}
 
 
 def _threads_per_gpu(params: Params) -> int:
-    """The threads of each GPU, if it has threads of its own."""
+    """Returns the threads of each GPU if it has private threads."""
     return params.per_gpu_thread_count or _THREADS_OF_GPU
 
 
@@ -177,10 +179,10 @@ def _as_text(value: object) -> str | None:
 
 @dataclass(frozen=True)
 class Threads:
-    """The threads of sessions; 0 is TensorFlow's default, as many as cores in the affinity."""
+    """The threads of sessions; 0 is TensorFlow's default, one for each usable core."""
 
-    intra_op: int  # within operations, a pool that all CPU devices of a process share
-    inter_op: int  # operations at the same time
+    intra_op: int  # within an operation; all CPU devices of a process share this pool
+    inter_op: int  # operations that run at the same time
     reason: str
 
 
@@ -191,13 +193,12 @@ def choose_threads(
     num_cores: int,
     warnings: list[str],
 ) -> Threads:
-    """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit
-    its towers.
+    """Chooses the threads of a process: by flags, an earlier run of the process, or its towers.
 
     On CPUs, the operations of several towers run at the same time. If there are as many towers as
     cores, each operation has one thread: sharing it would only move work between busy cores (8
-    towers of ResNet-50 on 2 cores: +3 to +8 %). The images of a batch have one thread each whatever
-    is chosen here (tf_cnn/inputs/each_image.py).
+    towers of ResNet-50 on 2 cores: +3 to +8 %). Each image of a batch always has one thread
+    (tf_cnn/inputs/each_image.py).
     """
     threads = (
         _threads_beside_gpus(params, environment, machine, num_cores)
@@ -222,7 +223,7 @@ def choose_threads(
             'since TensorFlow keeps its threads until the process ends; start a new process for '
             'each run'
         )
-    return Threads(earlier, threads.inter_op, 'an earlier run of this process had them')
+    return Threads(earlier, threads.inter_op, 'an earlier run of this process used this number')
 
 
 def _apply_thread_variables(
@@ -230,9 +231,9 @@ def _apply_thread_variables(
 ) -> Threads:
     """Returns the threads that TensorFlow uses with the environment's variables for them.
 
-    It reads these variables only where the session leaves the number to it
-    (tensorflow/core/common_runtime/local_device.cc and process_util.cc). Warns of those without
-    effect.
+    TensorFlow reads these variables only if the session does not set the number
+    (tensorflow/core/common_runtime/local_device.cc and process_util.cc). Warns of variables
+    without effect.
     """
     for flag, field, name in (
         ('num_intra_threads', 'intra_op', 'TF_NUM_INTRAOP_THREADS'),
@@ -265,12 +266,14 @@ def _apply_thread_variables(
 def _threads_beside_gpus(
     params: Params, environment: ProcessEnvironment, machine: Machine, num_cores: int
 ) -> Threads:
-    """As in the original, beside GPUs with threads of their own each operation has one thread, and
-    all other operations together have the cores less those threads.
+    """Chooses the threads of a process with GPUs.
 
-    In contrast to it, TensorFlow decides on the former if variables are updated on the host, which
-    one core could not do within a step; and at least half of the cores are left to the latter, to
-    decode images.
+    As in the original, if GPUs have private threads, an operation has one thread, and the number of
+    operations at a time is the number of cores minus the threads of GPUs.
+
+    Two exceptions differ from the original. If the host updates variables, TensorFlow decides the
+    threads of an operation, because one core is too slow for a step. At least half of the cores
+    run operations, to decode images.
     """
     reason = params.given_flags.get('num_inter_threads', 'GPUs start their own kernels')
     if environment.variables.get(_THREAD_MODE, params.gpu_thread_mode).lower() == _SHARED_POOL:
@@ -311,11 +314,11 @@ def choose_binding(
     gpus: str | None,
     warnings: list[str],
 ) -> NumaBinding:
-    """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads."""
+    """Chooses the NUMA node for this process, which is bound before TensorFlow starts threads."""
     if not params.use_numa_affinity or not machine.is_local:
         return NumaBinding()
     if cluster_role.is_server:
-        # A worker of a controller, whose devices only TensorFlow binds.
+        # In a worker of a controller, only TensorFlow can bind the devices.
         return NumaBinding(by_tensorflow=True)
     if bound := environment.process.setting(NUMA):
         return NumaBinding(bound)

@@ -1,4 +1,4 @@
-"""Plans the settings of sessions, and what a run sets for its whole process."""
+"""Plans the settings of sessions and of the whole process."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +22,7 @@ from tf_cnn.planning.process_settings import (
 from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 from tf_cnn.system.errors import UsageError, format_flag
 
-# The graph passes that do not speed up the step, and the one that does, by fusing operations.
+# The graph passes that do not speed up the step, and the pass that does: it fuses operations.
 _USELESS = (
     'arithmetic_optimization',
     'auto_mixed_precision',
@@ -42,12 +42,12 @@ _USEFUL = ('remapping',)
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """How sessions compute, and what is set for their whole process."""
+    """The settings of sessions and of the whole process."""
 
     config: tf.ConfigProto
     process: ProcessSettings
     threads: Threads
-    onednn: bool | None = None  # whether TensorFlow computes by it on CPUs; None if unknown
+    onednn: bool | None = None  # whether TensorFlow uses oneDNN on CPUs; None if unknown
 
 
 def describe_session(
@@ -58,8 +58,9 @@ def describe_session(
     start: ProcessSettings,
     warnings: list[str],
 ) -> SessionConfig:
-    """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps
-    variables on the CPU.
+    """Plans the settings of sessions or of a server.
+
+    machine: None in a parameter server, which holds variables on the CPU.
     """
     onednn = uses_onednn()
     if params.onednn is not None and onednn is (not params.onednn):
@@ -95,8 +96,9 @@ def describe_session(
 def session_config(
     params: Params, machine: Machine, threads: Threads, *, in_cluster: bool
 ) -> tf.ConfigProto:
-    """Returns the settings of the session; in_cluster: whether it is on a server that runs graphs
-    of others.
+    """Returns the settings of a session.
+
+    in_cluster: whether the session runs on a server of a cluster.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
     if machine.kind == 'cpu' or not machine.is_local:
@@ -106,9 +108,9 @@ def session_config(
     config.inter_op_parallelism_threads = threads.inter_op
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement
-    # Otherwise TensorFlow places and copies the whole graph for the first step, although a sixth of
-    # it never runs. But then it runs no graph passes, whose fusing makes steps forward and on GPUs
-    # faster. Servers do not support it.
+    # Without this option, TensorFlow places and copies the whole graph for the first step, although
+    # a sixth of it never runs. With it, TensorFlow runs no graph passes; their fusions make forward
+    # steps and steps on GPUs faster. Servers do not support the option.
     has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
     needs_passes = machine.data_format != 'NHWC' or params.rewriter_config is not None
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
@@ -129,7 +131,7 @@ def session_config(
         # The CPU's kernels are made for NHWC.
         rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
     elif rewrite.layout_optimizer == rewrite.DEFAULT:
-        # On a GPU it would change the data format that the user chose.
+        # On a GPU this pass would change the data format that the user chose.
         rewrite.layout_optimizer = rewrite.OFF
     if in_cluster and params.precision == 'bf16':
         # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
@@ -150,7 +152,7 @@ def check_xla(config: tf.ConfigProto, device: str) -> None:
         node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node
     ):
         raise UsageError(
-            '--xla: TensorFlow does not compile in this process, which used it before; start a '
+            '--xla: TensorFlow was used in this process before, and does not compile now; start a '
             f'new process, or set TF_XLA_FLAGS={XLA_ON_CPU} before TensorFlow is used'
         )
 

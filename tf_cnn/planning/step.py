@@ -1,4 +1,4 @@
-"""Plans a step: what it computes, how gradients are summed, and the optimizer."""
+"""Plans the computation of a step."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ _DEFAULT_DECAY = 0.1
 
 @dataclass(frozen=True)
 class StepConfig:
-    """What a step computes; most names are those of flags."""
+    """The settings of a step; most names are names of flags."""
 
     network: Network
     num_classes: int
@@ -31,19 +31,15 @@ class StepConfig:
     gradient_clip: float | None
     learning_rate: LearningRate
     seed: int
-    first_tower: int = (
-        0  # the number of this process's first tower, counted over the towers of all processes
-    )
+    first_tower: int = 0  # index of this process's first tower among the towers of all processes
     precision: Precision = FP32
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
-    deterministic: bool = (
-        False  # whether each op must repeat its results, which excludes reading the clock
-    )
-    freezes: bool = False  # whether the network computes with constants instead of variables
+    deterministic: bool = False  # whether ops must repeat their results, so none may read the clock
+    freezes: bool = False  # whether constants replace the variables of the network
     exchange_only: bool = False
     exchange_bytes: int | None = (
-        None  # of the one tensor that is exchanged; None: the gradients of the network are
+        None  # size of the exchanged tensor; None: exchange the network's gradients
     )
 
 
@@ -89,9 +85,7 @@ def _check_builds(
     counts: Counts,
     precision: Precision,
 ) -> None:
-    """Builds the network of a user's model in every way in which the run will: for steps,
-    evaluations, export.
-    """
+    """Builds the network of a user's model for each use in the run: steps, evaluations, export."""
     check = functools.partial(
         check_network, model.network, model.name, data.image_shape, data.data_set.num_classes
     )
@@ -123,7 +117,7 @@ def _find_precision(params: Params) -> Precision:
 def _make_learning_rate(
     params: Params, model: ModelSpec, data: Data, counts: Counts
 ) -> LearningRate:
-    """Returns the schedule of the flags, or without any of them the model's own."""
+    """Returns the learning rate of the flags; without such flags, the model's schedule."""
     num_examples = data.data_set.num_train_examples
     steps = functools.partial(
         epochs_to_whole_steps,
@@ -168,12 +162,12 @@ def _make_learning_rate(
 
 
 def _resnet_schedule(model: ModelSpec, data_set: str) -> RateSchedule:
-    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a
+    """Returns the schedule of --resnet_base_lr: proportional to the images of an update, with a
     warm-up.
     """
     schedule = model.schedule
     if not schedule.factors:
-        # A user's model has the epochs of its data set.
+        # A user's model gets the epochs for its data set.
         schedule = RESNET_CIFAR_SCHEDULE if data_set == 'cifar10' else RESNET_SCHEDULE
     return replace(
         schedule,

@@ -1,8 +1,8 @@
-"""What a run sets for its whole process, and the one place that sets it.
+"""Applies the settings that a run makes for its whole process.
 
-TensorFlow and the libraries below it read many settings once in a process: environment variables,
-threads, how memory is taken. So the first run of a process chooses them, later runs that need
-others are refused, and nothing is taken back. Does not import TensorFlow until it starts it.
+TensorFlow and its libraries read many settings once in a process: environment variables, threads,
+memory options. The first run of a process chooses them; later runs with other settings are refused,
+and nothing is reset. Imports TensorFlow only in start_tensorflow.
 """
 
 import contextlib
@@ -32,48 +32,47 @@ _KEEP_MEMORY = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What a run sets for its whole process."""
+    """Settings of a run for its whole process."""
 
-    gpus: str | None = None  # its CUDA_VISIBLE_DEVICES; None if its host has none
-    memory: GpuMemory | None = None  # how it is taken; None if the process computes on no GPU
+    gpus: str | None = None  # CUDA_VISIBLE_DEVICES; None: the host has no GPU
+    memory: GpuMemory | None = None  # None: the process does not compute on GPUs
     keeps_memory: bool = False
     variables: Mapping[str, str | None] = field(
         default_factory=dict
-    )  # of the environment; None leaves one as it is
+    )  # environment variables; None: unchanged
     flags: Mapping[str, Any] = field(
         default_factory=dict
-    )  # what else runs share, by the flag, such as '--xla'
-    numa: str = ''  # what the banner shows as bound to NUMA nodes
-    cores: tuple[int, ...] = ()  # those of the NUMA node to which the process is to be bound
+    )  # other process-wide settings, by flag, such as '--xla'
+    numa: str = ''  # the NUMA binding in the banner
+    cores: tuple[int, ...] = ()  # the cores of the NUMA node to bind the process to
 
 
 class ThisProcess:
-    """The settings of this process; methods raise UsageError if an earlier run or other program
-    used other settings.
+    """The settings of this process. Methods raise UsageError if an earlier run or another program
+    has used other settings.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         self._environ = environ
         # By the flag ('--xla') or the variable.
         self._settings: dict[str, Any] = {}
-        # What the user had set, of the variables that runs have set.
+        # The user's values of the variables that runs have set.
         self._of_user: dict[str, str | None] = {}
 
     def setting(self, name: str) -> Any:
-        """Returns the value of a flag or variable that a run has set for the whole process; None if
-        none did.
-        """
+        """Returns the value of a flag or variable that a run has set for the whole process, or "
+        "None."""
         return self._settings.get(name)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment as the user set it, without what runs of this process have set."""
+        """The environment variables as the user set them, before runs changed them."""
         variables = {**self._environ, **self._of_user}
         return {name: value for name, value in variables.items() if value is not None}
 
     def start_tensorflow(self, settings: ProcessSettings) -> 'list[tf.config.PhysicalDevice]':
-        """Sets what TensorFlow reads when it starts, imports it, and returns the GPUs that it
-        sees.
+        """Applies the settings that TensorFlow reads when it starts, imports it, and returns the
+        GPUs that it sees.
         """
         self.show_gpus(settings.gpus)
         self._keep_variables(settings.variables)
@@ -88,8 +87,8 @@ class ThisProcess:
         return gpus
 
     def apply(self, settings: ProcessSettings) -> None:
-        """Sets what sessions read. Call it before graphs are built: ops may be chosen by these
-        settings.
+        """Applies the settings that sessions read. Call it before building graphs, because the
+        choice of ops may depend on them.
         """
         import tensorflow.compat.v1 as tf
 
@@ -103,12 +102,10 @@ class ThisProcess:
             bind(settings.cores)
 
     def show_gpus(self, gpus: str | None) -> None:
-        """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for
-        them.
-        """
+        """Makes these GPUs visible to TensorFlow, or to a CUDA-aware MPI, before it lists GPUs."""
         if gpus is None:
             return
-        # An earlier run in this process may have been shown more, but no others.
+        # An earlier run in this process may have had more GPUs, but no other ones.
         visible_gpus = self._settings.get(VISIBLE_VARIABLE, gpus)
         self._keep_variables(
             {
@@ -119,7 +116,7 @@ class ThisProcess:
         )
 
     def record(self, settings: Mapping[str, Any]) -> None:
-        """Notes settings of the whole process, by the flag or variable."""
+        """Records settings of the whole process, by flag or variable."""
         for name, value in settings.items():
             first = self._settings.get(name, value)
             if first != value:
@@ -137,22 +134,22 @@ class ThisProcess:
                 self._environ[name] = value
 
     def _take_memory(self, memory: GpuMemory) -> None:
-        """Gives all parts of TensorFlow in this process the memory options of the run."""
+        """Sets the memory options of the run for all of TensorFlow in this process."""
         options = {f'--{name}': value for name, value in dataclasses.asdict(memory).items()}
         if self._settings.keys().isdisjoint(options) and not share_memory_options(memory):
             raise UsageError(
                 f'{" ".join(f"{name}={value}" for name, value in options.items() if value)}: '
-                'TensorFlow was used in this process before, and keeps how it takes the memory of '
+                'TensorFlow was used in this process before, and keeps its memory options for '
                 'GPUs; start a new process'
             )
         self.record(options)
 
 
 def keep_memory() -> None:
-    """Makes glibc keep freed memory, in one arena: the kernel clears each page of a large buffer
-    that is mapped anew.
+    """Makes glibc keep freed memory, in one arena. Otherwise each large buffer is mapped anew, and
+    the kernel clears its pages.
 
-    Threads that exist already keep their arenas, so this comes before TensorFlow starts its own.
+    Existing threads keep their arenas, so call this before TensorFlow starts threads.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -1,6 +1,4 @@
-"""Plans what a run is about: the model, and the data set that its folder holds. Does not import
-TensorFlow.
-"""
+"""Finds the model and the data set of a run. Does not import TensorFlow."""
 
 from dataclasses import replace
 
@@ -12,9 +10,7 @@ from tf_cnn.planning.plan import Role, Workload
 
 
 def find_workload(params: Params, *, reads: bool) -> Workload:
-    """Finds the model for the data set, and the data folder; reads: whether this process reads
-    data.
-    """
+    """Finds the model and the data folder; reads: whether this process reads data."""
     if params.model_file:
         load_model_file(params.model_file)
     workload = _find_model_and_folder(params, reads=reads)
@@ -28,17 +24,16 @@ def _find_model_and_folder(params: Params, *, reads: bool) -> Workload:
     data_name = params.data_name or recognise_data_set(params.data_dir)
     folder = open_folder(params.data_dir, data_name or model.data_set)
     name = folder.data_set.name
-    source = (
-        None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
-    )
+    source = None if params.data_name else f'{name}, the data set in --data_dir={params.data_dir}'
     return Workload(role, MODELS.find_model(params.model, name, source), folder)
 
 
 def check_rules(
     params: Params, workload: Workload, *, is_alone: bool, num_ps: int = 0
 ) -> RunContext:
-    """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because
-    of num_ps.
+    """Checks all rules between flags, and returns the properties of the run that they use.
+
+    No rule refuses a run because of num_ps.
     """
     has_records = workload.folder is None or workload.folder.data_set.has_records
     facts = RunContext(
@@ -52,7 +47,7 @@ def check_rules(
 
 
 def check_folder(params: Params, workload: Workload) -> None:
-    """Raises UsageError if the data folder lacks a subset that the run reads; opens none."""
+    """Raises UsageError if the data folder lacks a subset that the run reads. Opens no files."""
     folder = workload.folder
     if folder and not params.eval:
         folder.check(folder.subset_for_steps(forward_only=params.forward_only))

@@ -50,7 +50,7 @@ from tf_cnn.training.optimizers import UPDATE_RULES
 from tf_cnn.training.schedules import epochs_to_steps
 from variable_mgr import VariableMgr
 
-# What each restart adds to the seeds of dropout and of the order of records.
+# Each restart adds this to the seeds of dropout and of the record order.
 _SEEDS_PER_RESTART = 1_000_003
 
 
@@ -63,8 +63,8 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
         manager = _make_manager(plan)
     optimizer_settings = plan.variables.optimizer
     optimizer = UPDATE_RULES[optimizer_settings.name](*optimizer_settings.arguments)
-    # Random ops begin anew in each session. A continued training drops other units than its first
-    # steps did.
+    # Random ops start again in each session. With another seed, a continued training drops other
+    # units than in its first steps.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_PER_RESTART * restart)
     frozen_network = None
     if plan.step.freezes:
@@ -134,8 +134,8 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
 
 
 def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | None = None) -> str:
-    """Returns a run's banner. device_prefix names this task of a cluster; built is None if nothing
-    is trained.
+    """Returns the banner of a run. device_prefix names this task of a cluster; step_graph is None
+    if the run does not train.
     """
     run, counts, machine, row = run_section(plan), plan.counts, plan.machine, plan.data.input_row
     num_workers = plan.cluster_role.num_training_tasks * len(machine.hosts)
@@ -157,7 +157,7 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
             ('TensorFlow', '.'.join(tf.__version__.split('.')[:2])),
             ('Model', plan.workload.model_name),
             ('Dataset', f'{run.data_set} ({"synthetic" if run.is_synthetic else "real"})'),
-            # If it is not the usual one for these images.
+            # If it differs from the usual one for these images.
             ('Input', '' if row == pipeline_row_for(plan.data.images) else row.name),
             ('Mode', run.role),
             ('SingleSess', not machine.is_local),
@@ -293,7 +293,7 @@ def _make_worker_input(
     restart: int,
     until: str,
 ) -> InputPipeline:
-    """The input of the towers of worker `number` of `count`, up to a stage."""
+    """Makes the input of the towers of worker `number` of `count`, up to a stage."""
     data, seed = plan.data, plan.data.seed
     if not data.distinct_workers:
         worker, num_workers = 0, 1
@@ -301,7 +301,7 @@ def _make_worker_input(
         seed += worker * len(devices)
     if isinstance(source, Shards):
         # Reading cannot resume in the middle of an epoch. A continued training reads the records in
-        # another order, so that it does not see the first ones more often.
+        # another order, or it would see the first records more often.
         seed += _SEEDS_PER_RESTART * restart
     settings = InputConfig(
         source=source,

@@ -39,7 +39,7 @@ class _InitialValues(InferenceVariables):
 
 
 class _Constants(InferenceVariables):
-    """Gives a network constants, in the type that it computes in."""
+    """Gives a network constants in its compute dtype."""
 
     def __init__(self, values: Mapping[str, Array], dtype: tf.DType, device: str) -> None:
         self._values = values
@@ -68,8 +68,8 @@ class FrozenNetwork:
         self._by_device: dict[str, _Constants] = {}
 
     def constants_for(self, device: str) -> VariableSource:
-        """The constants of a tower, on its device; the virtual devices of a CPU share them, as they
-        share memory.
+        """Returns the constants of a tower, on its device. The virtual devices of a CPU share them,
+        as they share memory.
         """
         spec = tf.DeviceSpec.from_string(device)
         constants_device = (

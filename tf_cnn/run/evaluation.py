@@ -34,10 +34,9 @@ class InferenceVariables:
 
 
 class SlicedVariables(InferenceVariables):
-    """Gives a tower the values that a checkpoint would hold now: they are read again in each
-    session.run.
+    """Gives a tower the values that a checkpoint would hold now, read again in each session.run.
 
-    slices are the parts of each variable, by name.
+    slices are the slices of each variable, by name.
     """
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
@@ -76,8 +75,8 @@ class TowerVariables(SlicedVariables):
 
 
 def read_whole(slices: Sequence[Slice]) -> Tensor:
-    """The value of a variable, read again in each session.run. Variable.value may be an older,
-    staged value.
+    """Returns the value of a variable, read again in each session.run. Variable.value may be an
+    older, staged value.
     """
     values = []
     for variable_slice in slices:
@@ -90,11 +89,11 @@ def read_whole(slices: Sequence[Slice]) -> Tensor:
 
 
 class Evaluation:
-    """Adds ops that count correctly classified images in num_batches batches per tower; None: to
-    the last image.
+    """Adds ops that count correctly classified images in num_batches batches per tower, or in all
+    images if that is None.
     """
 
-    # Nine arguments: an evaluation needs a fact or two from each of several parts of the plan.
+    # Nine arguments, since an evaluation needs a little of several parts of the plan.
     def __init__(
         self,
         network: Network,
@@ -133,7 +132,7 @@ class Evaluation:
     def run(
         self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter
     ) -> Accuracy:
-        """Evaluates from the first image on. step is the global step of the variables, for the
+        """Evaluates from the first image on. step, the global step of the variables, goes into the
         result.
         """
         session.run(self._pipeline.initializers)
@@ -155,8 +154,8 @@ class Evaluation:
 
 
 def combine_accuracy(accuracy: Accuracy, worker: Worker, name: str) -> Accuracy:
-    """Adds up the workers' counts of the evaluation `name`; in asynchronous modes the chief's are
-    of all images.
+    """Adds up the workers' counts of the evaluation `name`. In asynchronous modes the chief has
+    counted all images.
     """
     if not worker.is_synchronous:
         return accuracy
@@ -183,8 +182,8 @@ def _sum_accuracies(accuracies: Sequence[Accuracy]) -> Accuracy:
 
 
 def _count_correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Scalar int64 counts for logits [N, K] float32 and labels [N] int32; a negative label marks
-    padding.
+    """Returns int64 scalars, the counts for logits [N, K] float32 and labels [N] int32. A negative
+    label marks padding.
     """
 
     def total(flags: Tensor) -> Tensor:

@@ -36,7 +36,8 @@ from tf_cnn.training.contents import check_classes
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Evaluates the checkpoint that --train_dir names, the last one there, or each as it appears.
+    """Evaluates the checkpoint that --train_dir names, or the newest one in it, or each one as it
+    appears.
 
     Workers share the images.
     """
@@ -95,7 +96,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
 
 
 def _checkpoints_from_chief(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
-    """The checkpoints to evaluate; the chief chooses them for all workers of a cluster."""
+    """Yields the checkpoints to evaluate; the chief chooses them for all workers of a cluster."""
     checkpoints = iter(_find_checkpoints(plan, console) if worker.is_chief else ())
     number = 0
     while True:
@@ -107,9 +108,9 @@ def _checkpoints_from_chief(plan: Plan, worker: Worker, console: Console) -> Ite
 
 
 def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
-    """The checkpoint that --train_dir names; or the last one there.
+    """Yields the checkpoint that --train_dir names, or the newest one in it.
 
-    With --eval_interval_secs each new one follows, until the training has ended.
+    With --eval_interval_secs every new one follows, until the training has ended.
     """
     folder = plan.checkpoints.folder or ''
     if prefix := parse_checkpoint_prefix(folder):
@@ -129,8 +130,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
     # Older checkpoints are not evaluated.
     known_checkpoints = {last, *listed_checkpoints(folder)} if last else set()
     while interval:
-        # First the mark of the end, then the list: a checkpoint saved before the mark is always
-        # listed.
+        # Read the mark of the end before the list: a checkpoint saved before the mark is then
+        # always listed.
         training_has_ended = has_training_ended(folder)
         new_checkpoints = [
             prefix for prefix in listed_checkpoints(folder) if prefix not in known_checkpoints

@@ -1,5 +1,5 @@
-"""A step without a model (--exchange_only): gradients that are in memory already meet, and the
-update is applied.
+"""A step without a model (--exchange_only): combines gradients that are in memory already, and
+applies the update.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from tf_cnn.planning.step import StepConfig
 from variable_mgr import VariableMgr
 
 Tensor = Any
-# The name of the only variable of --exchange_bytes.
+# The only variable of --exchange_bytes.
 EXCHANGE_VARIABLE_NAME = 'tensor'
 
 
 class GradientsInMemory(InputPipeline):
-    """Gives each tower gradients that are in the memory of its device, in place of a batch.
+    """Gives each tower gradients from the memory of its device, in place of a batch.
 
-    All values of the gradients of a tower are equal: (i + 1) / N for tower i of the N that share a
-    model. So each value of their sum is (N + 1) / 2, and a sum that lacks a tower is another one. i
-    counts the towers of all processes; first_tower is the first of this one.
+    All values of a tower's gradients are equal: (i + 1) / N for tower i of the N towers that share
+    a model. So each value of the sum is (N + 1) / 2, and a sum without one of the towers differs. i
+    counts the towers of all processes; first_tower is the first one of this process.
     """
 
     def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], first_tower: int) -> None:
@@ -38,9 +38,9 @@ class GradientsInMemory(InputPipeline):
     def add_tower_gradients(self, manager: VariableMgr, tower: int) -> list[Tensor]:
         """Adds the variables of a tower and its gradients, in the same order.
 
-        A tower has gradients only after the values of all variables, as in training, where the
-        backward pass begins with the loss. So values and gradients never cross a link at the same
-        time.
+        A tower has gradients only after it has all values of variables. Training is the same, since
+        the backward pass begins with the loss. So values and gradients never cross a link at the
+        same time.
         """
         device, values_on_tower, gradients = manager.get_devices()[tower], [], []
         tower_number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0

@@ -33,7 +33,7 @@ class ModelValues:
 
     def read(self, session: tf.Session) -> dict[str, Array]:
         """Returns the values of the variables, float32 by name."""
-        # One by one: a message between processes may be too small for all variables of a large
+        # Read one by one: a message between processes may be too small for all variables of a large
         # model.
         return {
             name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()

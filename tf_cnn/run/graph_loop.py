@@ -1,4 +1,4 @@
-"""A loop in the graph, which takes several steps in one run of the session."""
+"""A loop in the graph that takes several steps in one session call."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,23 +14,23 @@ Tensor = Any
 class GraphLoop:
     """Adds a loop to the current graph; its body is a copy of a step.
 
-    Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a
-    name, which the copy shares with the step, so nothing that builds a step has to know about the
-    loop. What a kernel keeps within itself (the reader of RecordInput, the state of random numbers)
-    it keeps by the name of its node: `runner` has the copy run `before`, so that the loop takes the
-    steps that as many runs of the session would take.
+    Variables, staging areas and queues are resources with names, and the copy shares them with the
+    step. So code that builds a step need not know about the loop. Some kernels keep state under the
+    name of their node (the reader of RecordInput, random numbers). `make_op_runner` therefore runs
+    the copies of stateful_ops in the loop, so the loop takes the same steps as separate session
+    calls.
 
     The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of
-    functions: a run of the session then leaves out of the body whatever its fetches do not need, as
-    elsewhere in the graph. It counts its steps on the device of the loss, and keeps each value on
-    the device that computes it, until the last step.
+    functions: a session call then leaves out the part of the body that its fetches do not need. The
+    loop counts its steps on the device of the loss, and keeps each value on the device that
+    computes it, until the last step.
 
-    `values` are what the steps computed, by the names of Fetches without ops: tensors [num_steps].
+    `values` are the results of the steps, by the names of Fetches without ops: tensors [num_steps].
     """
 
     def __init__(self, fetches: Fetches, stateful_ops: Sequence[tf.Operation] = ()) -> None:
         scalars = {name: value for name, value in fetches.as_dict().items() if name != 'ops'}
-        # When the update of a step is done says nothing about the end of the step.
+        # updated_at is meaningless inside a loop.
         scalars.pop('updated_at', None)
         ops = [value if isinstance(value, tf.Operation) else value.op for value in fetches.ops]
         copied_ops = [*(value.op for value in scalars.values()), *ops, *stateful_ops]
@@ -81,13 +81,13 @@ class GraphLoop:
         self._counters: Mapping[str, Tensor] = dict(zip(_op_names(stateful_ops), done, strict=True))
 
     def make_op_runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
-        """Returns a function that runs an op of `before` once, by its copy in the loop."""
+        """Returns a function that runs one of stateful_ops once, by its copy in the loop."""
         return lambda op: session.run(self._counters[op.name].op, {self.num_steps: 1})
 
 
 @contextlib.contextmanager
 def use_frame_loops() -> Iterator[None]:
-    """Loops that are built within the block consist of frames instead of functions."""
+    """Makes loops of frames instead of functions within the block."""
     used_functions = tf.control_flow_v2_enabled()
     tf.disable_control_flow_v2()
     try:
@@ -98,7 +98,7 @@ def use_frame_loops() -> Iterator[None]:
 
 
 def _make_array(value: Tensor, length: Tensor) -> tf.TensorArray:
-    """Makes a list of such scalars, which the device of the value keeps."""
+    """Makes a list of such scalars on the device of the value."""
     # GPUs have no kernel that writes int64 to a list. float64 holds the number of any step exactly.
     dtype = tf.float64 if value.dtype == tf.int64 else value.dtype
     with tf.device(value.device):

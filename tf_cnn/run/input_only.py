@@ -1,4 +1,4 @@
-"""A run of the input pipeline alone: how fast it is up to each of its stages."""
+"""A run of the input pipeline alone: its throughput up to each of its stages."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ from tf_cnn.system.signals import SIGNALS
 
 
 class _Stage:
-    """The input pipeline of a run up to a stage, in its own graph; `time` is that of all timed
-    steps so far.
+    """The input pipeline of a run up to a stage, in a separate graph; `time` counts all timed steps
+    so far.
     """
 
     def __init__(self, plan: Plan, name: str) -> None:
@@ -51,7 +51,7 @@ class _Stage:
         is_over: Callable[[], bool],
         result_builder: ResultBuilder | None = None,
     ) -> Iterator[Step[StepValues]]:
-        """Takes warm-up and timed steps in its own session, whose buffers end with it."""
+        """Takes warm-up and timed steps in a new session; the buffers are freed with it."""
         begin = result_builder.begin_phase if result_builder else lambda phase: None
         num_warmup = self._counts.num_warmup
         with open_session(worker.target, self._graph, worker.config) as session:
@@ -95,12 +95,11 @@ class _Stage:
 
 
 def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Measures the input pipeline up to each stage; the steps of the result are those up to the
-    last one.
+    """Measures the input pipeline up to each stage; the steps of the result run all stages.
 
-    The other stages take half of their steps before its steps and half after them, in reverse
-    order, so that a machine that becomes steadily slower or faster favours none of them. Only one
-    pipeline is open at a time.
+    The shorter pipelines take half of their steps before these steps and half after them, in
+    reverse order. So a machine that becomes steadily slower or faster favours none of them. Only
+    one pipeline is open at a time.
     """
     recorder = StepRecorder(plan, console, invocation)
     lifecycle = RunLifecycle(plan, console, recorder)
@@ -122,7 +121,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
                 ):
                     pass
 
-        # Not part of the time to the first step.
+        # This does not count in the time to the first step.
         result_builder.begin_phase('earlier_stages')
         for stage in earlier_stages:
             take_half(stage, (counts.num_timed + 1) // 2)
@@ -142,8 +141,8 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
 
 
 def _make_time_limit(seconds: float | None) -> Callable[[], bool]:
-    """Returns a function that returns True once these seconds have passed since its first call;
-    None: never.
+    """Returns a function that returns True from this many seconds after its first call; None:
+    never.
     """
     start: float | None = None
 

@@ -1,4 +1,4 @@
-"""Diagnostic files of a run: its graph, a trace and a profile of one step, profiles of several,
+"""Diagnostic files of a run: its graph, a trace of one step, a profile of several steps,
 summaries.
 """
 
@@ -26,8 +26,8 @@ from tf_cnn.system.errors import RunError, plural
 Tensor = Any
 Values = TypeVar('Values')
 
-# What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large,
-# no such folder.
+# TensorFlow's summary writer raises these errors for a full disk, a file that is too large, and a
+# missing folder.
 _WRITER_ERRORS = (RuntimeError, IndexError, ValueError)
 _file_numbers = itertools.count()
 
@@ -58,8 +58,8 @@ def write_graph(graph: tf.Graph, path: str) -> None:
 
 
 class StepTracer:
-    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it
-    must not be timed.
+    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so the
+    step is not timed.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -110,7 +110,7 @@ class StepTracer:
 
 
 class StepProfiler:
-    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. That makes
+    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. This makes
     them slower.
     """
 
@@ -123,9 +123,7 @@ class StepProfiler:
     def profile_steps(
         self, session_calls: Iterator[list[Step[StepValues]]], num_warmup: int
     ) -> Iterator[list[Step[StepValues]]]:
-        """Yields the steps of each run of the session; begins and ends the profile between two of
-        them.
-        """
+        """Yields the steps of each session call; begins and ends the profile between two calls."""
         first, last = self._steps or (math.inf, -math.inf)
         num_timed = -num_warmup
         if num_timed == first - 1:
@@ -143,7 +141,7 @@ class StepProfiler:
 
     def _begin(self) -> None:
         with report_write_errors('profile_dir', self._folder):
-            # A folder of its own until the profile is whole.
+            # A separate folder until the profile is complete.
             self._temporary_folder = tempfile.TemporaryDirectory(
                 prefix='.tf_cnn_benchmarks-', dir=self._folder
             )
@@ -151,9 +149,7 @@ class StepProfiler:
         self._is_running = True
 
     def annotate_steps(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
-        """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that
-        of the first.
-        """
+        """Wraps take_steps(phase, indices), so that profiles show the phase and the first index."""
         if self._steps is None:
             return take_steps
 
@@ -270,8 +266,8 @@ def _open_event_file(folder: str, graph: tf.Graph | None = None) -> tf.summary.F
 
 @functools.cache
 def _silence_event_threads() -> None:
-    """Keeps threads that write event files from printing a traceback: flush and close raise their
-    error again.
+    """Keeps the threads that write event files from printing tracebacks; flush and close raise
+    their errors.
     """
     tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
     default_hook = threading.excepthook

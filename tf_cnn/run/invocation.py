@@ -26,8 +26,8 @@ class Invocation:
 
     @property
     def wait_metrics(self) -> dict[str, float | None]:
-        """The wait of --wait_for_idle in the object "noise" of the result document; empty
-        without one.
+        """The wait of --wait_for_idle, for the section "noise" of the result; empty without a
+        wait.
         """
         if self.idle_wait is None:
             return {}
@@ -38,12 +38,14 @@ class Invocation:
 
 
 def invocation_of_command(argv: Sequence[str]) -> Invocation:
-    """A run that is all this process does: its time to the first step began with the process."""
+    """Returns the invocation of a process that does nothing but this run: its time began with the
+    process.
+    """
     return Invocation(tuple(argv), time.perf_counter() - _seconds_since_start())
 
 
 def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Console) -> Invocation:
-    """Waits for idle cores, if most_secs is given (--wait_for_idle); the time to the first step
+    """Waits for idle cores, if most_secs is given (--wait_for_idle). The time to the first step
     begins afterwards.
     """
     if max_secs is None:
@@ -72,7 +74,7 @@ def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Con
 
 
 def _seconds_since_start() -> float:
-    """How long this process has been running, 0 where the system does not tell; Linux rounds to
+    """Returns how long this process has been running, 0 if the system does not say. Linux rounds to
     hundredths.
     """
     try:

@@ -1,6 +1,4 @@
-"""The part that training and evaluating runs share: joining and leaving the cluster, faults and
-signals.
-"""
+"""What training and evaluating runs share: joining and leaving the cluster, faults and signals."""
 
 import contextlib
 import math
@@ -40,7 +38,7 @@ _FAULT_SEARCH_SECS = 120.0
 # How long to check the lengths of records before a run and after it; a million take some seconds if
 # they are in memory.
 _LENGTH_CHECK_SECS = 30.0
-# How often to look whether records are left.
+# Seconds between two checks whether records are left.
 _SHARD_WATCH_SECS = 5.0
 
 
@@ -79,10 +77,10 @@ class RunLifecycle:
         self._recorder.result_builder.begin_phase('join')
         self.worker = worker = self._make_worker()
         worker.join(resume_point)
-        # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length
-        # that is wrong.
+        # Checked now, so that the other tasks learn the reason, and before TensorFlow reads a wrong
+        # length.
         self._check_record_lengths()
-        # Shards that are read before the first step alone are not missed later.
+        # Later, nobody misses shards that are read only before the first step.
         if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
             threading.Thread(
                 target=self._watch_shards, args=[shards], name='shards', daemon=True
@@ -108,7 +106,7 @@ class RunLifecycle:
             check_record_lengths(shards, self._shard_sizes, self._console.warning)
 
     def _watch_shards(self, shards: Shards) -> None:
-        """Ends this process if no record is left, since nothing can cancel the step that waits for
+        """Ends this process if no record is left, since nothing can cancel a step that waits for
         one.
         """
         line = wait_for_empty_shards(shards, self._has_ended)
@@ -141,8 +139,8 @@ class RunLifecycle:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Runs the block. However it ends, prints the measurements and reports the outcome to the
-        other tasks.
+        """Runs the block. However the block ends, prints the measurements and reports the outcome
+        to the other tasks.
         """
         with self._recorder.reserve_result_file(), self._locks, self._handle_signals():
             try:
@@ -166,7 +164,7 @@ class RunLifecycle:
                     exit_info = self._exit_info_of(interruption)
                     self._finish(exit_info)
                     if isinstance(interruption, Stopped) and self._plan.cluster_role.cluster:
-                        # Without an error line: `cluster` takes the first one for the cause.
+                        # Print no error line: `cluster` takes the first one as the cause.
                         self._console.warning(str(exit_info.reason))
                         self._console.close()
                         SIGNALS.exit(interruption.exit_code)
@@ -185,8 +183,8 @@ class RunLifecycle:
             self.worker.leave(0)
 
     def stop_between_calls(self, session_calls: Iterator[Steps]) -> Iterator[Steps]:
-        """Yields the steps of each run of the session. Between runs it ends this process after a
-        signal or a loss.
+        """Yields the steps of each session call. Between calls it ends this process after a signal
+        or a loss.
         """
         while True:
             self.is_in_step = True
@@ -203,7 +201,7 @@ class RunLifecycle:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Runs the block, which evaluates. Its faults are explained by the images and batch size of
+        """Runs the block, which evaluates. Errors then name the images and the batch size of
         evaluations.
         """
         self._is_evaluating = True
@@ -213,8 +211,8 @@ class RunLifecycle:
 
     @contextlib.contextmanager
     def save_if_interrupted(self) -> Iterator[None]:
-        """Runs the block, which takes steps in an open session. Saves the variables if the user
-        ends it early.
+        """Runs the block, which takes steps in an open session. If the user ends it early, saves
+        the variables.
         """
         try:
             try:
@@ -227,7 +225,7 @@ class RunLifecycle:
                 raise
             except RunError as fault:
                 if isinstance(fault.__cause__, OSError):
-                    # A terminal that is gone sends SIGHUP, and can no longer be written to.
+                    # A terminal that was closed sends SIGHUP, and writing to it fails.
                     SIGNALS.check()
                 raise
         except (KeyboardInterrupt, GeneratorExit):
@@ -261,7 +259,7 @@ class RunLifecycle:
         )
 
     def _grace_secs(self, num_signals: int) -> float:
-        """How many seconds a signal may remain without an answer of the main thread."""
+        """Returns how many seconds the main thread has to answer a signal."""
         if self._recorder.is_finished:
             # The main thread is about to end.
             return math.inf
@@ -277,8 +275,8 @@ class RunLifecycle:
             self.worker.leave(exit_info.exit_code, exit_info.reason or '')
 
     def _save_measurements(self, error: Exception) -> None:
-        """Keeps what was measured if nothing can be printed, the processes differ, or this program
-        has a defect.
+        """Keeps the measurements if they cannot be printed, if the processes differ, or after a
+        defect of this program.
         """
         exit_code, reason = 1, f'{type(error).__name__}: {error}'
         if isinstance(error, UsageError):
@@ -288,15 +286,15 @@ class RunLifecycle:
         self._finish(ExitSection(exit_code, reason), prints=False)
 
     def _fail(self, fault: RunError) -> RunError:
-        # A launcher stops all tasks when one fails: this one is ending already.
+        # A launcher stops all tasks when one fails. This task is ending already.
         with contextlib.suppress(Stopped):
             self._finish(ExitSection(fault.exit_code, str(fault)))
         fault.result = self._recorder.result
         return fault
 
     def _finish_for_signal(self, stop: Stopped) -> None:
-        """Keeps what was trained and measured while the main thread does something that nothing can
-        interrupt.
+        """Saves variables and measurements while the main thread is in a call that cannot be
+        interrupted.
         """
         self._save_variables()
         exit_info = self._exit_info_of(stop)
@@ -318,8 +316,8 @@ class RunLifecycle:
         return ExitSection(1, 'the caller closed the generator of steps')
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
-        """The error in one line: the failure of another task, a fault in the data, or TensorFlow's
-        own message.
+        """Returns the error in one line: the failure of another task, a fault in the data, or
+        TensorFlow's message.
         """
         if failure := self.worker.await_peer_failure():
             return failure
@@ -357,8 +355,8 @@ def explain_fault(
 
 
 def to_tensorflow_error(error: UnicodeDecodeError) -> tf.errors.OpError:
-    """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a
-    damaged record.
+    """Returns the TensorFlow error that session.run could not raise, because its message quotes
+    bytes of a damaged record.
     """
     return tf.errors.InvalidArgumentError(
         None, None, bytes(error.object).decode(errors='backslashreplace')
@@ -371,9 +369,9 @@ def check_record_lengths(
     """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not
     notice.
 
-    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops
-    records, and a run waits for ever if no other is left. The first call fills sizes, the bytes of
-    each shard; none may have fewer later.
+    A wrong length ends the process with signal 11 when TensorFlow reads it. A cut silently drops
+    records, and a run waits for ever if no other record is left. The first call fills sizes, the
+    bytes of each shard. Later, no shard may have fewer bytes.
     """
     if shards is None:
         return
@@ -417,8 +415,8 @@ def wait_for_empty_shards(shards: Shards, has_ended: threading.Event) -> str | N
     """Waits until no shard has room for a record, and returns one line about it; None if has_ended
     is set before.
 
-    TensorFlow would look for records for ever, in a step that nothing can cancel. A shard that ends
-    within the header of its first record is empty to it.
+    TensorFlow would look for records for ever, in a step that nothing can cancel. It takes a shard
+    that ends within its first header for empty.
     """
     while not has_ended.wait(_SHARD_WATCH_SECS):
         try:

@@ -1,4 +1,4 @@
-"""Makes the document of a result: what a run measured, with the context needed to interpret it."""
+"""Makes the document of a result: the measurements, with the context needed to interpret them."""
 
 import datetime
 import math
@@ -43,7 +43,7 @@ _TRAINING_PASSES = 3
 
 
 def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
-    """Returns what the flags led to."""
+    """Returns the resolved settings of a run, as a section of its result."""
     data, machine, counts, variables = plan.data, plan.machine, plan.counts, plan.variables
     role, evaluations, has_fixed_length = (
         plan.workload.role,
@@ -84,8 +84,8 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
 
 
 class ResultBuilder:
-    """What is known about a run besides its steps; the run fills in the public attributes.
-    peak_flops is in FLOP/s.
+    """The properties of a run besides its steps; the run fills in the public attributes. peak_flops
+    is in FLOP/s.
     """
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
@@ -102,7 +102,7 @@ class ResultBuilder:
         self._started_at = self._unix_at_zero + invocation.start_time
         self._energy_meter = EnergyMeter(plan.machine.kind, plan.run_environment.environment)
         self._noise_meter = NoiseMeter(in_cluster=plan.cluster_role.cluster is not None)
-        # Between begin_timed_steps and end_timed_steps, which finds the three below.
+        # Set between begin_timed_steps and end_timed_steps, which sets the three attributes below.
         self._is_metering = False
         self._joules: tuple[str, float] | None = None
         self._noise: sections.NoiseSection = {}
@@ -111,7 +111,7 @@ class ResultBuilder:
     # ---- the time to the first step --------------------------------------------------------------
 
     def begin_phase(self, phase: str | None, now: float | None = None) -> None:
-        """Ends a phase of the time to the first timed step and begins the next. Times are of
+        """Ends a phase of the time to the first timed step and begins the next. Times come from
         time.perf_counter.
         """
         now = time.perf_counter() if now is None else now
@@ -145,8 +145,8 @@ class ResultBuilder:
         return self._step_memory or sections.MemorySection(host_peak_bytes(), {})
 
     def _device_peaks(self) -> dict[str, int]:
-        """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a
-        CPU.
+        """Returns the peak memory in bytes that TensorFlow held on each GPU of this process; empty
+        on a CPU.
         """
         machine = self._plan.machine
         if machine.kind != 'gpu' or not machine.is_local:
@@ -161,7 +161,7 @@ class ResultBuilder:
     # ---- the document ----------------------------------------------------------------------------
 
     def worker_section(self, measurements: StepLog) -> dict[str, Any]:
-        """The steps of this process, as an object of the document's list of workers."""
+        """Returns the steps of this process, as an item of the list of workers in the document."""
         self.end_timed_steps()
         task = self._plan.cluster_role.cluster
         task_name = f'{task.job} {task.index}' if task else None
@@ -170,7 +170,7 @@ class ResultBuilder:
             sections.WorkerSection(task_name, socket.gethostname(), self._memory(), steps)
         )
 
-    # Long, because the document is one object, which reads best in one piece.
+    # Long, because the document is one object and reads best in one piece.
     def build(
         self,
         measurements: StepLog,
@@ -178,8 +178,8 @@ class ResultBuilder:
         exit_info: ExitSection,
         workers: Sequence[Mapping[str, Any] | None],
     ) -> Result:
-        """Returns the result, see docs/results.md. workers have their steps_of(), or None if
-        lost.
+        """Returns the result, see docs/results.md. workers has the worker_section() of each worker,
+        or None if it was lost.
         """
         plan, surroundings = self._plan, self._plan.run_environment
         # Counting may build a graph; a process that was stopped has no time for it.
@@ -233,7 +233,7 @@ class ResultBuilder:
         return result
 
     def log_header(self) -> dict[str, Any]:
-        """Returns what benchmark_run.log begins with, see results.benchmark_log."""
+        """Returns the beginning of benchmark_run.log, see results.benchmark_log."""
         plan = self._plan
         return run_info(
             model=plan.workload.model_name,
@@ -249,7 +249,7 @@ class ResultBuilder:
 
     def _flags(self) -> dict[str, Any]:
         plan, params = self._plan, self._plan.params
-        # Instead of None or 0 what the run decided.
+        # What the run decided replaces None and 0.
         resolved = {
             'batch_size': plan.counts.batch_size,
             'num_batches': None if plan.counts.target_secs else plan.counts.num_timed,
@@ -294,7 +294,7 @@ class ResultBuilder:
         if model.network.is_builtin and has_usual_classes and table_cost:
             return table_cost
         try:
-            # In a graph of its own, for networks, images or classes that the table does not have.
+            # In a separate graph, for networks, images or classes that the table does not have.
             cost = network_cost(model.network, data.image_shape, data.data_set.num_classes)
         except Exception:
             return None, None

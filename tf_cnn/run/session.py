@@ -18,8 +18,8 @@ from tf_cnn.run.step_graph import Fetches
 
 @contextlib.contextmanager
 def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
-    """Closes the session after the block, except after an error in a cluster: closing could wait
-    for a lost task.
+    """Opens a session for the block, and closes it afterwards. After an error in a cluster it stays
+    open, since closing could wait for a lost task.
     """
     session = tf.Session(target, graph=graph, config=config)
     try:
@@ -45,7 +45,7 @@ class _FetchedValues:
 
 
 class Stepper:
-    """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a
+    """Takes steps in a session: the last warm-up step with tracing if requested, some steps with a
     gradient summary.
 
     Attributes:
@@ -92,7 +92,7 @@ class Stepper:
             )
 
     def run(self, phase: Phase, indices: range) -> list[StepValues]:
-        """Takes the steps with these indices in one run of the session, and returns the values of
+        """Takes the steps with these indices in one session call, and returns the values of
         each.
         """
         if self._graph_loop is None:
@@ -128,15 +128,15 @@ class Stepper:
         )
 
     def _next_feeds(self) -> tuple[list[Any], float]:
-        """Returns what the next step is fed, and the seconds that drawing it took."""
+        """Returns the feeds of the next step, and the seconds that it took to draw them."""
         if self._pipeline is None or not self._fed_tensors:
             return [], 0.0
         start = time.perf_counter()
         return self._pipeline.next_feed_values(), time.perf_counter() - start
 
     def _to_step_values(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
-        """The values of a step from those fetched; ended_at is the Unix time in seconds when it
-        ended, if known.
+        """Converts fetched values to the values of a step; ended_at is its end in Unix seconds, if
+        known.
         """
         fetched = _FetchedValues(**values)
         before = int(fetched.global_step)
@@ -160,7 +160,7 @@ class Stepper:
         self.num_skipped = total - self._skipped_at_start
 
     def _needs_summary(self, phase: Phase, index: int) -> bool:
-        # The first warm-up step too, so that TensorFlow prepares this graph outside the timed
+        # Also in the first warm-up step, so that TensorFlow prepares this graph outside the timed
         # steps.
         return (
             index == 1

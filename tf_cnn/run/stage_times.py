@@ -1,4 +1,4 @@
-"""What each stage of an input pipeline takes, as rows of a result and as a table. Does not import
+"""The time of each stage of an input pipeline, as rows of a result and as a table. Does not import
 TensorFlow.
 """
 
@@ -39,10 +39,11 @@ class StageTime:
 
 
 def stage_rows(times: Sequence[StageTime]) -> list[StageRow]:
-    """Returns what each stage adds: the time per image up to it, less that up to the stage before.
+    """Returns the time per image that each stage adds: the time up to this stage, minus the time up
+    to the stage before.
 
-    It may be below 0, since stages overlap and both times are measured. share is of the last row's
-    time.
+    It may be below 0, since stages overlap and both times are measured. share is the share of the
+    last row's time.
     """
     rows = []
     per_image = [

@@ -1,4 +1,4 @@
-"""The variables of a run between steps: first values and checkpoints."""
+"""The variables of a run between steps: initial values and checkpoints."""
 
 import time
 from collections.abc import Callable
@@ -62,14 +62,16 @@ class RunState:
     def _make_saver(self, folder: str) -> Checkpointer:
         names, resumed = self._checkpoints.class_names, self._checkpoints.resume_from
         if names is None and resumed:
-            # Steps on images without class names do not make the checkpoint lose its names.
+            # Training on images without class names does not remove the names from the checkpoint.
             names = read_class_names(resumed)
         return Checkpointer(
             folder, self._step_graph.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names
         )
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
-        """Gives the variables their first values, and returns the steps that follow."""
+        """Gives the variables their initial values, and returns the schedule of the steps that
+        follow.
+        """
         worker = self._worker
         announced_steps = worker.announced_steps()
         if announced_steps is None:
@@ -130,8 +132,8 @@ class RunState:
         return int(session.run(self._step_graph.global_step.value))
 
     def _completed_step(self, session: tf.Session) -> int | None:
-        """The global step if the variables contain whole steps only; None while an update is being
-        applied.
+        """Returns the global step if the variables contain only complete steps; None while an
+        update is being applied.
         """
         step = self._read_step(session)
         begun_steps = session.run([begun.value for begun in self._step_graph.begun_steps])
@@ -145,8 +147,8 @@ class RunState:
             session.run(self._step_graph.before_evaluation)
 
     def is_save_due(self, previous_step: int) -> bool:
-        """Whether to save now; taken_before is the global step at the last call, which other
-        workers increase too.
+        """Returns whether to save now. taken_before is the global step at the last call; other
+        workers increase it too.
         """
         step_interval, interval_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         is_due_by_step = (
@@ -163,11 +165,10 @@ class RunState:
             self._last_save = time.monotonic()
 
     def save_early(self, session: tf.Session, *, is_in_step: bool) -> None:
-        """Saves a checkpoint while a step may be running, which may itself be waiting for other
+        """Saves a checkpoint while a step may be running; the step may be waiting for other
         workers.
 
-        In asynchronous modes updates are always being applied, and the checkpoint is saved all the
-        same.
+        In asynchronous modes updates are always being applied, and the checkpoint is saved anyway.
 
         Raises:
           RunError: in synchronous modes, the update of a step is being applied.
@@ -176,8 +177,8 @@ class RunState:
             self.save(session)
         elif self._saver:
             step = self._completed_step(session)
-            # Only `begun` says whether an update has begun; a process alone and a controller have
-            # none.
+            # Only begun_steps shows whether an update has begun. A single process and a controller
+            # have none.
             if step is None or (is_in_step and not self._step_graph.begun_steps):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
@@ -189,7 +190,7 @@ class RunState:
             mark_training_ended(self._checkpoints.folder, True)
 
     def forget_training(self) -> None:
-        """Lets the next run train anew instead of continuing this training."""
+        """Makes the next run train anew instead of continuing this training."""
         if self._checkpoints.saves and self._checkpoints.folder:
             clear_training_begun(self._checkpoints.folder)
 
@@ -197,8 +198,8 @@ class RunState:
 def find_resume_point(
     checkpoints: Checkpoints, counts: Counts, processes: ClusterRole
 ) -> ResumePoint:
-    """Returns what this process brings from an earlier training: its newest checkpoint, and its end
-    if not reached.
+    """Returns the resume point of this process: its newest checkpoint, and the end of that training
+    if it was not reached.
     """
     if not checkpoints.resume_from or not checkpoints.folder:
         return NO_RESUME_POINT
@@ -214,14 +215,14 @@ def find_resume_point(
 
 
 def _run_length(counts: Counts, num_counters: int) -> list[int] | None:
-    """What makes two runs equally long; None if the clock decides. num_counting: see
-    make_schedule.
+    """Returns a value that is equal for runs of equal length; None if the clock decides.
+    num_counters: see make_schedule.
     """
     return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counters]
 
 
 def restart_number(worker: Worker) -> int:
-    """0 when training starts; a different number each time it continues, or a worker joins it
-    later.
+    """Returns 0 when training starts, and a different number each time it continues or a worker
+    joins it later.
     """
     return (worker.resume_point['step'] or 0) + worker.restart

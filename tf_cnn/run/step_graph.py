@@ -56,7 +56,7 @@ class Fetches:
     num_skipped: Tensor | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The tensors by name, without None, which a session cannot fetch."""
+        """Returns the tensors by name, without None, which a session cannot fetch."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -105,8 +105,8 @@ class StepGraph:
     ) -> None:
         """Prepares the first step, once the variables have their values.
 
-        steps_before includes those before a restored checkpoint. If given, `run` runs drawing_ops,
-        and nothing is fed.
+        steps_before includes the steps before a restored checkpoint. If given, `run_op` runs
+        stateful_ops, and nothing is fed.
         """
         session.run(self.pipeline.initializers)
         if self.post_init is not None:
@@ -143,7 +143,7 @@ class _Tower:
     gradients: list[Tensor]
 
 
-# Long, because it is the order of a step, from the batch to the update, in one piece.
+# Long, because it shows the order of a step, from the batch to the update, in one piece.
 def build_step_graph(
     settings: StepConfig,
     optimizer: Optimizer,
@@ -250,7 +250,7 @@ def build_step_graph(
 
 
 def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
-    """The parts of the optimizer's slots, by variable name/slot name."""
+    """Returns the slices of the optimizer's slots, by variable name/slot name."""
     slot_slices: dict[str, list[Slice]] = {}
     for name, variable_slices in slices.items():
         for variable_slice in variable_slices:
@@ -301,7 +301,7 @@ def _build_towers(
     return towers
 
 
-# Nine arguments: all that a step has is in a tower.
+# Nine arguments, since a tower uses all parts of a step.
 def _build_tower(
     settings: StepConfig,
     optimizer: Optimizer,
@@ -370,8 +370,8 @@ def _build_tower(
 
 
 def _reported_loss(settings: StepConfig, towers: Sequence[_Tower]) -> Tensor:
-    """Scalar float32: the mean over this process's images, with weight decay unless base_loss is
-    asked for.
+    """Returns a float32 scalar: the mean over this process's images, with weight decay unless
+    --loss_type_to_report=base_loss.
     """
     loss = _mean([tower.base_loss for tower in towers])
     penalties = [tower.penalty for tower in towers if tower.penalty is not None]
@@ -383,7 +383,8 @@ def _reported_loss(settings: StepConfig, towers: Sequence[_Tower]) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
+    """Returns a float32 scalar: the mean over images of the cross entropy of logits [N, K] with
+    labels [N].
 
     smoothing is the part of a label spread over all K classes: Szegedy et al. 2015
     (arXiv:1512.00567), section 7.

@@ -1,4 +1,4 @@
-"""Collects and prints what a run measures."""
+"""Collects and prints the measurements of a run."""
 
 import contextlib
 import itertools
@@ -94,14 +94,13 @@ class StepRecorder:
     # ---- steps -----------------------------------------------------------------------------------
 
     def add_steps(self, steps: Sequence[Step[StepValues]]) -> None:
-        """Stores the steps of one run of the session, as soon as it is done."""
+        """Stores the steps of one session call, as soon as it is done."""
         for step in steps:
             self._steps.append(step)
             self.result_builder.record_step(step)
         step = steps[-1]
         if step.phase is Phase.TIMED:
-            # One value for a run: its steps were not measured separately, and would look like more
-            # data than they are.
+            # One value for each session call: its steps were not measured separately.
             self._rate.add(step.seconds, len(steps))
             if self._timed_start is None:
                 self._timed_start = steps[0].start
@@ -119,7 +118,7 @@ class StepRecorder:
         text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
         total = self._agreed_num_timed or counts.num_timed
         if counts.target_secs and self._agreed_num_timed is None and self._timed_start is not None:
-            # As many as fit into the time if they go on like this.
+            # As many as fit into the time at this speed.
             total = math.ceil(
                 counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9)
             )
@@ -148,7 +147,7 @@ class StepRecorder:
 
     @property
     def has_reached_target(self) -> bool:
-        """Whether timed steps were taken for --target_seconds."""
+        """Returns whether the timed steps have taken --target_seconds."""
         target = self._plan.counts.target_secs
         if target is None or self._timed_start is None:
             return False
@@ -187,7 +186,7 @@ class StepRecorder:
                 }
 
     def describe_last_step(self, global_step: int) -> str:
-        """The last step in words, as the step lines count it and as checkpoints do."""
+        """Describes the last step, as the step lines count it and as checkpoints do."""
         if not self._steps:
             return f'global step {global_step}'
         last = self._steps[-1]
@@ -195,8 +194,8 @@ class StepRecorder:
         return f'{phase} {last.index} (global step {global_step})'
 
     def print_due_steps(self, steps: Sequence[Step[StepValues]]) -> None:
-        """Prints the lines that are due among the steps of a run; the rates are those up to its
-        end.
+        """Prints the lines that are due among the steps of a session call; rates count the steps up
+        to its end.
         """
         for step in steps:
             if step.phase is not Phase.TIMED:
@@ -246,8 +245,8 @@ class StepRecorder:
     # ---- evaluations -----------------------------------------------------------------------------
 
     def add_evaluation(self, accuracy: Accuracy) -> None:
-        """Stores and prints an evaluation. Call it within doing(Cause.EVALUATION), which began with
-        it.
+        """Stores and prints an evaluation. Call it within record_gap(PauseCause.EVALUATION), for
+        the whole evaluation.
         """
         now = self._clock()
         prepare_seconds = max(0.0, now - self._gap_start - accuracy.seconds)
@@ -268,7 +267,7 @@ class StepRecorder:
 
     @property
     def result(self) -> Result:
-        """The result of a run that has ended; without steps if training was over before it
+        """Returns the result of a run that has ended; without steps if training was over before it
         began.
         """
         if self._result is None:
@@ -290,10 +289,10 @@ class StepRecorder:
         faults, is_chief = [], self._plan.cluster_role.is_chief
         try:
             result = self._result = self._make_result(measurements, exit_info)
-            # First the file: the reader of standard output may have left.
+            # Write the file first: the reader of standard output may have left.
             faults = self._write_files(result, measurements) if is_chief else []
         finally:
-            # Whatever happens to the document, the total is not lost.
+            # The total is printed whatever happens to the document.
             if prints:
                 self._print_result(measurements, exit_info)
         if is_chief and prints:
@@ -390,8 +389,8 @@ class StepRecorder:
             )
 
     def _is_line_due(self, measurements: StepLog) -> bool:
-        """Whether the last timed step has no line yet. A process that joined after all steps has
-        none to print.
+        """Returns whether the last timed step has no line yet. A process that joined after all
+        steps has no line to print.
         """
         return (
             self._timed_start is not None
@@ -399,8 +398,8 @@ class StepRecorder:
         )
 
     def adopt_cluster_total(self) -> None:
-        """Takes over the chief's images and seconds, so that all workers of a cluster have the same
-        rate.
+        """Takes over the chief's images and seconds, so that all workers of a cluster print the
+        same rate.
         """
         if self._worker and self._worker.cluster:
             measurements = self.measurements()

@@ -41,13 +41,13 @@ _STATE_FILE = 'checkpoint'
 _ENDED_FILE, _BEGUN_FILE = 'training-ended', 'training-begun'
 _STEP_COUNT = Meta(ge=0, le=2**63 - 1)
 _PREFIX = re.compile(r'model\.ckpt-\d+')
-# The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is
+# The files in the folders of both stages. TensorFlow adds another ending to a file that it is
 # writing.
 _STAGE_FILES = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
 
 
 class _UnfinishedTraining(Struct):
-    """The content of training-begun: what mark_training_begun takes."""
+    """The content of training-begun."""
 
     length: list[Annotated[int, _STEP_COUNT]]
     end: Annotated[int, _STEP_COUNT]
@@ -117,11 +117,11 @@ def find_checkpoint(path: str, argument: str) -> str:
 
 
 def parse_checkpoint_prefix(path: str) -> str | None:
-    """Returns the prefix if a path is one, as DIR/model.ckpt-100, which may be missing; None if it
-    is a folder.
+    """Returns the path if it is the prefix of a checkpoint, as DIR/model.ckpt-100, which may be
+    missing; None if it is a folder.
 
-    A name that ends with ckpt-STEP is a prefix, as in the original program, unless there is a
-    folder of this name.
+    A name that ends with ckpt-STEP is a prefix, as in the original program, unless a folder has
+    this name.
     """
     prefix = path.rstrip('/')
     is_prefix = os.path.isfile(f'{prefix}.index') or (
@@ -143,10 +143,10 @@ def mark_training_ended(folder: str, has_ended: bool) -> None:
 
 
 def mark_training_begun(folder: str, length: Sequence[int] | None, end_step: int) -> None:
-    """Records that a training is under way, and where it ends, for the run that continues it.
+    """Records that a training is under way, and its last step, for the run that continues it.
     Ignores OS errors.
 
-    length is what makes two runs equally long; None if no other run will continue to this end.
+    length is equal for runs of equal length; None if no other run will continue to this end.
     """
     mark_training_ended(folder, False)
     if length is None:
@@ -159,18 +159,16 @@ def mark_training_begun(folder: str, length: Sequence[int] | None, end_step: int
 
 
 def clear_training_begun(folder: str) -> None:
-    """Records that a training has done everything to its end, so that the next run trains anew.
-    Ignores OS errors.
-    """
+    """Records that a training is complete, so that the next run trains anew. Ignores OS errors."""
     with contextlib.suppress(OSError):
         (Path(folder) / _BEGUN_FILE).unlink(missing_ok=True)
 
 
 def read_end_step(folder: str, length: Sequence[int] | None) -> int | None:
-    """Returns the last step of a training of a cluster that did not reach it; None if there is none
-    of this length.
+    """Returns the last step of a cluster's training that did not reach it; None if there is none of
+    this length.
 
-    Raises UsageError if the file that says so is damaged.
+    Raises UsageError if the file is damaged.
     """
     path = Path(folder) / _BEGUN_FILE
     try:
@@ -260,9 +258,7 @@ def _delete_checkpoint(prefix: str) -> None:
 
 
 def _list_checkpoints(folder: str) -> list[str]:
-    """Returns the prefixes of the checkpoints with names like ours (model.ckpt-STEP), complete or
-    not.
-    """
+    """Returns the prefixes of all checkpoints with names like model.ckpt-STEP, complete or not."""
     paths = [path.with_suffix('') for path in Path(folder).glob('*.index')]
     return [str(prefix) for prefix in paths if _PREFIX.fullmatch(prefix.name)]
 
@@ -272,7 +268,9 @@ def data_files(prefix: str) -> list[str]:
 
 
 def _is_complete(prefix: str) -> bool:
-    """Whether the index and all data files exist. Other programs may write several data files."""
+    """Returns whether the index and all data files exist. Other programs may write several data
+    files.
+    """
     files = data_files(prefix)
     return (
         os.path.isfile(f'{prefix}.index')
@@ -328,8 +326,8 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Reserves a folder until the block or process ends, if it supports locks; RunError if another
-    run has it.
+    """Reserves a folder until the block or process ends, if the file system has locks; RunError if
+    another run has it.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -48,7 +48,9 @@ _MAX_NAMES = 20
 
 @dataclass(frozen=True)
 class Slice:
-    """A variable, or the part that starts at the indices `offset` of a variable of shape `full`."""
+    """A variable, or the slice that starts at the indices `offset` of a variable of shape
+    `full_shape`.
+    """
 
     variable: Variable
     offset: tuple[int, ...]
@@ -73,7 +75,7 @@ def full_slice(variable: Variable) -> Slice:
 
 
 def join_slices(slices: Sequence[Slice], values: Sequence[Any]) -> Any:
-    """Concatenates the values of the parts of a variable."""
+    """Concatenates the values of the slices of a variable."""
     if len(slices) == 1:
         return values[0]
     first = slices[0]

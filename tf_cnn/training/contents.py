@@ -14,8 +14,8 @@ Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
 # Names with this prefix are optional run state: any checkpoint may contain or omit them.
 OPTIONAL_PREFIX = 'loss_scale/'
-# The tensor with the names of labels 0, 1, ..., [K] string, of the images that the model was
-# trained on. Checkpoints of images without class names, and of other programs, have none.
+# This tensor has the names of labels 0, 1, ..., [K] string, of the images that trained the model.
+# It is missing after training without class names, and in checkpoints of other programs.
 CLASS_NAMES = 'class_names'
 # The number of class names that a message lists.
 _MAX_CLASSES = 8
@@ -126,8 +126,8 @@ def _list_classes(names: Sequence[str]) -> str:
 
 
 def is_model_tensor(name: str, names: Collection[str]) -> bool:
-    """Whether a tensor is a trainable variable or a moving average of batch norm; names are all in
-    the checkpoint.
+    """Returns whether a tensor is a trainable variable or a moving average of batch norm; names are
+    all names in the checkpoint.
 
     Other state of training has no layer (global_step) or starts with OPTIONAL, and the slots of an
     optimizer are below the name of a variable (conv1/kernel/momentum).

@@ -251,7 +251,7 @@ class Lars(Optimizer):
             ), decayed
 
     def make_apply(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
-        # prepare has already multiplied the gradients by the learning rate.
+        # prepare_gradients has already multiplied the gradients by the learning rate.
         return Momentum(self.momentum).make_apply(tf.constant(1.0), step, make_slot)
 
 
@@ -334,21 +334,19 @@ class OptimizerStep:
     def update_if_finite(
         self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Returns the ops of updates that belong to these gradients of the scaled loss; a later
-        step applies those.
+        """Returns the update ops that belong to these gradients of the scaled loss; a later step
+        applies the gradients.
         """
         return self._loss_scale.update_if_finite(gradients, make_updates)
 
     @property
     def needs_all_gradients(self) -> bool:
-        """Whether no variable may change before all gradients are known."""
+        """Returns whether all gradients must be known before any variable changes."""
         return self._loss_scale.num_skipped is not None
 
     @property
     def has_independent_updates(self) -> bool:
-        """Whether the update of each variable, or part of one, needs nothing but the gradients for
-        it.
-        """
+        """Returns whether the update of each variable or slice needs only its own gradients."""
         return not self.needs_all_gradients and not self._optimizer.needs_whole_variables
 
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
@@ -407,8 +405,8 @@ class OptimizerStep:
 
     @functools.cached_property
     def _forward_ops(self) -> set[tf.Operation]:
-        """The ops that the networks' outputs depend on, which TensorFlow fuses unless others wait
-        for them.
+        """Returns the ops that the networks' outputs depend on. TensorFlow fuses them unless other
+        ops wait for them.
         """
         forward_ops: set[tf.Operation] = set()
         pending = [output.op for output in self._outputs]

@@ -89,7 +89,7 @@ class LossScale:
         return gradient if self._inverse is None else gradient * self._inverse
 
     def stage(self, device: str) -> list[tf.Operation]:
-        """Makes unscaled() use the scale of the previous step, kept on a device. Run the returned
+        """Makes unscale() use the scale of the previous step, kept on a device. Run the returned
         ops in each step.
         """
         del device
