@@ -156,7 +156,7 @@ def print_report(
 ) -> int:
     """Prints the mean numbers of each case, and the ratios of the pairs (ours, theirs).
 
-    Ratios are formed in each round, so that a disturbance of a whole round cancels. Returns 1 if a
+    Ratios are formed in each round, so noise that lasts a whole round cancels. Returns 1 if a
     run failed.
     """
     all_runs = [numbers for runs in outcomes.values() for numbers in runs]

@@ -34,7 +34,7 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
         name: [found and found['images/sec'] for found in runs] for name, runs in taken.items()
     }
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
-    # compare reads the folder of a contestant.
+    # compare reads the folder of a command.
     assert len(read_run_set(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].results) == 2
     run_commands(commands, 3, tmp_path / 'out')
     assert sorted(sizes_in(tmp_path)[5:]) == [10, 12]

@@ -1,4 +1,4 @@
-"""The flags about input: what they choose, which clash, and when they have no effect."""
+"""The flags about input: what they choose, that conflict, and when they have no effect."""
 
 from typing import Any
 
@@ -150,12 +150,12 @@ def test_ml_perf_changes_the_default_preprocessor_only() -> None:
 
 
 def test_the_input_alone_is_measured_where_steps_read_something() -> None:
-    for others, clashes_with in (
+    for others, conflicts_with in (
         ('', '--data_dir'),
         ('--data_dir=d --eval --train_dir=t', '--eval'),
         ('--data_dir=d --eval_during_training_every_n_steps=5', '--eval_during_training'),
     ):
-        with refused('--input_only=read', clashes_with):
+        with refused('--input_only=read', conflicts_with):
             parse_argv(['--input_only=read', *others.split()])
 
 

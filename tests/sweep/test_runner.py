@@ -117,9 +117,7 @@ def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path
     (folder.results / '2-2-1x1.1.json').unlink()
     sweep = make_runs(plan, folder, starter(tmp_path))
     assert isinstance(sweep, InterleavedRuns)
-    assert [contestant.caption for contestant, _ in sweep.remaining_runs()] == [
-        'batch_size=2 shape=1*1'
-    ]
+    assert [command.caption for command, _ in sweep.remaining_runs()] == ['batch_size=2 shape=1*1']
     made(sweep)
     assert sizes_in(tmp_path)[9:] == [2]
     assert {name: (folder.results / name).read_text() for name in kept} == kept

@@ -124,12 +124,12 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     warn_of_open_ports(cluster_role, warnings)
     checkpoints = find_checkpoints(params, cluster_role, data, warnings)
     variables = place_variables(params, cluster_role, machine, step.precision.compute_dtype.name)
-    surroundings = describe_run_environment(environment, session)
+    run_environment = describe_run_environment(environment, session)
     # Positional arguments in the order of the class, so that this function fits one screen.
     # fmt: off
     return Plan(
         params, tuple(warnings), cluster_role, workload, data, machine, counts, step, variables,
-        session, evaluated, checkpoints, reports, instruments, surroundings,
+        session, evaluated, checkpoints, reports, instruments, run_environment,
     )
     # fmt: on
 

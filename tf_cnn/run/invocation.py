@@ -45,7 +45,7 @@ def invocation_of_command(argv: Sequence[str]) -> Invocation:
 
 
 def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Console) -> Invocation:
-    """Waits for idle cores, if most_secs is given (--wait_for_idle). The time to the first step
+    """Waits for idle cores, if max_secs is given (--wait_for_idle). The time to the first step
     begins afterwards.
     """
     if max_secs is None:

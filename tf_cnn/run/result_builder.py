@@ -181,7 +181,7 @@ class ResultBuilder:
         """Returns the result, see docs/results.md. workers has the worker_section() of each worker,
         or None if it was lost.
         """
-        plan, surroundings = self._plan, self._plan.run_environment
+        plan, run_environment = self._plan, self._plan.run_environment
         # Counting may build a graph; a process that was stopped has no time for it.
         parameters, multiply_adds = self._model_cost() if exit_info.is_complete else (None, None)
         self.end_timed_steps()
@@ -201,7 +201,7 @@ class ResultBuilder:
             exit_status=exit_info,
             started_at=_format_utc(self._started_at),
             ended_at=_format_utc(time.time()),
-            program=sections.ProgramSection(VERSION, surroundings.git_commit),
+            program=sections.ProgramSection(VERSION, run_environment.git_commit),
             command=sections.CommandSection(
                 self._invocation.argv, self._flags(), dict(plan.params.given_flags)
             ),
@@ -224,8 +224,8 @@ class ResultBuilder:
             input=self._input(measurements, throughput),
             energy=self._energy(throughput, num_missing),
             evaluations=[accuracy.as_row(self._unix_at_zero) for accuracy in evaluations],
-            machine=cast(sections.MachineSection, surroundings.machine),
-            environment=surroundings.environment,
+            machine=cast(sections.MachineSection, run_environment.machine),
+            environment=run_environment.environment,
             noise=cast(sections.NoiseSection, {**self._noise, **self._invocation.wait_metrics}),
             warnings=warnings,
         )

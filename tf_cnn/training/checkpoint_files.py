@@ -97,7 +97,7 @@ def find_checkpoint(path: str, argument: str) -> str:
     """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for
     its newest one.
 
-    `written` is the path or flag as the user wrote it, for errors: UsageError if there is no such
+    `argument` is the path or flag as the user wrote it, for errors: UsageError if there is no such
     folder or checkpoint, RunError if the folder holds none.
     """
     if os.path.isdir(path):
