@@ -43,8 +43,8 @@ _OURS = 'harness'
 _PHASES = ('training', 'forward')
 # The first step builds kernels, the second allocates. Short steps are repeated for a while.
 _MIN_WARMUP, _WARMUP_SECS = 2, 0.5
-# The approximate length of a turn. Most short turns have no noise from other programs; the median ignores the
-# others.
+# The approximate length of a turn. Most short turns have no noise from other programs; the median
+# ignores the others.
 _TURN_SECS = 0.25
 # A function that takes this number of steps.
 TakeSteps = Callable[[int], object]

@@ -111,7 +111,7 @@ class Cores:
         monkeypatch.setattr(psutil.Process, 'cpu_times', lambda process: (0.0, 0.0, 0.0, 0.0, 0.0))
 
 
-def noise(
+def measure_noise(
     root: Path,
     before: Mapping[str, str],
     after: Mapping[str, str],
@@ -141,13 +141,13 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(
     # On cores 1 and 2 something else worked for 4 of 20 seconds, and on the other core all the
     # time.
     times = [Times(9.0, 11.0, guest=2.0), Times(5.0, 14.0, 1.0), Times(15.0, 5.0)]
-    found = noise(tmp_path, online, {}, cores, times)
+    found = measure_noise(tmp_path, online, {}, cores, times)
     assert found['seconds'] == 10.0
     assert found['other_cpu_share'] == pytest.approx(0.2)
     assert found['steal_share'] == pytest.approx(0.05)
     assert (found['other_cpu_share_of_cgroup'], found['thermal_throttles']) == (None, None)
     # A short time has no shares.
-    found = noise(tmp_path, {}, {}, seconds=0.2)
+    found = measure_noise(tmp_path, {}, {}, seconds=0.2)
     assert (found['other_cpu_share'], found['steal_share']) == (None, None)
 
 
@@ -158,7 +158,7 @@ def test_what_the_host_of_a_container_does_is_told_apart(
     after = {
         'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'
     }
-    found = noise(tmp_path, CONTAINER, after, cores, [Times(5.0, 5.0)] * 16)
+    found = measure_noise(tmp_path, CONTAINER, after, cores, [Times(5.0, 5.0)] * 16)
     assert found['other_cpu_share'] == pytest.approx(0.5)
     assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160)
     assert found['cgroup_throttled_seconds'] == pytest.approx(1.5)
@@ -175,7 +175,7 @@ def test_the_hottest_core_counts_and_the_load_of_the_start_and_of_the_end(
 
     loads = [(0.25, 0.5, 0.75), (4.00390625, 1.0, 0.7998046875)]
     monkeypatch.setattr(psutil, 'getloadavg', lambda: loads.pop(0))
-    found = noise(tmp_path, counts(3, 100), counts(10, 101))
+    found = measure_noise(tmp_path, counts(3, 100), counts(10, 101))
     assert found['thermal_throttles'] == 7
     assert found['load_average_start'] == [0.25, 0.5, 0.75]
     assert found['load_average_end'] == [4.0, 1.0, 0.8]
