@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
     for worker, sync in ((0, True), (0, False), (1, False)):
-        built = build(PS, worker, sync=sync)
+        built = build(PS, worker, is_synchronous=sync)
         read = built.step.fetches.global_step.op.inputs[0].op
         [count] = built.ops('AssignAddVariableOp')
         assert read in needed_by([count])
@@ -230,7 +230,7 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(
 def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_done(
     forward_only: bool, start: Callable[..., WorkerSessions]
 ) -> None:
-    cluster = start(PS, network=waiting, sync=False, forward_only=forward_only)
+    cluster = start(PS, network=waiting, is_synchronous=False, forward_only=forward_only)
     slow, quick = cluster.members
     [step] = cluster.begin(0)
     for number in range(1, 4):
@@ -244,7 +244,7 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
     start: Callable[..., WorkerSessions],
 ) -> None:
     precision = Precision('fp16', loss_scale=2.0**20, steps_until_doubling=2)
-    cluster = start(PS, optimizer='momentum', precision=precision, sync=False)
+    cluster = start(PS, optimizer='momentum', precision=precision, is_synchronous=False)
     before = cluster.members[0].read()
     skipped = []
     for number in range(12):
@@ -263,7 +263,7 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
 def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
     sync: bool, start: Callable[..., WorkerSessions]
 ) -> None:
-    cluster = start(PS, network=wide, optimizer='lars', sync=sync)
+    cluster = start(PS, network=wide, optimizer='lars', is_synchronous=sync)
     if sync:
         cluster.take_steps(2)
         expected = train_alone(wide, 'lars', WHOLE_BATCH, num_steps=2)
@@ -283,7 +283,7 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
 def test_slices_change_no_step(mode: str, start: Callable[..., WorkerSessions]) -> None:
     found = []
     for slices in (True, False):
-        cluster = start(mode, network=wide, optimizer='momentum', slices=slices)
+        cluster = start(mode, network=wide, optimizer='momentum', slices_variables=slices)
         cluster.take_steps(2)
         chief = cluster.members[0]
         # 72 x 20,000 values, 5.5 MiB.
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
     contents: list[str] = []
     expected = train_alone(wide, 'momentum', WHOLE_BATCH, num_steps=2)
     for slices, num_steps in ((written, 1), (not written, 1), (written, 0)):
-        cluster = start(PS, network=wide, optimizer='momentum', slices=slices)
+        cluster = start(PS, network=wide, optimizer='momentum', slices_variables=slices)
         chief = cluster.members[0]
         with chief.built.graph.as_default(), tf.device(task('worker', 0)):
             saver = Checkpointer(str(tmp_path), chief.built.step.slices, HOST_DEVICE, 9)
@@ -521,7 +521,7 @@ def test_no_update_of_workers_that_do_not_wait_is_lost(
 ) -> None:
     """Without a lock one is lost so rarely that the steps alone may not show it."""
     cluster = start(
-        PS, optimizer=optimizer, sync=False, devices=cpus(1), exchanged=[('v', [1 << 17])]
+        PS, optimizer=optimizer, is_synchronous=False, devices=cpus(1), exchanged=[('v', [1 << 17])]
     )
     for member in cluster.members:
         updates = [
