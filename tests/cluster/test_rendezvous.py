@@ -74,7 +74,9 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
     introduce(new)
     after = result(joining['worker 0'])
     assert after == result(joining['worker 1']) != before
-    assert set(after.members.values()) == {member.incarnation for member in new.values()}
+    assert set(after.required_incarnations.values()) == {
+        member.incarnation for member in new.values()
+    }
 
 
 def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Make) -> None:
@@ -91,7 +93,7 @@ def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Make) 
     # Another process has its place, and has not announced that it joins.
     assert_waits(chief)
     assert result(again.join()) == result(chief)
-    assert result(chief).members[str(cluster.task('worker 1'))] == again.incarnation
+    assert result(chief).required_incarnations[str(cluster.task('worker 1'))] == again.incarnation
 
 
 def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(

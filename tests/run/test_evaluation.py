@@ -39,7 +39,7 @@ from tf_cnn.inputs.validation import (
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
-from tf_cnn.run.evaluation import Evaluation, TowerVariables
+from tf_cnn.run.evaluation import Evaluation, RestoredVariables
 from tf_cnn.run.session import Stepper
 from tf_cnn.system.signals import Stopped
 from tf_cnn.training.checkpoint_files import has_training_ended
@@ -398,7 +398,7 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
     )
     options = ImageOptions(28, 28, 1, training=False)
     with tf.Graph().as_default(), open_session() as session:
-        variables = TowerVariables('/cpu:0', 'v')
+        variables = RestoredVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
         evaluation = Evaluation(network, 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)

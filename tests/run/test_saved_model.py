@@ -21,7 +21,7 @@ from tests.support.keras_networks import CONFORMANCE, Case, give_weights
 from tests.support.networks import random_images, relative_error
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import made, ran
-from tf_cnn.run.evaluation import TowerVariables
+from tf_cnn.run.evaluation import RestoredVariables
 from tf_cnn.run.export import export_saved_model
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
@@ -58,7 +58,7 @@ def logits_of(train_dir: Path, data_format: str, name: str = MODEL) -> np.ndarra
     prefix = latest_checkpoint(str(train_dir))
     assert prefix
     with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
-        variables = TowerVariables(cpus(1)[0], 'tower')
+        variables = RestoredVariables(cpus(1)[0], 'tower')
         built = build_network(
             network, normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False
         )
@@ -181,7 +181,7 @@ def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(
     shape = (size, size, 3)
     images = np.clip(127.5 + 60 * random_images(shape), 0, 255).astype(np.uint8)
     with tf.Graph().as_default():
-        variables = TowerVariables(cpus(1)[0], 'tower')
+        variables = RestoredVariables(cpus(1)[0], 'tower')
         build_network(
             network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False
         )

@@ -261,7 +261,7 @@ class VariableMgrDistributedFetchFromStagedPS(
         self._before_push.append(step.loss_scale_read_op)
         return super().build_update(step, global_step, device_grads)
 
-    def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:
+    def _store_for_next_step(self, name: str, value: Tensor) -> list[tf.Operation]:
         return self._puts(name, value)
 
 

@@ -56,7 +56,7 @@ def check_folder(params: Params, workload: Workload) -> None:
 
 
 def _hash_files(params: Params, workload: Workload) -> dict[str, str]:
-    """Returns Subject.file_hashes."""
+    """Returns Workload.file_hashes."""
     hashes, mode = {}, MODES[params.variable_update]
     if workload.model.network.file and workload.exchange_bytes is None:
         hashes['model_file'] = workload.model.network.file.sha256

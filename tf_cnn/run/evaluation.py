@@ -52,7 +52,7 @@ class SlicedVariables(InferenceVariables):
         return self._values[name]
 
 
-class TowerVariables(SlicedVariables):
+class RestoredVariables(SlicedVariables):
     """Variables that belong to one tower; they must be restored from a checkpoint before they are
     read.
     """

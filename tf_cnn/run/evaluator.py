@@ -15,7 +15,7 @@ from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.build import build_evaluation, export, make_banner
-from tf_cnn.run.evaluation import TowerVariables, combine_accuracy, write_accuracy_summary
+from tf_cnn.run.evaluation import RestoredVariables, combine_accuracy, write_accuracy_summary
 from tf_cnn.run.export import ModelValues
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
@@ -48,7 +48,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
         console.progress('Building the graph')
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             towers = [
-                TowerVariables(device, f'tower_{number}')
+                RestoredVariables(device, f'tower_{number}')
                 for number, device in enumerate(plan.machine.towers)
             ]
             evaluation = build_evaluation(plan, towers, worker.index, worker.num_training_tasks)
@@ -151,7 +151,7 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
             SIGNALS.wait(interval)
 
 
-def _slices_by_name(towers: Sequence[TowerVariables]) -> dict[str, list[Slice]]:
+def _slices_by_name(towers: Sequence[RestoredVariables]) -> dict[str, list[Slice]]:
     return {
         name: [tower_slice for tower in towers for tower_slice in tower.slices[name]]
         for name in towers[0].slices
