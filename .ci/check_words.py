@@ -81,4 +81,4 @@ def problems() -> Iterator[str]:
                 yield f'{path}:{number}: {len(line)} columns'
 
 
-sys.exit('\n'.join(problems()))
+sys.exit('\n'.join(problems()) or 0)
