@@ -113,8 +113,7 @@ def _find_files(data_set: str, data_dir: str, subset: str) -> tuple['_FileFormat
     )
     raise UsageError(
         f'--data_dir={data_dir}: {missing[0]} is missing{more_missing}; use the folder '
-        'that contains '
-        f'{content}'
+        f'that contains {content}'
     )
 
 
@@ -142,8 +141,7 @@ def _count_cifar(paths: list[str]) -> int:
         if remaining_bytes or not num_images:
             raise UsageError(
                 f'{path}: the file is truncated: its last image has {remaining_bytes} of '
-                f'{_CIFAR_BYTES} '
-                'bytes; download it again'
+                f'{_CIFAR_BYTES} bytes; download it again'
             )
         count += num_images
     return count

@@ -41,8 +41,8 @@ class InputRow:
 _ALL_STAGES = tuple(STAGES)
 INPUTS = (
     InputRow('synthetic', type(None)),
-    # The order of RecordInput also depends on the speed of its readers, and on when a batch is
-    # taken.
+    # The order of RecordInput also depends on how fast its readers are and when a step takes a
+    # batch.
     InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL_STAGES),
     InputRow(TF_DATA, Shards, stages=_ALL_STAGES),
     InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),

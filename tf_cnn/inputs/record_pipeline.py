@@ -98,8 +98,8 @@ class RecordPipeline(StagedInput):
 
         super().__init__(devices, make_host_batches, config.host_device, options.scale, last_stage)
         if record_bytes := source.mean_record_bytes:
-            # Each reader collects records before it adds them to the pool; a step takes its batches
-            # out of it.
+            # Each reader collects records before it adds them to the pool; each step takes its
+            # batches out of the pool.
             num_records = pool_size + _RECORDS_PER_READER * readers + worker_batch_size
             self.buffers.insert(0, Buffer('records', num_records, record_bytes))
         if last_stage == TRANSFER:
