@@ -55,7 +55,7 @@ def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     }
     before = banner(**usual)
     assert [line for line in banner(**usual, **flags, steps_per_run=2) if line not in before] == [
-        'Steps/run:   2; the time of a step is an equal part of that of its run',
+        'Steps/run:   2; the steps of one session call share its time equally',
         'Precision:   bf16',
         'Variables:   replicated',
         'AllReduce:   xring',

@@ -200,7 +200,7 @@ def onednn_switch(flags: Flags) -> str | None:
 
 def averaged_rate(flags: Flags) -> float:
     """Observes the rate printed after steps of 1, 2 and 3 seconds."""
-    return summarize(10, [1.0, 2.0, 3.0], fact('counts.newest_weight')(flags)).images_per_second
+    return summarize(10, [1.0, 2.0, 3.0], fact('counts.ewma_weight')(flags)).images_per_second
 
 
 def rates(flags: Flags) -> list[float]:
@@ -213,7 +213,7 @@ def rates(flags: Flags) -> list[float]:
         return [
             float(rate)
             for rate in session.run(
-                [learning_rate.at(tf.constant(step, tf.int64)) for step in steps]
+                [learning_rate.rate_at(tf.constant(step, tf.int64)) for step in steps]
             )
         ]
 
@@ -567,7 +567,7 @@ WALK: dict[str, Row] = {
     'winograd_nonfused': Row(False, variable('TF_ENABLE_WINOGRAD_NONFUSED')),
     'worker_hosts': Row(
         '10.0.0.1:1,10.0.0.2:1,10.0.0.9:1',
-        fact('processes.num_training_tasks'),
+        fact('cluster_role.num_training_tasks'),
         {**SERVERS, 'device': 'cpu'},
     ),
     'xla': Row(True, config('graph_options.optimizer_options.global_jit_level')),

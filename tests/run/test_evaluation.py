@@ -243,7 +243,7 @@ def test_a_signal_ends_an_evaluator_that_waits(trained: tuple[Path, Result], noi
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    with mock.patch('tf_cnn.run.evaluator.has_ended', stop), pytest.raises(Stopped):
+    with mock.patch('tf_cnn.run.evaluator.has_training_ended', stop), pytest.raises(Stopped):
         evaluate(trained[0], noise, eval_interval_secs=600.0)
 
 
