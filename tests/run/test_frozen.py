@@ -178,7 +178,7 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tf_cnn.run.constant_weights, '_MOST_BYTES', 1000)
+    monkeypatch.setattr(tf_cnn.run.constant_weights, '_MAX_GRAPH_BYTES', 1000)
     frozen = FrozenNetwork(FoldedNetwork({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
     for number in range(2):
         frozen.constants_for(f'/gpu:{number}')
