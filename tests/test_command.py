@@ -133,7 +133,7 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     # Nothing of what TensorFlow prints while it starts.
     warning, default, *progress = lines
     check_warning(warning, '--flush_stdout=True')
-    check_line(default, '--model=trivial', 'no real network', '--model=resnet50')
+    check_line(default, '--model=trivial', 'not a real network', '--model=resnet50')
     assert progress[:3] == [
         'Building the graph',
         'Initialising the variables',
