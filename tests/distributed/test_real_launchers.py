@@ -97,7 +97,8 @@ from tf_cnn.system.errors import UsageError
 from tf_cnn.params import parse_argv
 try:
     cluster = find_cluster(parse_argv(sys.argv[2:]).params, os.environ)
-    found = cluster and {'own': str(cluster.own_task), 'spec': cluster.spec, 'source': cluster.source}
+    found = cluster and {'spec': cluster.spec, 'source': cluster.source}
+    found = found and found | {'own': str(cluster.own_task)}
 except UsageError as error:
     found = {'error': str(error)}
 print(json.dumps({'host': socket.gethostname(), 'found': found}) + '\\n', end='', flush=True)
