@@ -324,7 +324,7 @@ class OptimizerStep:
             ],
         )
         if self.needs_all_gradients:
-            # A skipped step runs no update, and no op that waits for one.
+            # A skipped step runs no update, so ops that wait for an update must wait for the step.
             self.updates = dict.fromkeys(self.updates, tf.group(*step_ops))
         return step_ops
 
