@@ -259,7 +259,7 @@ def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path: 
             initializer=tf.ones_initializer(),
         )
         ours = create_variable('ours', [6, 4], scope='v', device='/cpu:0')
-        saver = tf.train.Saver({'table': theirs}, sharded_algorithm=True, save_relative_paths=True)
+        saver = tf.train.Saver({'table': theirs}, sharded=True, save_relative_paths=True)
         checkpointer = Checkpointer(str(tmp_path), {'table': [full_slice(ours)]}, '/cpu:0', 2)
         with open_session() as session:
             session.run(tf.global_variables_initializer())
