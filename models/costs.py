@@ -1,4 +1,4 @@
-"""Parameters and GMACs of the models: built-in models from a table, others counted in a graph.
+"""Parameters and GMACs of the models: from a table for built-in models, else counted in a graph.
 
     python -m models.costs
 
@@ -38,8 +38,8 @@ class ModelCost:
 
 
 def list_costs(pattern: str = '*') -> list[ModelCost]:
-    """Returns the costs of all models with names that match a pattern with shell wildcards; counts
-    the costs that are not in the table.
+    """Returns the costs of all models that match a pattern with shell wildcards. Counts costs that
+    are not in the table.
     """
     cost_table = read_table()
     costs = []

@@ -1,5 +1,5 @@
-"""Constant batch norms for inference: folded into the convolution before, or reduced to one factor
-and one shift.
+"""Constant batch norms for inference: folded into the convolution before them, or reduced to one
+factor and one shift.
 
 In inference, batch norm is y = factor * x + shift of each channel, with factor = gamma /
 sqrt(variance + epsilon) and shift = beta - factor * mean: Ioffe & Szegedy 2015 (arXiv:1502.03167),
@@ -52,11 +52,14 @@ class FoldedNetwork:
 def fold_batch_norms(
     graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Array]
 ) -> FoldedNetwork:
-    """Folds the batch norms of a float32 inference graph; reads has the tensor that it uses for
-    each variable, by name.
+    """Folds the batch norms of a float32 inference graph.
 
-    A convolution takes a factor only if nothing else uses its output or its kernel; other batch
-    norms, such as those before a convolution, keep their factor.
+    A convolution takes a factor only if nothing else uses its output or its kernel. Other batch
+    norms, such as a batch norm before a convolution, keep their factor.
+
+    Args:
+      reads: the tensor through which the graph reads each variable, by name.
+      values: the value of each variable, by name.
     """
     names = {tensor.ref(): name for name, tensor in reads.items()}
     remaining = dict(values)
@@ -75,8 +78,8 @@ def fold_batch_norms(
 
 
 def _batch_norm_ops(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
-    """The ops of each batch norm that LayerBuilder made, by its name; a network may use one several
-    times.
+    """Returns the ops of each batch norm of a LayerBuilder, by its name; a network may use one
+    several times.
     """
     norm_ops: dict[str, list[Any]] = {}
     for op in ops:
@@ -107,8 +110,8 @@ def _factor_and_shift(
 def _fold_into_convolution(
     op: Any, names: Mapping[Any, str], values: dict[str, Array], factor: Array, shift: Array
 ) -> ConstantNorm | None:
-    """Multiplies the kernel of the convolution before a batch norm by the factor; None if none can
-    take it.
+    """Multiplies the kernel of the convolution before a batch norm by the factor. Returns the norm
+    that remains; None if no convolution can take the factor.
     """
     source, bias, user = op.inputs[0].op, None, op
     if source.type == 'BiasAdd':

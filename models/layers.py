@@ -100,17 +100,17 @@ class LayerBuilder:
     Args:
       data_format: 'NHWC' or 'NCHW'.
       is_training: whether batch norm uses the statistics of the batch, and dropout is active.
-      keep_statistics: whether batch norm updates its moving averages while training. One tower does
-        so for each model.
-      seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two
-        towers must differ by more than the number of dropout layers.
+      keep_statistics: whether batch norm updates its moving averages while training. One tower of
+        each model does so.
+      seed: each dropout layer adds its number to this seed, so the seeds of two towers must differ
+        by more than the number of dropout layers.
       dtype: the type that layers compute in, except the arithmetic of batch norm, which is always
         float32.
       norms: the folded batch norms of a network with constant weights, by name; None to compute
         batch norm.
     """
 
-    # Each argument is a decision about the whole network, so that no layer takes it again.
+    # Each argument is a property of the whole network, so no layer takes it again.
     def __init__(
         self,
         variables: VariableSource,
@@ -311,12 +311,12 @@ class LayerBuilder:
         return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
-        """The maximum of each window; padding is never the maximum, even where all values are
+        """The maximum of each window. Padding is never the maximum, even if all values are
         negative.
         """
         explicit = padding if isinstance(padding, str) else self._symmetric_paddings(padding)
-        # Only explicit padding keeps oneDNN out. Without a gradient, a float32 copy costs more than
-        # that gains.
+        # oneDNN does not take explicit padding, so pad in a separate op. Without a gradient, the
+        # float32 copy costs more than oneDNN gains.
         pads_first = 'gpu' not in x.device.lower() and (self.is_training or x.dtype != tf.float32)
         if not isinstance(explicit, str) and pads_first:
             x, explicit = tf.pad(x, explicit, constant_values=-math.inf), 'VALID'
@@ -420,8 +420,8 @@ class LayerBuilder:
             and x.shape.rank == 4
             and tf.DeviceSpec.from_string(x.device).device_type == 'CPU'
         ):
-            # TensorFlow's dropout selects between x and a number. Such a number stops the pass that
-            # converts NCHW for CPUs, and without oneDNN no kernel computes gradients of
+            # TensorFlow's dropout selects between x and a scalar, and the pass that converts NCHW
+            # for CPUs stops at the scalar. Without oneDNN, no kernel computes gradients of
             # convolutions in NCHW.
             mask = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
             return x * tf.nn.dropout(mask, rate=rate, seed=seed)
@@ -464,11 +464,9 @@ class LayerBuilder:
     def _pad(
         self, x: Tensor, kernel_size: int, strides: int, padding: Padding
     ) -> tuple[Tensor, str]:
-        """Replaces padding by a number of pixels with 'SAME' or 'VALID', after tf.pad where
-        necessary.
+        """Converts padding by a number of pixels to 'SAME' or 'VALID', after tf.pad if necessary.
 
-        On a CPU, the gradient of a convolution with explicit padding takes 1.5 times as long as
-        with these.
+        On a CPU, the gradient of a convolution with explicit padding takes 1.5 times as long.
         """
         if isinstance(padding, str):
             return x, padding

@@ -56,12 +56,11 @@ class RateSchedule:
     Attributes:
       factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the
         factor.
-      reference_batch_size: the images per update that the default learning rate is meant for; the
-        first rate is proportional to the images per update. None: the first rate does not depend on
-        them.
+      reference_batch_size: the images per update that the default learning rate is for; the first
+        rate is proportional to the images per update. None: the first rate does not depend on them.
       warmup_epochs: for this many epochs the rate rises from 0.
-      decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0
-        disables this.
+      decay_epochs: the rate is multiplied by 0.1 after each period of this many epochs; 0 disables
+        this.
       rounds_epochs_down: whether the number of steps in an epoch is rounded down.
     """
 
@@ -83,8 +82,8 @@ class ModelSpec:
       image_size: height and width of the images in pixels.
       batch_size: the default, for each device.
       learning_rate: the default, where the schedule begins.
-      any_size: whether images of a folder keep their own size. The network must end in global
-        pooling, and halve its images so rarely that small ones do not vanish.
+      any_size: whether images of a folder keep their size. The network must then end in global
+        pooling, and halve its images rarely enough for small images.
       is_residual: whether --resnet_base_lr applies to it, as a residual network.
     """
 

@@ -108,7 +108,7 @@ def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _match_size(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
-    """Converts the output of the last cell but one to the size of x and to the given number of
+    """Converts the output of the cell before the last to the size of x and the given number of
     filters.
     """
     if cnn.shape(previous)[:2] == cnn.shape(x)[:2]:

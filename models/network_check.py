@@ -11,7 +11,7 @@ from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_
 from tf_cnn.system.errors import UsageError, format_flag
 
 
-# A network of a run is determined by these arguments.
+# These arguments determine the network of a run.
 def check_network(
     network: Network,
     name: str,
@@ -25,7 +25,7 @@ def check_network(
 ) -> None:
     """Checks a user's network by building it in a separate graph that never runs.
 
-    A run that trains and evaluates calls this for each, since a network may differ between them.
+    A run that trains and evaluates calls this once for each, since the network may differ.
     Raises UsageError if the network fails or does not return logits; or, for training, if it has no
     trainable variable or its loss does not depend on one of them.
 

@@ -35,7 +35,7 @@ class NotLogitsError(ValueError):
         )
         super().__init__(
             f'its network returns {number}: {shapes}; it must return logits [N, {num_classes}], or '
-            f'a tuple of these and the logits of an auxiliary head'
+            'a tuple of these and the logits of an auxiliary head'
         )
 
 
@@ -53,8 +53,7 @@ def build_network(
     dtype: tf.DType = tf.float32,
     norms: Mapping[str, ConstantNorm] | None = None,
 ) -> Logits:
-    """Adds a network to the current graph, for images [N, H, W, C] float32, whatever the data
-    format.
+    """Adds a network to the current graph. images are [N, H, W, C] float32 in either data format.
 
     See LayerBuilder for the other arguments. Raises NotLogitsError.
     """
@@ -145,8 +144,8 @@ def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
     # GPUs compute with floats; TensorFlow copies 32-bit integers to the host.
     label = tf.cast(labels, tf.float32)[:, tf.newaxis]
     label_logit = tf.gather(logits, tf.cast(tf.nn.relu(label), tf.int32), batch_dims=1)
-    # Below 1, so that it orders equal logits only. Booleans would take longer: their operations are
-    # not vectorised.
+    # Below 1, so that it orders equal logits only. Floats are faster than booleans: operations on
+    # booleans are not vectorised.
     tie_break = (label - np.arange(num_classes, dtype=np.float32)) / num_classes
     # 1 for a class that precedes the label, -1 for one that follows it, and 0 for the label.
     precedes = tf.sign(tf.sign(logits - label_logit) + tie_break)

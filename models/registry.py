@@ -74,42 +74,43 @@ class Registry:
     def find_model(
         self, name: str, data_set: str | None = None, source: str | None = None
     ) -> ModelSpec:
-        """Returns the row of a model for a data set, by default for its default data set. Raises
-        UsageError if there is none.
+        """Returns the row of a model for a data set, by default for the model's default data set.
 
         Every model trains on a folder made by `records`, with the settings of its default data set.
-        In an error, source is the data set and where it comes from; None if it comes from
-        --data_name.
+
+        Args:
+          source: the data set and where it comes from, for errors; None if it comes from
+            --data_name.
+
+        Raises UsageError if there is no such row.
         """
         flag = format_flag('model', name)
         if name in NOT_CLASSIFIERS:
             raise UsageError(
                 f'{flag}: {NOT_CLASSIFIERS[name]}; this program has image classifiers only'
             )
-        rows = [facts for facts in self._rows if facts.name == name]
+        rows = [row for row in self._rows if row.name == name]
         if not rows:
-            # Among equally similar names the catalog's order decides; well-known models come first
-            # there.
-            suggestions = similar_names(name, (facts.name for facts in self._rows), _SUGGESTIONS)
+            # Equally similar names keep the order of the catalog, which begins with well-known
+            # models.
+            suggestions = similar_names(name, (row.name for row in self._rows), _SUGGESTIONS)
             hint = f'did you mean {join_with_or(suggestions)}? The' if suggestions else 'the'
             raise UsageError(
                 f'{flag}: there is no such model; {hint} subcommand models lists all '
                 f'{len(self.list_models())}, and --model_file=FILE adds yours'
             )
-        for facts in rows:
-            if data_set in (None, facts.data_set):
-                return facts
+        for row in rows:
+            if data_set in (None, row.data_set):
+                return row
         if data_set == RECORDS:
             return replace(rows[0], data_set=RECORDS)
         if source:
-            names = dict.fromkeys(
-                facts.name for facts in self.list_specs() if facts.data_set == data_set
-            )
+            names = dict.fromkeys(row.name for row in self.list_specs() if row.data_set == data_set)
             raise UsageError(
                 f'{flag}: it is not defined for {source}; models for this data set: '
                 f'{", ".join(names)}'
             )
-        sets = ' or '.join(facts.data_set for facts in rows)
+        sets = ' or '.join(row.data_set for row in rows)
         raise UsageError(
             f'{flag}: it is not defined for --data_name={data_set}; use --data_name={sets}'
         )

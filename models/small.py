@@ -57,7 +57,7 @@ def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
     """The logits [N, num_classes] of images x, after LeCun et al. 1998 (doi:10.1109/5.726791), with
-    max pooling, ReLU.
+    max pooling and ReLU.
 
     The MNIST network has 1024 units.
     """

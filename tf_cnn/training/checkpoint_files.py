@@ -12,9 +12,9 @@ once. Hence stages:
   checkpoint                the state file, which now names the checkpoint as the newest. Then
                             expired checkpoints and the ready folder are deleted.
 
-training-ended means that no run is training in the folder and that the last one reached its end;
-training-begun, that a cluster has begun a training there and did not reach the end that the file
-names. TensorFlow, which takes seconds to import, is imported only for the state file.
+training-ended exists while no run trains in the folder and the last one reached its end.
+training-begun exists while a cluster's training there has not reached its last step, which the
+file states. TensorFlow, which takes seconds to import, is imported only for the state file.
 """
 
 import contextlib
@@ -41,8 +41,7 @@ _STATE_FILE = 'checkpoint'
 _ENDED_FILE, _BEGUN_FILE = 'training-ended', 'training-begun'
 _STEP_COUNT = Meta(ge=0, le=2**63 - 1)
 _PREFIX = re.compile(r'model\.ckpt-\d+')
-# The files in the folders of both stages. TensorFlow adds another ending to a file that it is
-# writing.
+# The files in both folders. TensorFlow adds a suffix to the name of a file while it writes it.
 _STAGE_FILES = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
 
 
@@ -69,7 +68,7 @@ def latest_checkpoint(folder: str) -> str | None:
 
 
 def incomplete_checkpoint_warning(folder: str, checkpoint: str | None) -> str | None:
-    """Returns the warning about a newer checkpoint that lacks a file; None if there is none.
+    """Returns a warning if a newer checkpoint lacks a file, else None.
 
     checkpoint is the prefix that latest_checkpoint returned for the folder.
     """
@@ -94,11 +93,15 @@ def listed_checkpoints(folder: str) -> list[str]:
 
 
 def find_checkpoint(path: str, argument: str) -> str:
-    """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for
-    its newest one.
+    """Returns the prefix of a checkpoint.
 
-    `argument` is the path or flag as the user wrote it, for errors: UsageError if there is no such
-    folder or checkpoint, RunError if the folder holds none.
+    Args:
+      path: the prefix, a file of the checkpoint, or a folder for its newest checkpoint.
+      argument: the path or flag as the user wrote it, for errors.
+
+    Raises:
+      UsageError: there is no such folder or checkpoint.
+      RunError: the folder holds no checkpoint.
     """
     if os.path.isdir(path):
         newest = latest_checkpoint(path)
@@ -117,11 +120,11 @@ def find_checkpoint(path: str, argument: str) -> str:
 
 
 def parse_checkpoint_prefix(path: str) -> str | None:
-    """Returns the path if it is the prefix of a checkpoint, as DIR/model.ckpt-100, which may be
-    missing; None if it is a folder.
+    """Returns the path if it names a checkpoint, such as DIR/model.ckpt-100; None if it is a
+    folder.
 
-    A name that ends with ckpt-STEP is a prefix, as in the original program, unless a folder has
-    this name.
+    The checkpoint may be missing: as in the original program, a name that ends with ckpt-STEP is a
+    prefix unless a folder has this name.
     """
     prefix = path.rstrip('/')
     is_prefix = os.path.isfile(f'{prefix}.index') or (
@@ -143,10 +146,10 @@ def mark_training_ended(folder: str, has_ended: bool) -> None:
 
 
 def mark_training_begun(folder: str, length: Sequence[int] | None, end_step: int) -> None:
-    """Records that a training is under way, and its last step, for the run that continues it.
-    Ignores OS errors.
+    """Records the last step of a training that begins, for the run that continues it. Ignores OS
+    errors.
 
-    length is equal for runs of equal length; None if no other run will continue to this end.
+    Runs with the same length share this end; length is None if no other run will continue to it.
     """
     mark_training_ended(folder, False)
     if length is None:
@@ -165,8 +168,8 @@ def clear_training_begun(folder: str) -> None:
 
 
 def read_end_step(folder: str, length: Sequence[int] | None) -> int | None:
-    """Returns the last step of a cluster's training that did not reach it; None if there is none of
-    this length.
+    """Returns the last step of a cluster's unfinished training; None if there is none of this
+    length.
 
     Raises UsageError if the file is damaged.
     """
@@ -178,7 +181,7 @@ def read_end_step(folder: str, length: Sequence[int] | None) -> int | None:
     except DocumentError as error:
         raise UsageError(
             f'{path}: it cannot be used ({error}), so the step at which the training should end '
-            'is unknown; remove it, then the run takes all of its steps'
+            'is unknown; remove the file, and the run takes all of its steps'
         ) from None
     return unfinished.end if unfinished.length == length else None
 
@@ -201,7 +204,7 @@ def checkpoint_step(prefix: str) -> int:
 
 
 def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
-    """Publishes the ready checkpoint, if there is one. It can be repeated after a kill."""
+    """Publishes the ready checkpoint, if there is one. May be repeated after a kill."""
     ready = folder / READY_FOLDER
     if ready.is_symlink():
         raise OSError(f'{ready} is a link; remove it')
@@ -209,15 +212,14 @@ def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
         name = os.path.basename(prefix)
         published = folder / name
         if not _has_same_files(prefix, str(published)):
-            # Delete the published one first: the old index must never stand beside the new data.
+            # Delete the published files first: an old index must never exist beside new data.
             _delete_checkpoint(str(published))
             for file in (*data_files(prefix), f'{prefix}.index'):
                 _link_or_copy(Path(file), folder / os.path.basename(file))
             sync(folder)
-        names = [known for known in _listed_names(folder) if known != name] + [name]
-        names_to_keep = [known for known in names if _is_complete(str(folder / known))][
-            -max_to_keep:
-        ]
+        names = [listed for listed in _listed_names(folder) if listed != name] + [name]
+        complete_names = [listed for listed in names if _is_complete(str(folder / listed))]
+        names_to_keep = complete_names[-max_to_keep:]
         _write_state(folder, names)
         if names_to_keep != names:
             for expired in set(names) - set(names_to_keep):
@@ -250,8 +252,8 @@ def _link_or_copy(file: Path, target: Path) -> None:
 
 
 def _delete_checkpoint(prefix: str) -> None:
-    """Deletes the files of a checkpoint, the index first, so that a kill leaves no checkpoint with
-    missing data.
+    """Deletes the files of a checkpoint, the index first, so that a kill leaves no index without
+    data.
     """
     for file in (f'{prefix}.index', *data_files(prefix), f'{prefix}.meta'):
         Path(file).unlink(missing_ok=True)
@@ -326,8 +328,9 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Reserves a folder until the block or process ends, if the file system has locks; RunError if
-    another run has it.
+    """Locks a folder until the block or process ends, if the file system supports locks.
+
+    Raises RunError if another run has locked it.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -35,7 +35,8 @@ from tf_cnn.training.contents import (
     read_contents,
 )
 
-# Errors of save and restore ops that files do not cause: a lost task, or the end of the session.
+# Errors of save and restore ops that have another cause than the files: a lost task, or a closed
+# session.
 _NOT_FILE_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -91,17 +92,16 @@ class Checkpointer:
     """Saves and restores variables. The constructor adds the ops to the current graph; save and
     restore add none.
 
-    Only one process may save in a folder, see checkpoint_files.locked. Checkpoints store 16-bit
-    variables as float32, so that a run of any precision can read them.
+    Only one process may save in a folder, see checkpoint_files.lock_folder. Checkpoints store
+    16-bit variables as float32, so that a run of any precision can read them.
 
     Args:
       folder: on the machine of this process; it must exist when a checkpoint is saved.
       variables: the slices of each variable, by its name in the checkpoint, which stores them as
         one tensor.
-      max_to_keep: the number of checkpoints to keep, of those that the state file of the folder
-        names.
-      class_names: the names of labels 0, 1, ..., which checkpoints keep for contents.check_classes;
-        None for none.
+      max_to_keep: how many of the checkpoints that the folder's state file lists are kept.
+      class_names: the names of labels 0, 1, ..., which checkpoints store for
+        contents.check_classes; None to store none.
     """
 
     def __init__(
@@ -119,19 +119,19 @@ class Checkpointer:
             name: (_stored_dtype(slices[0].variable).name, list(slices[0].full_shape))
             for name, slices in variables.items()
         }
-        named_slices = [(name, part) for name, parts in variables.items() for part in parts]
+        named_slices = [(name, piece) for name, slices in variables.items() for piece in slices]
         with tf.name_scope('checkpoint'):
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
                 names = [] if class_names is None else [tf.constant(list(class_names), tf.string)]
                 values = [
-                    tf.cast(part.variable.value, _stored_dtype(part.variable))
-                    for _, part in named_slices
+                    tf.cast(piece.variable.value, _stored_dtype(piece.variable))
+                    for _, piece in named_slices
                 ]
                 self._save_op = tf.raw_ops.SaveV2(
                     prefix=self._prefix,
                     tensor_names=[name for name, _ in named_slices] + [CLASS_NAMES] * len(names),
-                    shape_and_slices=[part.spec for _, part in named_slices] + [''] * len(names),
+                    shape_and_slices=[piece.spec for _, piece in named_slices] + [''] * len(names),
                     tensors=values + names,
                 )
             self._restore_ops = self._add_restore(
@@ -150,24 +150,24 @@ class Checkpointer:
             restored = tf.raw_ops.RestoreV2(
                 prefix=self._prefix,
                 tensor_names=[name for name, _ in named_slices],
-                shape_and_slices=[part.spec for _, part in named_slices],
-                dtypes=[_stored_dtype(part.variable) for _, part in named_slices],
+                shape_and_slices=[piece.spec for _, piece in named_slices],
+                dtypes=[_stored_dtype(piece.variable) for _, piece in named_slices],
             )
         assigned = [
-            part.variable.assign(tf.cast(value, part.variable.value.dtype))
-            for (_, part), value in zip(named_slices, restored, strict=True)
+            piece.variable.assign(tf.cast(value, piece.variable.value.dtype))
+            for (_, piece), value in zip(named_slices, restored, strict=True)
         ]
         return tf.group(*assigned, name='restore'), restored[0].op
 
     def save(
         self, session: tf.Session, step: int, is_unchanged: Callable[[], bool] = lambda: True
     ) -> str:
-        """Writes the variables after `step` steps, and returns the prefix; a checkpoint of the same
-        step is replaced.
+        """Writes the variables after `step` steps and returns the prefix of the checkpoint, which
+        replaces one of the same step.
 
         Any thread may save while others run steps. Each variable is read once, but a step may run
-        between two reads: is_unchanged, called after all reads, returns whether no variable changed
-        meanwhile.
+        between two reads. is_unchanged is called after all reads; it returns False if a variable
+        changed meanwhile.
 
         Raises:
           RunError: the folder is missing or cannot be written, the disk is full, or the variables
@@ -213,11 +213,11 @@ class Checkpointer:
           names_in_training: returns all variables of the model in training. If not for_training,
             the checkpoint may also hold these and their slots. Called only if it holds unexpected
             variables, since it may take a second.
-          partly: if True, the checkpoint may also hold any other variables.
+          ignore_unexpected: if True, the checkpoint may also hold any other variables.
 
         Raises:
-          RunError: the checkpoint is missing, damaged or of other names, shapes or dtypes. Then no
-            variable is changed.
+          RunError: the checkpoint is missing or damaged, or has other names, shapes or dtypes. No
+            variable is changed then.
         """
         contents: Tensors = read_contents(prefix)
         if not for_training:
@@ -226,20 +226,19 @@ class Checkpointer:
                 contents = self._drop_training_state(contents, names_in_training())
         if ignore_unexpected:
             contents = {
-                name: facts for name, facts in contents.items() if name in self._expected_tensors
+                name: tensor for name, tensor in contents.items() if name in self._expected_tensors
             }
         has_optional = all(
             name in contents for name in self._expected_tensors if _is_optional(name)
         )
         expected, contents = (
-            {name: fact for name, fact in tensors.items() if not _is_optional(name)}
+            {name: tensor for name, tensor in tensors.items() if not _is_optional(name)}
             for tensors in (self._expected_tensors, contents)
         )
         if difference := content_difference(expected, contents):
             raise RunError(
-                f'{prefix}: this checkpoint is of another model or optimizer: '
-                f'{difference}; use the '
-                'flags of the run that wrote it, or another folder'
+                f'{prefix}: this checkpoint is of another model or optimizer: {difference}; use '
+                'the flags of the run that wrote it, or another folder'
             )
         restores = [self._restore_ops]
         if self._optional_restore_ops and has_optional:
@@ -260,8 +259,8 @@ class Checkpointer:
     def _drop_training_state(self, contents: Tensors, variables: Collection[str]) -> Tensors:
         """Drops the global step, and variables and optimizer slots that are not expected."""
         return {
-            name: facts
-            for name, facts in contents.items()
+            name: tensor
+            for name, tensor in contents.items()
             if name in self._expected_tensors
             or (name not in variables and is_model_tensor(name, variables))
         }
@@ -331,9 +330,8 @@ class WarmStart:
         if not matching:
             raise RunError(
                 f'{flag}: no variable of the checkpoint has the name and the shape of a variable '
-                f'of this model, such as {abbreviate_names(variables)}; give a checkpoint of '
-                'a similar '
-                f'model'
+                f'of this model, such as {abbreviate_names(variables)}; give a checkpoint of a '
+                'similar model'
             )
         self.summary = (
             f'{flag}: training starts from {len(matching)} of the '
@@ -355,8 +353,7 @@ class WarmStart:
                 f'checkpoint will not be used: {abbreviate_names(unused, _MAX_NAMES)}'
             )
         saved_class_names = read_class_names(prefix)
-        # With another number of classes the last layer has another shape, and is among the
-        # variables named above.
+        # With another number of classes the last layer has another shape, so `unmatched` lists it.
         if (
             saved_class_names
             and class_names

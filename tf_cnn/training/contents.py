@@ -14,8 +14,8 @@ Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
 # Names with this prefix are optional run state: any checkpoint may contain or omit them.
 OPTIONAL_PREFIX = 'loss_scale/'
-# This tensor has the names of labels 0, 1, ..., [K] string, of the images that trained the model.
-# It is missing after training without class names, and in checkpoints of other programs.
+# The tensor of class names, [K] string: the names of labels 0, 1, ... of the training images. It is
+# missing after training without class names, and in checkpoints of other programs.
 CLASS_NAMES = 'class_names'
 # The number of class names that a message lists.
 _MAX_CLASSES = 8
@@ -99,9 +99,8 @@ def check_classes(
         if names is None
     ]
     return (
-        f'{" and ".join(unnamed_sources)}: no class names are there, so that only the number '
-        'of classes '
-        'is compared'
+        f'{" and ".join(unnamed_sources)}: no class names are stored there, so only the number of '
+        'classes is compared'
     )
 
 
@@ -114,8 +113,8 @@ def class_difference(saved_names: Sequence[str], class_names: Sequence[str]) -> 
             names = (f'{label} is {"missing" if name is None else name}' for name in (there, here))
             return (
                 f'{_list_classes(saved_names)} in the checkpoint, and '
-                f'{_list_classes(class_names)} in '
-                f'the folder: {kind}, label {" there, and ".join(names)} here'
+                f'{_list_classes(class_names)} in the folder: {kind}, label '
+                f'{" there, and ".join(names)} here'
             )
     return None
 
@@ -129,8 +128,9 @@ def is_model_tensor(name: str, names: Collection[str]) -> bool:
     """Returns whether a tensor is a trainable variable or a moving average of batch norm; names are
     all names in the checkpoint.
 
-    Other state of training has no layer (global_step) or starts with OPTIONAL, and the slots of an
-    optimizer are below the name of a variable (conv1/kernel/momentum).
+    All other tensors are state of the training: names without a layer (global_step), names that
+    start with OPTIONAL_PREFIX, and optimizer slots, below the name of their variable
+    (conv1/kernel/momentum).
     """
     parent = name.rpartition('/')[0]
     return bool(parent) and parent not in names and not name.startswith(OPTIONAL_PREFIX)

@@ -1,5 +1,5 @@
-"""The optimizers. Where TensorFlow has a fused kernel that applies one gradient to one variable,
-they use it.
+"""The optimizers. They use TensorFlow's fused kernels, which apply one gradient to one variable,
+where there are any.
 
 The kernels lock the variables, so that no update by asynchronous workers is lost.
 """
@@ -16,8 +16,7 @@ from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.training.precision import LossScale
 
 Tensor = Any
-# Makes a slot, an optimizer variable that belongs to a variable: (variable, slot name, fill value)
-# -> slot.
+# Makes an optimizer slot of a variable: (variable, slot name, initial value) -> slot.
 MakeSlot = Callable[[Variable, str, float], Variable]
 Apply = Callable[[Variable, Tensor], tf.Operation]
 # The slots of each variable by slot name; the key of a variable is a reference to its handle.
@@ -29,8 +28,8 @@ class Optimizer(ABC):
 
     Attributes:
       decays_weights: whether the rule includes weight decay; then the loss must not include it.
-      needs_whole_variables: whether the update of one part of a variable needs the gradients of all
-        parts.
+      needs_whole_variables: whether the update of one slice of a variable needs the gradients of
+        all its slices.
     """
 
     decays_weights: ClassVar[bool] = False
@@ -39,7 +38,7 @@ class Optimizer(ABC):
     def prepare_gradients(
         self, learning_rate: Tensor, pairs: Sequence[tuple[Tensor, Variable]]
     ) -> list[Tensor]:
-        """Returns the tensor to apply to each (gradient, part) of one variable: by default the
+        """Returns the tensor to apply to each (gradient, slice) of one variable: by default the
         gradient itself.
         """
         del learning_rate
@@ -231,8 +230,8 @@ class Lars(Optimizer):
     def _adapt(
         self, learning_rate: Tensor, pairs: Sequence[tuple[Tensor, Variable]]
     ) -> tuple[Tensor, list[tuple[Tensor, Variable]]]:
-        """Returns the learning rate times trust, and the parts with weight decay added to their
-        gradients.
+        """Returns the learning rate times trust, and the (gradient, slice) pairs with weight decay
+        added to the gradients.
         """
         squares, decayed = [], []
         for gradient, variable in pairs:
@@ -311,12 +310,11 @@ class OptimizerStep:
         distinct_gradients: Sequence[Tensor],
         make_other_updates: Callable[[], Sequence[tf.Operation]],
     ) -> Sequence[tf.Operation]:
-        """Returns the ops of a step, which updates everything, or nothing if the loss scale skips
-        the step.
+        """Returns the ops that update everything, or nothing if the loss scale skips the step.
 
         Args:
-          variables: the (gradient, part) pairs of each variable, see apply_slices.
-          distinct: the gradients without copies of the same gradient.
+          variables: the (gradient, slice) pairs of each variable, see apply_slices.
+          distinct_gradients: the gradients, without copies of the same gradient.
         """
         step_ops = self._loss_scale.guard_update(
             distinct_gradients,
@@ -326,8 +324,7 @@ class OptimizerStep:
             ],
         )
         if self.needs_all_gradients:
-            # In a skipped step no update runs, so ops that waited for an update would not run
-            # either.
+            # A skipped step runs no update, so ops that wait for an update must wait for the step.
             self.updates = dict.fromkeys(self.updates, tf.group(*step_ops))
         return step_ops
 
@@ -341,12 +338,12 @@ class OptimizerStep:
 
     @property
     def needs_all_gradients(self) -> bool:
-        """Returns whether all gradients must be known before any variable changes."""
+        """Whether all gradients must be known before any variable changes."""
         return self._loss_scale.num_skipped is not None
 
     @property
     def has_independent_updates(self) -> bool:
-        """Returns whether the update of each variable or slice needs only its own gradients."""
+        """Whether the update of a variable or slice needs no gradients of others."""
         return not self.needs_all_gradients and not self._optimizer.needs_whole_variables
 
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
@@ -365,7 +362,7 @@ class OptimizerStep:
         return self.apply_slices([(gradient, variable)])[0]
 
     def apply_slices(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
-        """Like apply, for all (gradient, part) pairs of a variable that is split across several
+        """Like apply, for all (gradient, slice) pairs of a variable that is sliced across several
         devices.
         """
         pairs = [(self._prepare(gradient, variable), variable) for gradient, variable in pairs]
@@ -405,8 +402,8 @@ class OptimizerStep:
 
     @functools.cached_property
     def _forward_ops(self) -> set[tf.Operation]:
-        """Returns the ops that the networks' outputs depend on. TensorFlow fuses them unless other
-        ops wait for them.
+        """The ops that the networks' outputs depend on. TensorFlow fuses them unless other ops wait
+        for them.
         """
         forward_ops: set[tf.Operation] = set()
         pending = [output.op for output in self._outputs]

@@ -23,8 +23,8 @@ DTYPES = {'fp32': tf.float32, 'fp16': tf.float16, 'bf16': tf.bfloat16}
 # The scale of the published results of this benchmark; within the range of Micikevicius et al. (8
 # to 32768).
 DEFAULT_FP16_SCALE = 128.0
-# The range of an automatic scale, unless it starts above. Without a limit, zero gradients would
-# double it for ever.
+# The range of an automatic scale; it may start above. Without a limit, zero gradients would double
+# it for ever.
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 
 
@@ -98,9 +98,7 @@ class LossScale:
     def update_if_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that is skipped if these gradients will cause a later step to be
-        skipped.
-        """
+        """Adds an update that is skipped if these gradients will make a later step be skipped."""
         del gradients
         return make_update()
 
