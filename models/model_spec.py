@@ -9,8 +9,8 @@ from tf_cnn.system.user_file import UserFile
 if TYPE_CHECKING:
     from models.layers import LayerBuilder
 
-# (layer builder, images in its data format, num_classes) -> logits or (logits, auxiliary logits or
-# None)
+# A function of a layer builder, images in its data format, and num_classes. It returns logits, or
+# (logits, auxiliary logits or None).
 Build = Callable[['LayerBuilder', Any, int], Any]
 
 
@@ -32,8 +32,8 @@ class Network:
     """How to build a network.
 
     Attributes:
-      builder: the function that adds the network to the graph; for a built-in network its name in
-        models.builders.
+      builder: the function that adds the network to the graph; for a built-in network, the
+        function's name in models.builders.
       options: keyword arguments of the function.
       file: the --model_file that registered the network, if one did.
     """
@@ -54,7 +54,7 @@ class RateSchedule:
     """How a model's default learning rate changes.
 
     Attributes:
-      factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the
+      factors: pairs (epochs, factor): after this many epochs the rate is the first rate times the
         factor.
       reference_batch_size: the images per update that the default learning rate is for; the first
         rate is proportional to the images per update. None: the first rate does not depend on them.
@@ -81,9 +81,10 @@ class ModelSpec:
     Attributes:
       image_size: height and width of the images in pixels.
       batch_size: the default, for each device.
-      learning_rate: the default, where the schedule begins.
-      any_size: whether images of a folder keep their size. The network must then end in global
-        pooling, and halve its images rarely enough for small images.
+      learning_rate: the default first rate of the schedule.
+      any_size: whether the network takes images of any size, so that images of a folder keep
+        theirs. It must end in global pooling, and have few enough layers of stride 2 for small
+        images.
       is_residual: whether --resnet_base_lr applies to it, as a residual network.
     """
 

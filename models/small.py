@@ -1,12 +1,12 @@
-"""Networks of few layers: AlexNet, OverFeat, LeNet, two of TensorFlow's first tutorials, and a
-trivial one.
+"""Networks of few layers: AlexNet, OverFeat, LeNet, two networks of TensorFlow's first
+tutorials, and a trivial one.
 """
 
 from models.layers import LayerBuilder, Tensor, he_normal
 
 
 def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, by the one-column AlexNet: Krizhevsky 2014
+    """Returns the logits [N, num_classes] of the one-column AlexNet for images x: Krizhevsky 2014
     (arXiv:1404.5997).
     """
     x = cnn.relu(cnn.conv(x, 64, 11, 'conv1', strides=4, padding='VALID', initializer=he_normal))
@@ -22,11 +22,11 @@ def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x of 32x32 pixels, by the CIFAR-10 network of
-    TensorFlow's tutorials.
+    """Returns the logits [N, num_classes] of the CIFAR-10 network of TensorFlow's tutorials for
+    images x of 32x32 pixels.
 
-    It is Krizhevsky's cuda-convnet with two hidden layers and the local response normalisation of
-    Krizhevsky et al. 2012, section 3.3, over 9 channels.
+    It is Krizhevsky's cuda-convnet with two hidden fully connected layers. Its local response
+    normalisation covers 9 channels: Krizhevsky et al. 2012, section 3.3.
     """
     x = cnn.relu(cnn.conv(x, 64, 5, 'conv1', initializer=he_normal))
     x = _local_response_norm(cnn, cnn.max_pool(x, 3, 2, 'SAME'))
@@ -38,10 +38,10 @@ def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x: OverFeat's fast model, Sermanet et al. 2014
-    (arXiv:1312.6229).
+    """Returns the logits [N, num_classes] of OverFeat's fast model for images x: Sermanet et al.
+    2014 (arXiv:1312.6229).
 
-    Table 1 has its layers; there is no local response normalisation (section 3.1).
+    Table 1 lists the layers. The network has no local response normalisation (section 3.1).
     """
     x = cnn.relu(cnn.conv(x, 96, 11, 'conv1', strides=4, padding='VALID', initializer=he_normal))
     x = cnn.max_pool(x, 2, 2)
@@ -56,10 +56,10 @@ def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
-    """The logits [N, num_classes] of images x, after LeCun et al. 1998 (doi:10.1109/5.726791), with
-    max pooling and ReLU.
+    """Returns the logits [N, num_classes] of LeNet for images x, after LeCun et al. 1998
+    (doi:10.1109/5.726791), with max pooling and ReLU.
 
-    The MNIST network has 1024 units.
+    units is the size of the hidden layer, 1024 in the MNIST network.
     """
     for name, filters in (('conv1', 32), ('conv2', 64)):
         x = cnn.max_pool(cnn.relu(cnn.conv(x, filters, 5, name, initializer=he_normal)), 2, 2)
@@ -68,8 +68,8 @@ def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tens
 
 
 def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x at almost no cost, to measure the harness and the
-    input.
+    """Returns logits [N, num_classes] for images x at almost no cost, to measure the harness and
+    the input.
     """
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
     x = cnn.relu(cnn.dense(x, 4096, 'fc2'))

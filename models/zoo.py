@@ -10,15 +10,17 @@ from models.model_spec import BatchNorm, ModelSpec, Network, RateSchedule
 _BATCH_NORM = BatchNorm()
 
 # The default schedules of the original program.
-# Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5
-# epochs (section 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
+# Goyal et al. 2017 (arXiv:1706.02677): the rate is proportional to the batch (section 2.1), rises
+# for 5 epochs (section 2.2), and is divided by 10 after 30, 60 and 80 of 90 epochs (section 5.1).
 _IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
 RESNET_SCHEDULE = RateSchedule(_IMAGENET_FACTORS, reference_batch_size=256, warmup_epochs=5.0)
-# After about 32,000 and 48,000 steps of 128 images: He et al. 2015 (arXiv:1512.03385), section 4.2.
+# The rate drops after about 32,000 and 48,000 steps of 128 images: He et al. 2015
+# (arXiv:1512.03385), section 4.2.
 RESNET_CIFAR_SCHEDULE = RateSchedule(
     ((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), rounds_epochs_down=True
 )
-# At half and three quarters of 300 epochs: Huang et al. 2017 (arXiv:1608.06993), section 4.2.
+# The rate drops after half and three quarters of 300 epochs: Huang et al. 2017 (arXiv:1608.06993),
+# section 4.2.
 _DENSENET_CIFAR_SCHEDULE = RateSchedule(
     ((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), rounds_epochs_down=True
 )
@@ -44,8 +46,8 @@ def _resnet_cifar(depth: int, version: str) -> Network:
 
 
 def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
-    """A DenseNet for CIFAR-10: as in the paper, or as in the original program, with transitions
-    that keep the channels of two layers.
+    """A DenseNet for CIFAR-10: as in the paper, or as in the original program, where a transition
+    has 2 * growth_rate channels.
     """
     return _network(
         'densenet',
@@ -76,7 +78,7 @@ def _nasnet(
 
 _TRIVIAL = _network('trivial')
 _LENET = _network('lenet', units=512)
-# As in keras.applications, which has no gamma either.
+# As in keras.applications: without a learned factor (gamma).
 _INCEPTION_BATCH_NORM = BatchNorm(epsilon=1e-3, scale=False)
 _DENSENET121 = _network(
     'densenet',
@@ -94,6 +96,7 @@ _EFFICIENTNET_B0 = _network('efficientnet_b0', BatchNorm(decay=0.99, epsilon=1e-
 
 # Image sizes, batch sizes and learning rates come from published results of the original program,
 # unless a comment names another source. The first data set of a model is its default.
+# Columns: name, data set, image size, batch size, learning rate, network.
 CATALOG = (
     ModelSpec('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
     ModelSpec('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
@@ -196,7 +199,7 @@ CATALOG = (
     ModelSpec('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, _network('convnext_tiny')),
 )
 
-# Models of the original program that this one does not have, and why.
+# Models of the original program that this program leaves out: they do not classify images.
 NOT_CLASSIFIERS = {
     'ssd300': 'it detects objects',
     'ncf': 'it recommends',

@@ -1,4 +1,4 @@
-"""The program without a subcommand: runs one benchmark, in one process or as a task of a cluster.
+"""The program without a subcommand: runs a benchmark, in one process or as a task of a cluster.
 
 Does not import TensorFlow before the flags are checked.
 """
@@ -104,6 +104,6 @@ def _reserve_stdout() -> Iterator[TextIO]:
         yield out
     finally:
         os.dup2(out.fileno(), descriptor)
-        # Every line was flushed. A line can only remain if writing it failed, which was reported.
+        # All lines were flushed. If close() fails, an earlier write failed too and was reported.
         with contextlib.suppress(OSError):
             out.close()

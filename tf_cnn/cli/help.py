@@ -29,8 +29,8 @@ DECLARATION = Declaration(
     'help',
     HelpOptions,
     examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
-    positional='A flag of a run or of the original program, a subcommand, or all. Without it, help '
-    'prints what --help prints.',
+    positional='A flag of a run or of the original program, a subcommand, or all. Without an '
+    'argument, help prints the same as --help.',
 )
 
 

@@ -1,7 +1,8 @@
 """Declares the options of subcommands, reads them and formats --help. Does not import TensorFlow.
 
-A subcommand is a module of tf_cnn/cli/ with a frozen dataclass of flag() fields, a Declaration of
-it, and a function that @DECLARATION.main turns into main(argv); see tf_cnn/cli/models.py.
+A subcommand is a module of tf_cnn/cli/ with a frozen dataclass of flag() fields, a Declaration that
+describes the subcommand, and a function that @DECLARATION.main turns into main(argv); see
+tf_cnn/cli/models.py.
 """
 
 import os
@@ -42,7 +43,7 @@ class Arguments(Generic[OptionsT]):
 
 @dataclass(frozen=True)
 class Declaration(Generic[OptionsT]):
-    """Declares the arguments of a subcommand, in addition to its row in SUBCOMMANDS.
+    """The arguments of a subcommand. SUBCOMMANDS has its usage and purpose.
 
     Attributes:
       name: the subcommand.
@@ -61,7 +62,7 @@ class Declaration(Generic[OptionsT]):
     takes_paths: bool = False
 
     def main(self, command: Callable[[Arguments[OptionsT]], int]) -> Callable[[Sequence[str]], int]:
-        """Decorator: makes main(argv) of the subcommand, which prints --help or runs command."""
+        """Decorator: turns `command` into main(argv), which prints --help or calls `command`."""
 
         def main(argv: Sequence[str]) -> int:
             if asks_for_help(argv[: argv.index('--')] if '--' in argv else argv):
@@ -86,15 +87,15 @@ class Declaration(Generic[OptionsT]):
         positional = tuple(
             os.path.expanduser(word) if self.takes_paths else word for word in words.arguments
         )
-        # If a flag is unknown, a word after it may be its value.
+        # A word after an unknown flag may be its value, so the arguments are not counted then.
         if not words.mistakes and not words.unknown:
             with errors.collecting():
                 self._check_count(positional)
         values: dict[str, Value | tuple[Value, ...]] = {}
         for name, text in words.texts.items():
             with errors.collecting():
-                # Gives the same errors as the flags of a run. An empty value is an error: it may
-                # come from an unset variable of a script, and would turn a gate or a limit off.
+                # An empty value is an error: it may come from an unset variable of a script, and
+                # would silently switch a limit off.
                 spec = replace(specs[name], optional=False)
                 values[name] = (
                     spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))

@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 # As in ImageNet: 1,281,167 images in 1,024 shards. The minimum allows reading in parallel.
 _IMAGES_PER_SHARD = 1250
 _MIN_SHARDS = 8
-# How many files with the same problem, and how many faults, are listed.
+# The most files listed for one problem, and the most faults listed for one subset.
 _MAX_LISTED = 20
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 
 @dataclass(frozen=True)
 class RecordsOptions:
-    input: str | None = flag(None, 'Folder with a folder of images for each class.', is_path=True)
+    input: str | None = flag(
+        None, 'Folder that contains a folder of images for each class.', is_path=True
+    )
     output: str | None = flag(
         None, 'Folder for the shards and labels.txt; made if missing.', is_path=True
     )
@@ -65,7 +67,7 @@ class RecordsOptions:
     )
     jpeg_quality: int = flag(
         95,
-        'Quality of images that must be encoded again: PNG, grey, CMYK, rotated.',
+        'JPEG quality of images that must be encoded again: PNG, grey, CMYK or rotated.',
         lower_bound=1,
         upper_bound=100,
     )
@@ -77,7 +79,7 @@ class RecordsOptions:
     overwrite: bool = flag(False, 'Replace the existing shards of the subset.')
     check: str | None = flag(
         None,
-        'Check the shards in this folder instead: all subsets, or the given --subset.',
+        'Write nothing, but check the shards in this folder: all subsets, or the given --subset.',
         is_path=True,
     )
 
@@ -293,7 +295,7 @@ def _check_subset(
             f'passed over {Path(data_dir) / name}: it has the extension of another kind of file',
             file=sys.stderr,
         )
-    # A symbolic link may be broken.
+    # A broken symbolic link has no size.
     num_bytes = sum(os.path.getsize(path) for path in shards.paths if os.path.exists(path))
     with _progress() as progress:
         task = progress.add_task(shards.subset, total=num_bytes)

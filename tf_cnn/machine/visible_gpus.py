@@ -8,8 +8,8 @@ a parameter server, to a controller (which uses the GPUs of its workers) and to 
 
 The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no
 library of 2.21 contains the name), so by default the fastest GPU is the first, and with
-CUDA_DEVICE_ORDER=PCI_BUS_ID it is the order of nvidia-smi. Dividing only needs the same order in
-all processes of a host.
+CUDA_DEVICE_ORDER=PCI_BUS_ID it is the order of nvidia-smi. All processes of a host need the same
+order to divide the GPUs; any order will do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,19 +31,20 @@ def has_visible_gpus(environ: Environ) -> bool:
 def gpus_of_process(
     needed: int, rank_and_size: RankAndSize, environ: Environ, count: int | None
 ) -> str:
-    """Returns the CUDA_VISIBLE_DEVICES of this process on a host with `count` GPUs (None: enough).
+    """Returns the CUDA_VISIBLE_DEVICES of this process on a host with `count` GPUs; None assumes
+    enough.
 
     A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host
-    is divided among them; without a list, all GPUs of the host are. A shorter list belongs to this
-    process alone in these cases:
+    is divided among them. Without a list, all GPUs of the host are divided. A shorter list belongs
+    to this process alone in these cases:
 
     - Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK).
     - The Slurm step has enough GPUs on this node (SLURM_GPUS_ON_NODE) for a different list in each
       worker.
-    - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has
-      chosen them.
+    - There is no such number from Slurm, and the list has exactly as many GPUs as the process
+      needs: a script or launcher has chosen them.
 
-    Too few GPUs for several workers are a UsageError; a single worker gets all GPUs there are.
+    Too few GPUs for several workers are a UsageError. A single worker gets all GPUs of the host.
     """
     if not needed:
         return ''
@@ -80,9 +81,9 @@ def choose_visible_gpus(
     """Returns the CUDA_VISIBLE_DEVICES that shows this process only the GPUs that it computes on;
     see gpus_of_process.
 
-    indices are the numbers of the GPUs that may be used, in order, of the host or in the list of
-    environ; empty for all. The result is None if this host has no GPUs: the variable stays as it
-    is.
+    indices are the GPUs that may be used, in this order: positions in the list of environ or,
+    without a list, numbers of the host's GPUs; empty for all. The result is None if this host has
+    no GPUs: the variable stays as it is.
     """
     if not has_visible_gpus(environ):
         return None
@@ -116,8 +117,8 @@ def select_gpus(indices: Sequence[int], environ: Environ) -> Environ:
 
 
 def _count(needed: int, size: int, environ: Environ) -> int | None:
-    """Returns the number of GPUs of the host, None if it does not matter: asking the driver may
-    take seconds.
+    """Returns the number of GPUs of the host, or None if it is not needed, since asking the driver
+    may take seconds.
     """
     return count_gpus() if needed and size > 1 and listed_gpus(environ) is None else None
 
