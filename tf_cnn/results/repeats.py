@@ -94,13 +94,14 @@ def differing_limits(results: Iterable[Result]) -> set[str]:
     by_machine: dict[str | None, list[Result]] = {}
     for result in results:
         by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)
-    return {
-        name
-        for first, *later_results in by_machine.values()
-        for other in later_results
-        for name in first.limits.keys() | other.limits.keys()
-        if first.limits.get(name) != other.limits.get(name)
-    }
+    names: set[str] = set()
+    for first, *later_results in by_machine.values():
+        for other in later_results:
+            all_names = first.limits.keys() | other.limits.keys()
+            names |= {
+                name for name in all_names if first.limits.get(name) != other.limits.get(name)
+            }
+    return names
 
 
 def outlier_rates(rates: Mapping[str, float]) -> dict[str, float]:
