@@ -314,5 +314,5 @@ def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did
         assert find_resume_point(saved, counts, plan.cluster_role) == {'step': 3, 'end': None}
         assert find_resume_point(plan.checkpoints, counts, processes) == {'step': None, 'end': None}
     (tmp_path / 'training-begun').write_text('{"length": [1, 2, 3], "end": Infinity}')
-    with refused(tmp_path / 'training-begun', 'remove it'):
+    with refused(tmp_path / 'training-begun', 'remove the file'):
         find_resume_point(saved, counts, processes)
