@@ -170,7 +170,7 @@ class StepRecorder:
                 self._evaluation_secs += seconds
 
     def _gaps(self) -> Iterator[PauseSeconds]:
-        """Yields the seconds after each step, by cause; Cause.OTHER is the program's own work."""
+        """Yields the seconds after each step, by cause; PauseCause.OTHER has the remaining time."""
         for number, (step, following) in enumerate(
             itertools.zip_longest(self._steps, self._steps[1:])
         ):
