@@ -95,8 +95,8 @@ class BenchmarkCNN:
     def run(self) -> Result:
         """Trains, or evaluates with --eval, and returns the result that --result_file writes.
 
-        In a cluster the chief's result has the steps of all workers, and each other worker's result
-        has its own steps only.
+        In a cluster, the result of the chief has the steps of all workers. The result of another
+        worker has only the steps of that worker.
 
         Raises:
           RunError: a fault while running; its attribute `result` holds the measurements before it.
@@ -181,7 +181,7 @@ class BenchmarkCNN:
             )
         else:
             self._console.progress('Building the graph')
-        # Each run has its own graph, so that runs in one process share nothing.
+        # Each run builds a new graph, so that runs in one process share nothing.
         with (
             without_garbage_collection(),
             tf.Graph().as_default() as graph,

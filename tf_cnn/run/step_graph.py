@@ -276,7 +276,7 @@ def _build_towers(
         ]
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
-        # Each tower has its own dropout seeds.
+        # Each tower uses different dropout seeds.
         seed = settings.seed + _SEEDS_PER_TOWER * (settings.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
             source: VariableSource = (
