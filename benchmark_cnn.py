@@ -95,8 +95,8 @@ class BenchmarkCNN:
     def run(self) -> Result:
         """Trains, or evaluates with --eval, and returns the result that --result_file writes.
 
-        In a cluster the chief's result has the steps of all workers, and each other worker's result
-        has its own steps only.
+        In a cluster, the result of the chief has the steps of all workers. The result of another
+        worker has only the steps of that worker.
 
         Raises:
           RunError: a fault while running; its attribute `result` holds the measurements before it.
@@ -117,11 +117,12 @@ class BenchmarkCNN:
         return self._recorder.result
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
-        """Runs one step, or --steps_per_run at once, each time the generator is advanced. Handles
-        faults as run() does.
+        """Yields the steps; runs one, or --steps_per_run at once, when the generator is advanced.
+
+        Handles faults as run() does.
 
         Closing the generator ends the run: it saves the trained variables and prints the result so
-        far. Close it explicitly (contextlib.closing), not by ending the program.
+        far. Close it explicitly (contextlib.closing) before the program ends.
 
         Raises:
           UsageError: --eval and --input_only take no steps of a model; call run().
@@ -159,8 +160,7 @@ class BenchmarkCNN:
                 with self._lifecycle.save_if_interrupted():
                     yield from self._take_steps(session, run_graph, schedule, profiler)
                     values = self._finish(session, run_graph)
-            # All steps are taken and saved. A process that restarts now finds that training is
-            # over.
+            # All steps are saved: a process that restarts now finds that training is over.
             worker.stop_watching()
             self._write_outputs(run_graph, values)
             run_graph.state.forget_training()
@@ -181,7 +181,7 @@ class BenchmarkCNN:
             )
         else:
             self._console.progress('Building the graph')
-        # Each run has its own graph, so that runs in one process share nothing.
+        # Each run builds a new graph, so that runs in one process share nothing.
         with (
             without_garbage_collection(),
             tf.Graph().as_default() as graph,
@@ -249,7 +249,7 @@ class BenchmarkCNN:
     def _take_steps(
         self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
-        """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
+        """Runs the steps, and between them writes summaries, saves and evaluates when due."""
         state, images_of_step, worker = (
             run_graph.state,
             self.plan.counts.images_per_global_step,
@@ -269,7 +269,7 @@ class BenchmarkCNN:
         self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         self._recorder.result_builder.begin_phase('warm_up')
         if worker.resume_point['end'] is not None and schedule.start_step:
-            # The interruption may have come during the evaluation of this step.
+            # The interruption may have stopped the evaluation after this step.
             self._evaluate_if_due(session, run_graph, schedule.start_step - 1)
         steps_taken = state.steps_taken
 
@@ -366,7 +366,7 @@ class BenchmarkCNN:
             self._recorder.add_evaluation(accuracy)
             if evaluations.summary_folder:
                 write_accuracy_summary(accuracy, evaluations.summary_folder)
-        # The warm-up goes on to its end, and prints nothing twice.
+        # A warm-up continues after the goal is reached; this note is printed only once.
         if (
             evaluations.goal is not None
             and accuracy.top_1 >= evaluations.goal
@@ -381,8 +381,8 @@ class BenchmarkCNN:
     # ---- finish ----------------------------------------------------------------------------------
 
     def _finish(self, session: tf.Session, run_graph: _RunGraph) -> Mapping[str, Any] | None:
-        """Saves the last checkpoint. Returns the values of the model's variables if the model is
-        exported.
+        """Saves the last checkpoint. Returns the values of the model's variables, by name, if the
+        model will be exported.
         """
         with self._save_lock:
             run_graph.state.finish(session)

@@ -1,8 +1,8 @@
 """The command and the public Python names.
 
 Without a subcommand the command runs a benchmark. Python code imports every name in __all__ from
-here, in a checkout as in an installation; this loads neither TensorFlow nor a room that the name
-does not need:
+here, in a checkout and in an installation. This loads only the modules that the name needs, and
+TensorFlow only with them:
 
     from tf_cnn_benchmarks import BenchmarkCNN, make_params
 
@@ -12,7 +12,7 @@ does not need:
 import os
 import sys
 
-# Before the imports below, which older versions cannot read; this file is kept readable for them.
+# Before the imports below: older versions of Python can parse this file, but not those modules.
 if sys.version_info < (3, 11):  # noqa: UP036
     version = '.'.join(map(str, sys.version_info[:2]))
     print(
@@ -25,8 +25,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
-    # Before the other imports: a signal during them would end Python without a line, or with a
-    # traceback.
+    # Before the other imports: during them a signal would end Python silently or with a traceback.
     SIGNALS.exit_on_signal()
 
 import contextlib
@@ -95,8 +94,8 @@ __all__ = [
     'register_model',
     'register_variable_mgr',
 ]
-# The modules of the public names that are loaded when they are used. VariableMgr is beside the
-# managers of the modes.
+# The modules of the public names, which are loaded on first use. The managers of the modes are in
+# the module of VariableMgr.
 _PUBLIC_NAMES = {
     'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
     'Result': 'tf_cnn.results.document:Result',
@@ -115,7 +114,7 @@ _MODULES = (
     'tf_cnn_benchmarks',
     'variable_mgr',
 )
-# Parts of the messages of libraries if the system gives them no memory.
+# Libraries report a lack of memory by errors of several types, with these words.
 _NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
 
@@ -133,9 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SIGNALS.exit_on_signal()
     if _open_closed_streams():
         reason = (
-            'standard output is closed (>&-), so the result would be lost; redirect it by > '
-            'FILE, or > '
-            '/dev/null'
+            'standard output is closed (>&-), so the result would be lost; redirect it by > FILE, '
+            'or > /dev/null'
         )
         return _flush_stderr(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -175,7 +173,7 @@ def _flush_stderr(exit_code: int) -> int:
 def _run_and_report_errors(arguments: list[str]) -> int:
     try:
         exit_code = _run_command(arguments)
-        # Python's buffer may not fit on the disk either.
+        # Flushed here, so that a full disk is reported as an error of the run.
         sys.stdout.flush()
         return exit_code
     except BenchmarkError as error:
@@ -189,8 +187,7 @@ def _run_and_report_errors(arguments: list[str]) -> int:
             interruption if isinstance(interruption, Stopped) else Stopped(signal.SIGINT)
         )
     except Exception as error:
-        # Native code that was interrupted raises other errors, and so does writing to a terminal
-        # that is gone.
+        # A signal also makes native code, and writing to a closed terminal, raise other errors.
         if stop := _causing_signal(error) or SIGNALS.received:
             _redirect_to_null(sys.stdout)
             return _fail_for_signal(stop)
@@ -202,8 +199,9 @@ def _fail_for_signal(stop: Stopped) -> int:
 
 
 def _report_error(error: Exception, *, is_verbose: bool) -> int:
-    """Prints one line about an error of the system or its libraries, and returns the exit code;
-    raises any other error.
+    """Prints one line about an error of the system or its libraries, and returns the exit code.
+
+    Raises any other error again.
     """
     if isinstance(error, BrokenPipeError):
         # The reader of standard output has exited, such as `| head`.
@@ -213,7 +211,7 @@ def _report_error(error: Exception, *, is_verbose: bool) -> int:
     if isinstance(error, ModuleNotFoundError) and error.name and not _is_program_module(error.name):
         line, exit_code = missing_package_message(error.name), UsageError.exit_code
     elif isinstance(error, OSError):
-        # Standard output leads to a full disk, the working directory was removed, and the like.
+        # Such as standard output on a full disk, or a removed working directory.
         _redirect_to_null(sys.stdout)
         line = _describe_os_error(error)
     elif _is_out_of_memory(error) and not is_verbose:
@@ -275,15 +273,13 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _redirect_to_null(stream: TextIO) -> None:
-    """Redirects a stream to /dev/null; otherwise Python would complain again when it flushes at
-    exit.
-    """
+    """Redirects a stream to /dev/null, so that Python's flush at exit does not fail again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run_command(arguments: list[str]) -> int:
-    # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
+    # Imported late: this loads every flag, and SIGTERM is answered only once main has begun.
     from tf_cnn.flags.command_line import to_keyboard
     from tf_cnn.flags.spec import asks_for_help
 

@@ -1,5 +1,6 @@
-"""Builds the graph of a step and of an evaluation from the plan: the one place that knows all parts
-of a run.
+"""Builds the graph of a step and the graph of an evaluation from the plan.
+
+Only this module knows all components of a run.
 """
 
 import functools
@@ -55,8 +56,8 @@ _SEEDS_PER_RESTART = 1_000_003
 
 
 def build_step(plan: Plan, restart: int = 0) -> StepGraph:
-    """Adds a step to the current graph. restart is 0 when training starts, another number each time
-    it continues.
+    """Adds a step to the current graph. restart is 0 when training starts, and a different number
+    each time it continues.
     """
     mode = plan.variables.mode
     with convert_manager_errors(mode):
@@ -92,8 +93,8 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
 def build_evaluation(
     plan: Plan, sources: Sequence[SlicedVariables], process_index: int, num_processes: int
 ) -> Evaluation:
-    """Adds the evaluation of this process's share of the images; sources are the variables that
-    each tower reads.
+    """Adds the evaluation of this process's share of the images. Each tower reads the variables of
+    one source.
     """
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
@@ -103,8 +104,7 @@ def build_evaluation(
     else:
         num_examples = evaluations.num_examples
         if evaluations.num_passes is not None:
-            # Counted here because it reads the lengths of all records, which only evaluating
-            # processes need.
+            # Counting reads the lengths of all records, so only processes that evaluate do it.
             num_examples = math.ceil(
                 epochs_to_steps(evaluations.num_passes, data.validation.num_images, 1)
             )
@@ -281,7 +281,7 @@ def _make_pipeline(
     )
 
 
-# Nine arguments, since each worker reads its own share of the images.
+# Nine arguments: one group describes the run, the other this worker and its share of the images.
 def _make_worker_input(
     plan: Plan,
     row: InputRow,
@@ -293,7 +293,7 @@ def _make_worker_input(
     restart: int,
     until: str,
 ) -> InputPipeline:
-    """Makes the input of the towers of worker `number` of `count`, up to a stage."""
+    """Makes the input of one worker's towers, up to the stage `until`."""
     data, seed = plan.data, plan.data.seed
     if not data.distinct_workers:
         worker, num_workers = 0, 1

@@ -1,6 +1,4 @@
-"""Inference with constant weights: the initial values of a network as constants, with batch norm
-folded.
-"""
+"""Inference with constant weights: a network's initial values as constants, batch norm folded."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +14,7 @@ from tf_cnn.system.errors import UsageError
 from tf_cnn.training.precision import Precision
 from variable_mgr import seed_of
 
-# A graph is a protocol buffer, and these have at most 2 GB. Part of it is for the ops.
+# A graph is a protocol buffer of at most 2 GB. The difference leaves room for the ops.
 _MAX_GRAPH_BYTES = 2**31 - 2**26
 
 
@@ -99,8 +97,9 @@ def freeze(
     precision: Precision,
     config: tf.ConfigProto,
 ) -> FrozenNetwork:
-    """Computes a network's initial values on this process's CPU, and folds them; batch_shape is N,
-    H, W, C.
+    """Computes a network's initial values on this process's CPU, and folds its batch norm.
+
+    batch_shape is [N, H, W, C].
     """
     cpu_config = tf.ConfigProto()
     cpu_config.CopyFrom(config)

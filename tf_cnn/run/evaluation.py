@@ -34,9 +34,9 @@ class InferenceVariables:
 
 
 class SlicedVariables(InferenceVariables):
-    """Gives a tower the values that a checkpoint would hold now, read again in each session.run.
+    """Gives a tower the values that a checkpoint would hold now, read again in each session call.
 
-    slices are the slices of each variable, by name.
+    slices holds the slices of each variable, by name.
     """
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
@@ -53,9 +53,7 @@ class SlicedVariables(InferenceVariables):
 
 
 class RestoredVariables(SlicedVariables):
-    """Variables that belong to one tower; they must be restored from a checkpoint before they are
-    read.
-    """
+    """Creates variables for one tower; restore them from a checkpoint before reading them."""
 
     def __init__(self, device: str, scope: str) -> None:
         self.slices: dict[str, list[Slice]] = {}
@@ -75,7 +73,7 @@ class RestoredVariables(SlicedVariables):
 
 
 def read_whole(slices: Sequence[Slice]) -> Tensor:
-    """Returns the value of a variable, read again in each session.run. Variable.value may be an
+    """Returns the value of a variable, read again in each session call. Variable.value may be an
     older, staged value.
     """
     values = []
@@ -89,11 +87,12 @@ def read_whole(slices: Sequence[Slice]) -> Tensor:
 
 
 class Evaluation:
-    """Adds ops that count correctly classified images in num_batches batches per tower, or in all
-    images if that is None.
+    """Adds ops that count correctly classified images.
+
+    It evaluates num_batches batches per tower; None: all images.
     """
 
-    # Nine arguments, since an evaluation needs a little of several parts of the plan.
+    # Nine arguments, taken from several sections of the plan.
     def __init__(
         self,
         network: Network,
@@ -132,9 +131,7 @@ class Evaluation:
     def run(
         self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter
     ) -> Accuracy:
-        """Evaluates from the first image on. step, the global step of the variables, goes into the
-        result.
-        """
+        """Evaluates from the first image on. step is the global step of the variables."""
         session.run(self._pipeline.initializers)
         self._pipeline.warm_up(session)
         totals = dict.fromkeys(self._fetches, 0)
@@ -144,8 +141,7 @@ class Evaluation:
             batch_counts, _ = session.run([self._fetches, self._pipeline.per_step_ops])
             for name, count in batch_counts.items():
                 totals[name] += int(count)
-            # A batch without images means that the previous one was the last; its time does not
-            # count.
+            # An empty batch shows that the previous batch was the last. Its time does not count.
             if batch_counts['num_images'] or number == 1:
                 seconds = clock() - start
             if batch_counts['num_images'] < self._images_per_call or number == self._num_batches:
@@ -154,8 +150,9 @@ class Evaluation:
 
 
 def combine_accuracy(accuracy: Accuracy, worker: Worker, name: str) -> Accuracy:
-    """Adds up the workers' counts of the evaluation `name`. In asynchronous modes the chief has
-    counted all images.
+    """Returns the sum of all workers' counts of the evaluation `name`.
+
+    In asynchronous modes only the chief evaluates, so its counts are returned unchanged.
     """
     if not worker.is_synchronous:
         return accuracy
@@ -182,8 +179,9 @@ def _sum_accuracies(accuracies: Sequence[Accuracy]) -> Accuracy:
 
 
 def _count_correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Returns int64 scalars, the counts for logits [N, K] float32 and labels [N] int32. A negative
-    label marks padding.
+    """Returns int64 scalars by name, for logits [N, K] float32 and labels [N] int32.
+
+    A negative label marks padding.
     """
 
     def total(flags: Tensor) -> Tensor:

@@ -36,9 +36,9 @@ from tf_cnn.training.contents import check_classes
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Evaluates the checkpoint that --train_dir names, or the newest one in it, or each one as it
-    appears.
+    """Evaluates the checkpoint that --train_dir names, or the newest one in that folder.
 
+    With --eval_interval_secs it also evaluates each new checkpoint, until the training has ended.
     Workers share the images.
     """
     recorder = StepRecorder(plan, console, invocation)
@@ -130,8 +130,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
     # Older checkpoints are not evaluated.
     known_checkpoints = {last, *listed_checkpoints(folder)} if last else set()
     while interval:
-        # Read the mark of the end before the list: a checkpoint saved before the mark is then
-        # always listed.
+        # Read the mark of the end before the list, so that the list has every checkpoint saved
+        # before the mark.
         training_has_ended = has_training_ended(folder)
         new_checkpoints = [
             prefix for prefix in listed_checkpoints(folder) if prefix not in known_checkpoints
@@ -159,7 +159,10 @@ def _slices_by_name(towers: Sequence[RestoredVariables]) -> dict[str, list[Slice
 
 
 def _names_in_training(plan: Plan) -> frozenset[str]:
-    """Returns the names of all variables of the model in training; an evaluation may have fewer."""
+    """Returns the names of all variables that the model has in training.
+
+    An evaluation may have fewer.
+    """
     with explain_network_errors(plan.step.network, plan.workload.model.name):
         return frozenset(
             variables_in_training(

@@ -38,9 +38,9 @@ class GradientsInMemory(InputPipeline):
     def add_tower_gradients(self, manager: VariableMgr, tower: int) -> list[Tensor]:
         """Adds the variables of a tower and its gradients, in the same order.
 
-        A tower has gradients only after it has all values of variables. Training is the same, since
-        the backward pass begins with the loss. So values and gradients never cross a link at the
-        same time.
+        A tower's gradients are available only after all variable values have arrived, as in
+        training, where the backward pass begins with the loss. So values and gradients never cross
+        a link at the same time.
         """
         device, values_on_tower, gradients = manager.get_devices()[tower], [], []
         tower_number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0
@@ -56,19 +56,20 @@ class GradientsInMemory(InputPipeline):
                     )
                 )
                 gradients.append(gradient)
-                # Copies the value to the tower and computes nothing. Graph passes do not change it.
-                # They would remove Identity, and the outputs of IdentityN that nobody reads.
+                # Copies the value to the tower without computing. Graph optimisation keeps this op;
+                # it would remove Identity, and unread outputs of IdentityN.
                 values_on_tower.append(
                     tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
                 )
             with tf.control_dependencies(values_on_tower):
-                return [kept.read_again() for kept in gradients]
+                return [gradient.read_again() for gradient in gradients]
 
 
 def gradient_shapes(
     settings: StepConfig, image_shape: Sequence[int]
 ) -> list[tuple[str, Sequence[int]]]:
-    """Returns (name, shape) of each trainable variable, in the order of their first use.
+    """Returns (name, shape) of each trainable variable, in order of first use.
+
     image_shape is [H, W, C].
     """
     if settings.exchange_bytes is not None:

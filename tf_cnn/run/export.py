@@ -33,8 +33,8 @@ class ModelValues:
 
     def read(self, session: tf.Session) -> dict[str, Array]:
         """Returns the values of the variables, float32 by name."""
-        # Read one by one: a message between processes may be too small for all variables of a large
-        # model.
+        # One session call for each variable: all variables of a large model may exceed the size of
+        # a message between processes.
         return {
             name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()
         }
@@ -52,8 +52,8 @@ class _ExportedVariables(InferenceVariables):
     ) -> Tensor:
         del shape, initializer
         if name not in self.variables:
-            # On the host, since GPU memory may be full. init_scope creates it outside the function
-            # being traced.
+            # Created on the host, since GPU memory may be full, and outside the traced function
+            # (init_scope).
             with tf.init_scope(), tf.device(HOST_DEVICE):
                 self.variables[name] = tf.compat.v2.Variable(
                     self._values[name], trainable, name=name
@@ -71,12 +71,15 @@ def export_saved_model(
 ) -> None:
     """Writes a SavedModel that classifies images by its signature serving_default.
 
-    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does (scale; None:
-    to [-1, 1]), and returns `logits` and `probabilities` [N, num_classes] float32, and `classes`
-    [N] int64, the most probable class of each image. Its operations are NHWC and float32 and are
-    not placed on a device; its variables are named as in the model.
+    Input: `images` [N, H, W, C] uint8, for any N. The model normalises them by scale, as training
+    does; None: to [-1, 1].
+    Outputs: `logits` and `probabilities` [N, num_classes] float32; `classes` [N] int64, the most
+    probable class of each image.
 
-    The folder must be missing or empty, and is renamed into place when it is complete: a killed
+    The ops are NHWC and float32, and are not placed on a device. The variables have the names of
+    the model.
+
+    The folder must be missing or empty. It is renamed into place when it is complete, so a killed
     process leaves only a hidden .tf_cnn_benchmarks-* beside it.
     """
     variables = _ExportedVariables(values)
@@ -95,11 +98,11 @@ def export_saved_model(
     v2 = tf.compat.v2
     module = v2.Module()
     images = v2.TensorSpec([None, *image_shape], tf.uint8, name='images')
-    # autograph=False: no Python control flow in it depends on tensors.
+    # autograph=False: no Python control flow in `serve` depends on tensors.
     signature = v2.function(
         serve, input_signature=[images], autograph=False
     ).get_concrete_function()
-    # After tracing, which created the variables. A module tracks the variables in a dict attribute.
+    # Tracing has created the variables. A module tracks the variables in a dict attribute.
     module.variables_by_name = variables.variables
     path = Path(folder).absolute()
     with (
@@ -107,8 +110,8 @@ def export_saved_model(
         tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
     ):
         unfinished = Path(temporary, 'model')
-        # TensorFlow removes its temporary source files when Python exits, which processes of a
-        # cluster do not reach.
+        # TensorFlow removes its temporary source files when Python exits. Processes of a cluster
+        # exit without that, so the files go where `temporary` is removed.
         original_tempdir, tempfile.tempdir = tempfile.tempdir, temporary
         try:
             v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})

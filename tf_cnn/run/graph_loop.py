@@ -14,18 +14,17 @@ Tensor = Any
 class GraphLoop:
     """Adds a loop to the current graph; its body is a copy of a step.
 
-    Variables, staging areas and queues are resources with names, and the copy shares them with the
-    step. So code that builds a step need not know about the loop. Some kernels keep state under the
-    name of their node (the reader of RecordInput, random numbers). `make_op_runner` therefore runs
-    the copies of stateful_ops in the loop, so the loop takes the same steps as separate session
-    calls.
+    Variables, staging areas and queues are named resources, which the copy shares with the step. So
+    the code that builds a step need not know about the loop. Some kernels keep state under the name
+    of their node: the reader of RecordInput, random numbers. Run stateful_ops by make_op_runner,
+    which runs their copies; then the loop takes the same steps as separate session calls.
 
     The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of
-    functions: a session call then leaves out the part of the body that its fetches do not need. The
-    loop counts its steps on the device of the loss, and keeps each value on the device that
-    computes it, until the last step.
+    functions, so that a session call omits what its fetches do not need. The step counter is on the
+    device of the loss. Each value stays on the device that computes it until the last step.
 
-    `values` are the results of the steps, by the names of Fetches without ops: tensors [num_steps].
+    Attributes:
+      values: the values of the steps, tensors [num_steps], by the names of Fetches except ops.
     """
 
     def __init__(self, fetches: Fetches, stateful_ops: Sequence[tf.Operation] = ()) -> None:
@@ -65,20 +64,22 @@ class GraphLoop:
         with use_frame_loops():
             with tf.device(fetches.loss.device):
                 self.num_steps = tf.placeholder(tf.int32, [], name='num_steps')
-            lists = [_make_array(value, self.num_steps) for value in scalars.values()]
+            arrays = [_make_array(value, self.num_steps) for value in scalars.values()]
             with tf.device(fetches.loss.device), tf.name_scope('steps'):
-                _, filled, done = tf.while_loop(
+                _, filled_arrays, final_counters = tf.while_loop(
                     lambda index, *_: index < self.num_steps,
                     take_step,
-                    [tf.constant(0), lists, [tf.constant(0) for _ in stateful_ops]],
+                    [tf.constant(0), arrays, [tf.constant(0) for _ in stateful_ops]],
                     parallel_iterations=1,
                     back_prop=False,
                 )
             self.values: dict[str, Tensor] = {}
-            for (name, value), each in zip(scalars.items(), filled, strict=True):
+            for (name, value), array in zip(scalars.items(), filled_arrays, strict=True):
                 with tf.device(value.device):
-                    self.values[name] = tf.cast(each.stack(), value.dtype)
-        self._counters: Mapping[str, Tensor] = dict(zip(_op_names(stateful_ops), done, strict=True))
+                    self.values[name] = tf.cast(array.stack(), value.dtype)
+        self._counters: Mapping[str, Tensor] = dict(
+            zip(_op_names(stateful_ops), final_counters, strict=True)
+        )
 
     def make_op_runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
         """Returns a function that runs one of stateful_ops once, by its copy in the loop."""
@@ -87,7 +88,7 @@ class GraphLoop:
 
 @contextlib.contextmanager
 def use_frame_loops() -> Iterator[None]:
-    """Makes loops of frames instead of functions within the block."""
+    """Builds the loops of the block from frames instead of functions."""
     used_functions = tf.control_flow_v2_enabled()
     tf.disable_control_flow_v2()
     try:
@@ -98,8 +99,8 @@ def use_frame_loops() -> Iterator[None]:
 
 
 def _make_array(value: Tensor, length: Tensor) -> tf.TensorArray:
-    """Makes a list of such scalars on the device of the value."""
-    # GPUs have no kernel that writes int64 to a list. float64 holds the number of any step exactly.
+    """Makes an array of scalars like `value`, on its device."""
+    # GPUs have no kernel that writes int64 to an array. float64 holds any step number exactly.
     dtype = tf.float64 if value.dtype == tf.int64 else value.dtype
     with tf.device(value.device):
         return tf.TensorArray(dtype, length, element_shape=[], colocate_with_first_write_call=False)

@@ -24,9 +24,7 @@ from tf_cnn.system.signals import SIGNALS
 
 
 class _Stage:
-    """The input pipeline of a run up to a stage, in a separate graph; `time` counts all timed steps
-    so far.
-    """
+    """The input pipeline up to one stage, in its graph; `time` is the sum over its timed steps."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.name = name
@@ -51,7 +49,7 @@ class _Stage:
         is_over: Callable[[], bool],
         result_builder: ResultBuilder | None = None,
     ) -> Iterator[Step[StepValues]]:
-        """Takes warm-up and timed steps in a new session; the buffers are freed with it."""
+        """Takes warm-up and timed steps in a new session; closing it frees the buffers."""
         begin = result_builder.begin_phase if result_builder else lambda phase: None
         num_warmup = self._counts.num_warmup
         with open_session(worker.target, self._graph, worker.config) as session:
@@ -95,11 +93,11 @@ class _Stage:
 
 
 def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Measures the input pipeline up to each stage; the steps of the result run all stages.
+    """Measures the input pipeline up to each stage. The result has the steps of the full pipeline.
 
-    The shorter pipelines take half of their steps before these steps and half after them, in
-    reverse order. So a machine that becomes steadily slower or faster favours none of them. Only
-    one pipeline is open at a time.
+    The shorter pipelines run half of their steps before the full pipeline, and half after it in
+    reverse order. So a machine that becomes steadily slower or faster favours no pipeline. Only one
+    pipeline is open at a time.
     """
     recorder = StepRecorder(plan, console, invocation)
     lifecycle = RunLifecycle(plan, console, recorder)
@@ -121,7 +119,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
                 ):
                     pass
 
-        # This does not count in the time to the first step.
+        # A separate phase keeps these steps out of the time to the first step.
         result_builder.begin_phase('earlier_stages')
         for stage in earlier_stages:
             take_half(stage, (counts.num_timed + 1) // 2)
@@ -141,8 +139,9 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
 
 
 def _make_time_limit(seconds: float | None) -> Callable[[], bool]:
-    """Returns a function that returns True from this many seconds after its first call; None:
-    never.
+    """Returns a function that returns True once `seconds` have passed since its first call.
+
+    None: it never does.
     """
     start: float | None = None
 

@@ -58,8 +58,9 @@ def write_graph(graph: tf.Graph, path: str) -> None:
 
 
 class StepTracer:
-    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so the
-    step is not timed.
+    """Runs one step with TensorFlow's tracing and writes the trace.
+
+    Tracing slows the step, so the step is not timed.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -110,8 +111,9 @@ class StepTracer:
 
 
 class StepProfiler:
-    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. This makes
-    them slower.
+    """Profiles the timed steps from steps[0] to steps[1], for TensorBoard.
+
+    Profiling slows these steps.
     """
 
     def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
@@ -173,12 +175,12 @@ class StepProfiler:
 
 
 class SummaryWriter:
-    """Writes TensorBoard summaries every few timed steps. Levels 1 and 2 add nothing to the timed
-    seconds.
+    """Writes TensorBoard summaries every few timed steps.
 
-    Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every
-      trainable variable.
-    Level 3: also a histogram of every gradient, which is computed within the step.
+    Level 1: loss, accuracy, images/sec and learning rate.
+    Level 2: also a histogram of every trainable variable.
+    Level 3: also a histogram of every gradient, which the step computes. Only this level adds to
+      the timed seconds.
     """
 
     def __init__(
@@ -218,8 +220,9 @@ class SummaryWriter:
         session: tf.Session,
         gradient_summary: bytes | None = None,
     ) -> None:
-        """Writes the summary of one step. step is the global step, so that curves continue when
-        training continues.
+        """Writes the summary of one step.
+
+        step is the global step, so that curves continue when training continues.
         """
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         summaries = [tf.Summary(value=values)]
@@ -238,9 +241,7 @@ class SummaryWriter:
 
 
 def step_scalars(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
-    """Returns the scalars of a step's summary, by tag; num_images is the number of images in the
-    step.
-    """
+    """Returns the scalars of the summary of a step with num_images images, by tag."""
     values = {
         loss_name: step.values.loss,
         'images_per_second': num_images / step.seconds,
@@ -254,9 +255,9 @@ def step_scalars(step: Step[StepValues], loss_name: str, num_images: int) -> dic
 def _open_event_file(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
     """Opens a new event file in a folder.
 
-    TensorFlow names event files by the second, and a second file of the same second would replace
-    the first; hence the suffix. TensorBoard reads files in the order of their names, which for one
-    process is the order of creation.
+    TensorFlow names event files by the time in seconds. Without the suffix, the second file of a
+    second would replace the first. TensorBoard reads files in the order of their names; for one
+    process this is the order of creation.
     """
     _silence_event_threads()
     return tf.summary.FileWriter(
@@ -266,8 +267,9 @@ def _open_event_file(folder: str, graph: tf.Graph | None = None) -> tf.summary.F
 
 @functools.cache
 def _silence_event_threads() -> None:
-    """Keeps the threads that write event files from printing tracebacks; flush and close raise
-    their errors.
+    """Keeps the threads that write event files from printing tracebacks.
+
+    flush and close raise the errors of these threads.
     """
     tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
     default_hook = threading.excepthook
@@ -280,8 +282,9 @@ def _silence_event_threads() -> None:
 
 
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Writes scalars of a step to the folder as a TensorBoard summary. Errors name the flag that
-    gave the folder.
+    """Writes scalars of a step to the folder as a TensorBoard summary.
+
+    Errors name `flag`, the source of the folder.
     """
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     # FileWriter needs graph mode, which tf.Graph().as_default() ensures.

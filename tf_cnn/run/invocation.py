@@ -26,8 +26,8 @@ class Invocation:
 
     @property
     def wait_metrics(self) -> dict[str, float | None]:
-        """The wait of --wait_for_idle, for the section "noise" of the result; empty without a
-        wait.
+        """The wait of --wait_for_idle, for the section "noise" of the result; empty if there was
+        none.
         """
         if self.idle_wait is None:
             return {}
@@ -38,15 +38,17 @@ class Invocation:
 
 
 def invocation_of_command(argv: Sequence[str]) -> Invocation:
-    """Returns the invocation of a process that does nothing but this run: its time began with the
-    process.
+    """Returns the invocation of a process that does nothing else.
+
+    Its time to the first step began with the process.
     """
     return Invocation(tuple(argv), time.perf_counter() - _seconds_since_start())
 
 
 def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Console) -> Invocation:
-    """Waits for idle cores, if max_secs is given (--wait_for_idle). The time to the first step
-    begins afterwards.
+    """Waits for idle cores for at most max_secs (--wait_for_idle); None: does not wait.
+
+    The time to the first step begins afterwards.
     """
     if max_secs is None:
         return invocation
@@ -61,26 +63,23 @@ def wait_until_idle(invocation: Invocation, max_secs: float | None, console: Con
     flag_text = f'--wait_for_idle={max_secs:g}'
     if wait.other_cpu_share is None:
         console.warning(
-            f'{flag_text}: this system does not tell what other processes use, so the run '
-            'starts at '
-            'once'
+            f'{flag_text}: this system does not report what other processes use, so the run starts '
+            'at once'
         )
     elif wait.other_cpu_share > LOADED_SHARE:
         console.warning(
             f'{flag_text}: after {wait.seconds:.0f} s other processes still use '
-            f'{wait.other_cpu_share:.0%} of the cores; the run starts all the same'
+            f'{wait.other_cpu_share:.0%} of the cores; the run starts anyway'
         )
     return replace(invocation, start_time=invocation.start_time + wait.seconds, idle_wait=wait)
 
 
 def _seconds_since_start() -> float:
-    """Returns how long this process has been running, 0 if the system does not say. Linux rounds to
-    hundredths.
-    """
+    """Returns the seconds since this process started, to a hundredth; 0 if unknown."""
     try:
         with open('/proc/self/stat', encoding='utf-8') as file:
-            # Field 22, counted from 1; the name of the program, field 2, may contain blanks:
-            # proc(5).
+            # starttime is field 22, counted from 1. Field 2, the program's name, may contain
+            # blanks. See proc(5).
             ticks = int(file.read().rpartition(')')[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf('SC_CLK_TCK'))
     except (OSError, ValueError, IndexError, AttributeError):

@@ -1,4 +1,4 @@
-"""What training and evaluating runs share: joining and leaving the cluster, faults and signals."""
+"""The lifecycle of every run: joining and leaving the cluster, faults and signals."""
 
 import contextlib
 import math
@@ -35,10 +35,10 @@ Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 _RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _FAULT_SEARCH_SECS = 120.0
-# How long to check the lengths of records before a run and after it; a million take some seconds if
-# they are in memory.
+# How long to check the lengths of records, before a run and again after it. A million records in
+# the page cache take a few seconds.
 _LENGTH_CHECK_SECS = 30.0
-# Seconds between two checks whether records are left.
+# How often to check whether any record is left.
 _SHARD_WATCH_SECS = 5.0
 
 
@@ -63,7 +63,7 @@ class RunLifecycle:
         self._save_variables = save_variables
         self._last_step_secs = 0.0
         self.worker = Worker(plan.session.config)
-        # Until the process has saved what it could after a fault.
+        # Held until the process has saved what it could after a fault.
         self._locks = contextlib.ExitStack()
         self.is_in_step = False
         self._shard_sizes: dict[str, int] = {}
@@ -71,16 +71,16 @@ class RunLifecycle:
         self._has_ended = threading.Event()
 
     def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
-        """Waits for the other processes of the cluster, then checks its shards and locks its folder
-        of checkpoints.
+        """Waits for the other processes of the cluster, then checks the shards and locks the
+        checkpoint folder.
         """
         self._recorder.result_builder.begin_phase('join')
         self.worker = worker = self._make_worker()
         worker.join(resume_point)
-        # Checked now, so that the other tasks learn the reason, and before TensorFlow reads a wrong
-        # length.
+        # Checked after joining, so that the other tasks learn the reason, and before TensorFlow
+        # reads a wrong length.
         self._check_record_lengths()
-        # Later, nobody misses shards that are read only before the first step.
+        # Shards that are read only before the first step are not needed later.
         if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
             threading.Thread(
                 target=self._watch_shards, args=[shards], name='shards', daemon=True
@@ -106,9 +106,7 @@ class RunLifecycle:
             check_record_lengths(shards, self._shard_sizes, self._console.warning)
 
     def _watch_shards(self, shards: Shards) -> None:
-        """Ends this process if no record is left, since nothing can cancel a step that waits for
-        one.
-        """
+        """Ends this process if no record is left: nothing can cancel a step that waits for one."""
         line = wait_for_empty_shards(shards, self._has_ended)
         if line is None:
             return
@@ -139,9 +137,7 @@ class RunLifecycle:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Runs the block. However the block ends, prints the measurements and reports the outcome
-        to the other tasks.
-        """
+        """Runs the block. However it ends, prints the measurements and tells the other tasks."""
         with self._recorder.reserve_result_file(), self._locks, self._handle_signals():
             try:
                 yield
@@ -183,8 +179,8 @@ class RunLifecycle:
             self.worker.leave(0)
 
     def stop_between_calls(self, session_calls: Iterator[Steps]) -> Iterator[Steps]:
-        """Yields the steps of each session call. Between calls it ends this process after a signal
-        or a loss.
+        """Yields the steps of each session call. Between calls, raises after a signal or the loss
+        of a task.
         """
         while True:
             self.is_in_step = True
@@ -201,18 +197,16 @@ class RunLifecycle:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Runs the block, which evaluates. Errors then name the images and the batch size of
-        evaluations.
-        """
+        """Runs an evaluation. Errors then name the validation images and --eval_batch_size."""
         self._is_evaluating = True
         yield
-        # Not after a fault, which `guard` explains when it has left the block.
+        # Stays set after a fault, since `guard` explains the fault after this block.
         self._is_evaluating = False
 
     @contextlib.contextmanager
     def save_if_interrupted(self) -> Iterator[None]:
-        """Runs the block, which takes steps in an open session. If the user ends it early, saves
-        the variables.
+        """Runs the block, which takes steps in an open session; saves the variables if the user
+        ends it early.
         """
         try:
             try:
@@ -275,8 +269,10 @@ class RunLifecycle:
             self.worker.leave(exit_info.exit_code, exit_info.reason or '')
 
     def _save_measurements(self, error: Exception) -> None:
-        """Keeps the measurements if they cannot be printed, if the processes differ, or after a
-        defect of this program.
+        """Writes the measurements without printing them.
+
+        For a lost reader of standard output, differing settings of the tasks, and defects of this
+        program.
         """
         exit_code, reason = 1, f'{type(error).__name__}: {error}'
         if isinstance(error, UsageError):
@@ -286,7 +282,7 @@ class RunLifecycle:
         self._finish(ExitSection(exit_code, reason), prints=False)
 
     def _fail(self, fault: RunError) -> RunError:
-        # A launcher stops all tasks when one fails. This task is ending already.
+        # A launcher may stop all tasks after the failure; this task is ending already.
         with contextlib.suppress(Stopped):
             self._finish(ExitSection(fault.exit_code, str(fault)))
         fault.result = self._recorder.result
@@ -330,8 +326,9 @@ class RunLifecycle:
 def explain_fault(
     error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool
 ) -> str:
-    """Returns the fault in the data that explains the error, else TensorFlow's message. Searching
-    takes time.
+    """Returns the fault in the data that explains the error, else TensorFlow's message.
+
+    Searches the shards for up to _FAULT_SEARCH_SECS.
     """
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if is_evaluating and plan.evaluations:
@@ -355,8 +352,9 @@ def explain_fault(
 
 
 def to_tensorflow_error(error: UnicodeDecodeError) -> tf.errors.OpError:
-    """Returns the TensorFlow error that session.run could not raise, because its message quotes
-    bytes of a damaged record.
+    """Returns the error that session.run failed to raise because its message is not UTF-8.
+
+    The message quotes bytes of a damaged record.
     """
     return tf.errors.InvalidArgumentError(
         None, None, bytes(error.object).decode(errors='backslashreplace')
@@ -366,12 +364,15 @@ def to_tensorflow_error(error: UnicodeDecodeError) -> tf.errors.OpError:
 def check_record_lengths(
     shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]
 ) -> None:
-    """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not
-    notice.
+    """Checks for faults in shards that TensorFlow does not report.
 
-    A wrong length ends the process with signal 11 when TensorFlow reads it. A cut silently drops
-    records, and a run waits for ever if no other record is left. The first call fills sizes, the
-    bytes of each shard. Later, no shard may have fewer bytes.
+    TensorFlow crashes with signal 11 when it reads a wrong record length. It silently ignores the
+    rest of a shard that was cut, and waits for ever if no other record is left.
+
+    The first call stores the bytes of each shard in sizes; later calls compare.
+
+    Raises:
+      RunError: a record length is wrong, records are missing, or a shard has shrunk.
     """
     if shards is None:
         return
@@ -381,15 +382,14 @@ def check_record_lengths(
     if scan.num_unfinished:
         warn(
             f'the record lengths of {scan.num_unfinished} of the {shards.subset} shards could not '
-            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records '
-            '--check does that'
+            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records --check '
+            'checks all'
         )
     elif shards.num_expected_images not in (None, scan.num_records):
         raise RunError(
             f'{shards.folder / DATASET_INFO_FILE}: it says that there are '
-            f'{shards.num_expected_images:,} '
-            f'{shards.subset} images, and the shards hold {scan.num_records:,}; remove it, then '
-            f'the shards are counted'
+            f'{shards.num_expected_images:,} {shards.subset} images, and the shards hold '
+            f'{scan.num_records:,}; remove it, then the shards are counted'
         )
     if scan.empty_paths and not sizes:
         other_shards = (
@@ -398,9 +398,8 @@ def check_record_lengths(
             else ''
         )
         warn(
-            f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again '
-            'if it should '
-            'have some'
+            f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again if it '
+            'should have some'
         )
     for path in shards.paths:
         size = os.path.getsize(path)
@@ -412,11 +411,11 @@ def check_record_lengths(
 
 
 def wait_for_empty_shards(shards: Shards, has_ended: threading.Event) -> str | None:
-    """Waits until no shard has room for a record, and returns one line about it; None if has_ended
-    is set before.
+    """Waits until all shards are too short for a record, and returns the error line; None if
+    has_ended is set first.
 
-    TensorFlow would look for records for ever, in a step that nothing can cancel. It takes a shard
-    that ends within its first header for empty.
+    TensorFlow would look for records for ever, in a step that nothing can cancel. To TensorFlow, a
+    shard that ends within its first header is empty.
     """
     while not has_ended.wait(_SHARD_WATCH_SECS):
         try:

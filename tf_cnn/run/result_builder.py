@@ -84,8 +84,9 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
 
 
 class ResultBuilder:
-    """The properties of a run besides its steps; the run fills in the public attributes. peak_flops
-    is in FLOP/s.
+    """Collects the properties of a run besides its steps, and builds its result.
+
+    The run fills in the public attributes. peak_flops is in FLOP/s.
     """
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
@@ -111,8 +112,9 @@ class ResultBuilder:
     # ---- the time to the first step --------------------------------------------------------------
 
     def begin_phase(self, phase: str | None, now: float | None = None) -> None:
-        """Ends a phase of the time to the first timed step and begins the next. Times come from
-        time.perf_counter.
+        """Ends the current phase of the time to the first timed step, and begins the next.
+
+        `now` is in seconds of time.perf_counter.
         """
         now = time.perf_counter() if now is None else now
         if self._phase:
@@ -138,7 +140,7 @@ class ResultBuilder:
             self._noise = cast(sections.NoiseSection, self._noise_meter.stop())
             peaks = self._device_peaks()
             self._step_memory = sections.MemorySection(host_peak_bytes(), peaks)
-            # Last, so that the end of an interrupted run does all of this again.
+            # Cleared last: after an interruption, the end of the run reads all meters again.
             self._is_metering = False
 
     def _memory(self) -> sections.MemorySection:
@@ -280,8 +282,8 @@ class ResultBuilder:
         )
 
     def _model_cost(self) -> tuple[int | None, int | None]:
-        """The parameters of the model and the multiply-adds of one image, with the images and
-        classes of this run.
+        """Returns (parameters, multiply-adds per image), for the image shape and classes of this
+        run.
         """
         model, data = self._plan.workload.model, self._plan.data
         if (size := self._plan.workload.exchange_bytes) is not None:
@@ -340,8 +342,8 @@ class ResultBuilder:
 
     def _energy(self, throughput: ThroughputSection, num_missing: int) -> sections.EnergySection:
         source, joules = self._joules or (None, None)
-        # RAPL measures one machine and NVML the GPUs of one process, but the images are the images
-        # of all workers.
+        # RAPL measures one machine, and NVML the GPUs of one process. The images come from all
+        # workers.
         cluster = self._plan.cluster_role.cluster
         covers_all_images = not cluster or (
             not num_missing and source == 'RAPL' and cluster.is_on_one_host

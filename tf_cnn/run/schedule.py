@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of this process; start and end count the steps of all workers.
+    """The steps of this process. start_step and end_step count the steps of all workers.
 
-    own_start_step: how many of the steps before `start` this process took; in synchronous modes,
-      all of them.
+    own_start_step: this process's share of the first start_step steps; in synchronous modes, all of
+      them.
     """
 
     start_step: int
@@ -25,10 +25,12 @@ class Schedule:
 def make_schedule(
     start_step: int, end_step: int | None, num_warmup: int, num_timed: int, num_counters: int = 1
 ) -> Schedule:
-    """Returns the remaining steps of this process; num_warmup and num_timed count per worker.
+    """Returns the remaining steps of this process.
 
-    num_counters is how many workers increment the global step: 1 if they are synchronous. end_step
-    is None if training begins now.
+    Args:
+      end_step: None if training begins now.
+      num_warmup, num_timed: steps of each worker.
+      num_counters: how many workers increment the global step; 1 if they are synchronous.
     """
     num_steps = num_counters * (num_warmup + num_timed)
     end_step = start_step + num_steps if end_step is None else end_step

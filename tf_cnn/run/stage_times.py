@@ -13,15 +13,15 @@ from tf_cnn.results.tables import Table, TableColumn
 from tf_cnn.system.errors import format_flag
 
 _MICROSECOND = 1e-6
-# A time below zero is noise. With enough steps that is below this share of the whole, and takes
-# several times as many.
+# A share below zero is noise. The advice asks for enough steps to bring the noise below this share,
+# and for at least this many times the steps of the run.
 _NOT_MEASURABLE, _MAX_NOISE_SHARE, _MIN_LENGTH_FACTOR = 'not measurable', 0.05, 4
 
 
 @dataclass(frozen=True)
 class StageTime:
-    """The time of a pipeline that ends after a stage; processor_seconds are summed over all
-    processors of this process.
+    """The time of a pipeline that ends after `stage`; processor_seconds is the CPU time of this
+    process.
     """
 
     stage: str
@@ -40,10 +40,10 @@ class StageTime:
 
 def stage_rows(times: Sequence[StageTime]) -> list[StageRow]:
     """Returns the time per image that each stage adds: the time up to this stage, minus the time up
-    to the stage before.
+    to the previous stage.
 
-    It may be below 0, since stages overlap and both times are measured. share is the share of the
-    last row's time.
+    The difference may be negative, since stages overlap and both times are measured. `share` is
+    relative to the time of the full pipeline, in the last row.
     """
     rows = []
     per_image = [
@@ -68,8 +68,9 @@ def stage_rows(times: Sequence[StageTime]) -> list[StageRow]:
 def format_stage_table(
     rows: Sequence[StageRow], num_steps: int, target_secs: float | None = None
 ) -> str:
-    """Formats rows as a table, times in microseconds. target_secs is --target_seconds if that ended
-    the steps.
+    """Formats rows as a table, with times in microseconds.
+
+    target_secs is --target_seconds if the clock ended the steps, else None.
     """
     titles = ('images/sec', 'adds us', 'adds CPU us', 'share')
     columns = (TableColumn('stage'), *(TableColumn(title, is_number=True) for title in titles))
@@ -86,7 +87,7 @@ def format_stage_table(
     table = Table(columns, cells).as_markdown()
     smallest_share = min(row.share for row in rows)
     if smallest_share < 0:
-        # The noise of a mean falls with the root of the number of steps.
+        # The noise of a mean falls with the square root of the number of steps.
         length_factor = max(_MIN_LENGTH_FACTOR, (smallest_share / _MAX_NOISE_SHARE) ** 2)
         name, length = (
             ('target_seconds', target_secs) if target_secs else ('num_batches', num_steps)

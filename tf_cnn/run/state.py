@@ -24,8 +24,9 @@ from tf_cnn.training.contents import check_classes, read_class_names
 
 
 class RunState:
-    """Adds ops that initialise and save the variables of a run. steps_taken counts the steps of all
-    workers.
+    """Adds ops that initialise and save the variables of a run.
+
+    steps_taken counts the steps of all workers.
     """
 
     def __init__(
@@ -69,15 +70,13 @@ class RunState:
         )
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
-        """Gives the variables their initial values, and returns the schedule of the steps that
-        follow.
-        """
+        """Sets the variables, and returns the schedule of the steps that follow."""
         worker = self._worker
         announced_steps = worker.announced_steps()
         if announced_steps is None:
             start_step, end_step = self._set_variables(session), worker.resume_point['end']
         else:
-            # An asynchronous chief that came back, or a worker after its chief has set the
+            # This is an asynchronous chief that restarted, or a worker after its chief has set the
             # variables.
             start_step, end_step = (
                 self._read_step(session) if worker.is_chief else announced_steps[0],
@@ -98,8 +97,9 @@ class RunState:
         return schedule
 
     def _set_variables(self, session: tf.Session) -> int:
-        """Sets initial values, or values of a checkpoint or a warm start; returns the step where
-        training begins.
+        """Sets the variables to initial values, a checkpoint or a warm start.
+
+        Returns the global step.
         """
         cluster = self._worker.cluster
         session.run(self._step_graph.initializers)
@@ -132,23 +132,22 @@ class RunState:
         return int(session.run(self._step_graph.global_step.value))
 
     def _completed_step(self, session: tf.Session) -> int | None:
-        """Returns the global step if the variables contain only complete steps; None while an
-        update is being applied.
-        """
+        """Returns the global step; None while an update is being applied."""
         step = self._read_step(session)
         begun_steps = session.run([begun.value for begun in self._step_graph.begun_steps])
         return step if all(number <= step for number in begun_steps) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:
-        """Gives this worker the values that a checkpoint would hold now. All workers that evaluate
-        together call it.
+        """Gives this worker the values that a checkpoint would hold now.
+
+        Every worker that takes part in the evaluation must call it.
         """
         if self._step_graph.before_evaluation is not None:
             session.run(self._step_graph.before_evaluation)
 
     def is_save_due(self, previous_step: int) -> bool:
-        """Returns whether to save now. taken_before is the global step at the last call; other
-        workers increase it too.
+        """Returns whether to save now. previous_step is the global step after the previous session
+        call.
         """
         step_interval, interval_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         is_due_by_step = (
@@ -165,10 +164,9 @@ class RunState:
             self._last_save = time.monotonic()
 
     def save_early(self, session: tf.Session, *, is_in_step: bool) -> None:
-        """Saves a checkpoint while a step may be running; the step may be waiting for other
-        workers.
+        """Saves a checkpoint while a step may be running or waiting for other workers.
 
-        In asynchronous modes updates are always being applied, and the checkpoint is saved anyway.
+        In asynchronous modes it saves in any case, since updates are always being applied.
 
         Raises:
           RunError: in synchronous modes, the update of a step is being applied.
@@ -177,8 +175,8 @@ class RunState:
             self.save(session)
         elif self._saver:
             step = self._completed_step(session)
-            # Only begun_steps shows whether an update has begun. A single process and a controller
-            # have none.
+            # Only begun_steps shows whether an update has begun; a single process and a controller
+            # have no begun_steps.
             if step is None or (is_in_step and not self._step_graph.begun_steps):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
@@ -198,8 +196,8 @@ class RunState:
 def find_resume_point(
     checkpoints: Checkpoints, counts: Counts, processes: ClusterRole
 ) -> ResumePoint:
-    """Returns the resume point of this process: its newest checkpoint, and the end of that training
-    if it was not reached.
+    """Returns the newest checkpoint of this process, and the end step of its training if that was
+    not reached.
     """
     if not checkpoints.resume_from or not checkpoints.folder:
         return NO_RESUME_POINT
@@ -210,19 +208,18 @@ def find_resume_point(
         if processes.cluster
         else None
     )
-    # Asynchronous workers may have taken a few steps more.
+    # Asynchronous workers may have taken a few steps past the end.
     return {'step': step, 'end': None if end_step is None else max(end_step, step)}
 
 
 def _run_length(counts: Counts, num_counters: int) -> list[int] | None:
-    """Returns a value that is equal for runs of equal length; None if the clock decides.
+    """Returns a value that is equal for runs of equal length; None if the clock ends the run.
+
     num_counters: see make_schedule.
     """
     return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counters]
 
 
 def restart_number(worker: Worker) -> int:
-    """Returns 0 when training starts, and a different number each time it continues or a worker
-    joins it later.
-    """
+    """Returns 0 when training starts, and another number when it continues or a worker rejoins."""
     return (worker.resume_point['step'] or 0) + worker.restart

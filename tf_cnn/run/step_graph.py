@@ -1,6 +1,4 @@
-"""The graph of one step: the losses and gradients of the towers, and the update of the
-variables.
-"""
+"""The graph of one step: losses and gradients of the towers, and the update of the variables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,20 +26,19 @@ Tensor = Any
 # The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) give no value;
 # published code uses 0.4.
 _AUXILIARY_WEIGHT = 0.4
-# Networks have fewer dropout layers.
+# More than any network has dropout layers, so that seeds of towers never overlap.
 _SEEDS_PER_TOWER = 1000
 
 
 @dataclass(frozen=True)
 class Fetches:
-    """What a session fetches in every step: ops, and scalars, float32 unless stated; None if not
-    computed.
+    """The fetches of every step: ops, and scalars (float32 unless stated; None if not computed).
 
     Attributes:
       global_step: int64, before this step.
       steps_after: int64, after this step, if other workers may increment it meanwhile.
-      updated_at: float64, the Unix time in seconds when the update was done and only the input
-        pipeline was still working; None if the input takes no work, and in deterministic runs.
+      updated_at: float64, the Unix time in seconds when the update was done and the step waited
+        only for the input; None in deterministic runs, and if the input does no work.
       num_skipped: int64, how many steps the loss scale had skipped before this one.
     """
 
@@ -65,10 +62,10 @@ class StepGraph:
     """The ops and variables of a step.
 
     Attributes:
-      initializers: give the variables their first values; then start() prepares the first step.
-      post_init: makes the towers alike; None if they are.
-      prologue: computes on the first batch what the first step takes from the step before; None if
-        it takes nothing.
+      initializers: set the initial values; prepare_first_step() follows.
+      post_init: gives all towers the same values; None if they have them already.
+      prologue: computes, from the first batch, the input that the first step needs from a previous
+        step; None if it needs none.
       variables: the trainable variables of the first model; gradients has (variable, gradient)
         pairs for them.
       slices: the slices of each variable in a checkpoint, by name; model_slices has only the
@@ -97,7 +94,7 @@ class StepGraph:
 
     @property
     def stateful_ops(self) -> list[tf.Operation]:
-        """The ops of prepare_first_step() with kernels that keep state: readers, random numbers."""
+        """The ops of prepare_first_step() that keep state in kernels: readers, random numbers."""
         return [*self.pipeline.warm_up_ops, *([self.prologue] if self.prologue is not None else [])]
 
     def prepare_first_step(
@@ -105,8 +102,8 @@ class StepGraph:
     ) -> None:
         """Prepares the first step, once the variables have their values.
 
-        steps_before includes the steps before a restored checkpoint. If given, `run_op` runs
-        stateful_ops, and nothing is fed.
+        steps_before includes the steps before a restored checkpoint. run_op, if given, runs each of
+        stateful_ops, without feeds.
         """
         session.run(self.pipeline.initializers)
         if self.post_init is not None:
@@ -143,7 +140,7 @@ class _Tower:
     gradients: list[Tensor]
 
 
-# Long, because it shows the order of a step, from the batch to the update, in one piece.
+# Long, to show a whole step in order, from the batch to the update.
 def build_step_graph(
     settings: StepConfig,
     optimizer: Optimizer,
@@ -206,7 +203,7 @@ def build_step_graph(
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
-            top_1, top_5 = (_mean(of_towers) for of_towers in zip(*fractions, strict=True))
+            top_1, top_5 = (_mean(tower_values) for tower_values in zip(*fractions, strict=True))
         fetches = Fetches(
             loss=loss,
             global_step=tf.identity(global_step.value),
@@ -279,7 +276,7 @@ def _build_towers(
         ]
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
-        # Each tower has its own dropout seeds.
+        # Each tower uses different dropout seeds.
         seed = settings.seed + _SEEDS_PER_TOWER * (settings.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
             source: VariableSource = (
@@ -301,7 +298,7 @@ def _build_towers(
     return towers
 
 
-# Nine arguments, since a tower uses all parts of a step.
+# Nine arguments, since a tower uses every input of the step.
 def _build_tower(
     settings: StepConfig,
     optimizer: Optimizer,
@@ -383,10 +380,9 @@ def _reported_loss(settings: StepConfig, towers: Sequence[_Tower]) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Returns a float32 scalar: the mean over images of the cross entropy of logits [N, K] with
-    labels [N].
+    """Returns a float32 scalar: the mean cross entropy of logits [N, K] with labels [N].
 
-    smoothing is the part of a label spread over all K classes: Szegedy et al. 2015
+    smoothing is the fraction of a label that is spread over all K classes: Szegedy et al. 2015
     (arXiv:1512.00567), section 7.
     """
     if not smoothing:
@@ -400,9 +396,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def _top_k_accuracy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns two float32 scalars: the fractions of images with their label as the best guess, and
-    among the best 5 guesses.
-    """
+    """Returns two float32 scalars: top-1 and top-5 accuracy for logits [N, K], labels [N]."""
     ranks = label_ranks(logits, labels)
     top_1, top_5 = tf.unstack(
         tf.reduce_mean(tf.cast(ranks[:, tf.newaxis] < [1.0, 5.0], tf.float32), axis=0)

@@ -19,14 +19,13 @@ def run_steps(
     """Takes num_warmup warm-up steps, then num_batches timed steps, and yields the steps of each
     session call as soon as it is done.
 
-    The work of the consumer (printing, summaries, traces) happens between two runs and is not
-    timed. The time of a run is divided equally among its steps, as nobody sees when one of several
-    ends.
+    The consumer's work (printing, summaries, traces) happens between two session calls and is not
+    timed. The steps of one session call share its time equally, since their ends are unknown.
 
     Args:
       take_steps: takes the steps with these indices within the phase (from 1); returns the values
         of each.
-      is_over: called before each run of timed steps; returns True to stop.
+      is_over: called before each session call with timed steps; returns True to stop.
       begin_timed: called once between the warm-up and the timed steps.
     """
     for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):

@@ -170,7 +170,7 @@ class StepRecorder:
                 self._evaluation_secs += seconds
 
     def _gaps(self) -> Iterator[PauseSeconds]:
-        """Yields the seconds after each step, by cause; Cause.OTHER is the program's own work."""
+        """Yields the seconds after each step, by cause; PauseCause.OTHER has the remaining time."""
         for number, (step, following) in enumerate(
             itertools.zip_longest(self._steps, self._steps[1:])
         ):
@@ -317,7 +317,7 @@ class StepRecorder:
                 self._console.advice(warning.text)
 
     def _make_result(self, measurements: StepLog, exit_info: ExitSection) -> Result:
-        """Returns the result; on the chief with the steps of all workers, else with its own."""
+        """Returns the result. The chief's has the steps of all workers, others only their own."""
         worker_steps = self.result_builder.worker_section(measurements)
         workers: Sequence[Mapping[str, Any] | None] = []
         if self._worker and measurements.steps:
