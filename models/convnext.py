@@ -5,10 +5,9 @@ from models.layers import LayerBuilder, Tensor, truncated_normal
 # Channels and blocks of the four stages of ConvNeXt-T: table 9.
 _STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 _NUM_BLOCKS = sum(num_blocks for _, num_blocks in _STAGES)
-# Appendix A.1, table 5.
-_DROP_PATH = (
-    0.1  # rate of stochastic depth at the last block; it grows linearly from block to block
-)
+# Appendix A.1, table 5: the rate of stochastic depth at the last block, which grows linearly from
+# block to block, and the initial layer scale.
+_DROP_PATH = 0.1
 _LAYER_SCALE = 1e-6
 _kernel_initializer = truncated_normal(0.02)  # of every kernel, as in the authors' code
 

@@ -26,12 +26,12 @@ class Cost:
 
     @property
     def gmacs(self) -> float:
-        """Forward GMACs per image, which are two FLOPs each: double this to compare with a
+        """Forward GMACs per image. A multiply-add is two FLOPs: double this to compare with a
         processor's peak FLOP/s.
 
         The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al.
-        2017, figure 3; Tan & Le 2019, table 2) and torchvision's tables count them, too, and call
-        them FLOPs.
+        2017, figure 3; Tan & Le 2019, table 2) and torchvision's tables also count multiply-adds,
+        but call them FLOPs.
         """
         return self.multiply_adds / 1e9
 

@@ -22,8 +22,8 @@ _CONVOLUTIONS = ('Conv2D', 'DepthwiseConv2dNative')
 
 @dataclass(frozen=True)
 class ConstantNorm:
-    """The factor and the shift of a batch norm, [C] float32 each; None if the convolution before it
-    applies it.
+    """The factor and the shift of a batch norm, [C] float32. Each is None if the convolution before
+    the batch norm applies it.
     """
 
     factor: Array | None

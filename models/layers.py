@@ -209,8 +209,8 @@ class LayerBuilder:
         """Fused batch normalisation of each channel. Factors, offsets and moving averages are
         float32.
 
-        The first value of the factors is 1 while training, and untrained_scale otherwise: without
-        training the moving averages of fresh weights are 0 and 1, which normalises nothing.
+        The initial factors are 1 for training and untrained_scale otherwise: the moving averages of
+        an untrained network are 0 and 1, which normalises nothing.
         """
         if self._norms is not None:
             return self._norms[self._scoped_name(name)].apply(x, self._data_format)
@@ -261,8 +261,8 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Normalises over the channels of each pixel, or of [N, C], in float32: Ba et al. 2016
-        (arXiv:1607.06450).
+        """Normalises each pixel of activations, or each row of [N, C], over its channels, in
+        float32: Ba et al. 2016 (arXiv:1607.06450).
 
         The default epsilon is taken from the code of ConvNeXt's authors.
         """
@@ -370,8 +370,8 @@ class LayerBuilder:
     def local_response_norm(
         self, x: Tensor, *, radius: int, bias: float, alpha: float, beta: float
     ) -> Tensor:
-        """x / (bias + alpha * s) ** beta, s being the sum of squares of the channels that are up to
-        radius away.
+        """x / (bias + alpha * s) ** beta, s being the sum of squares of the channels at a distance
+        of at most radius.
 
         Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
         """

@@ -1,4 +1,4 @@
-"""What is known about a model before its graph is built. Does not import TensorFlow."""
+"""The properties of a model before its graph is built. Does not import TensorFlow."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class Network:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it is built in. A user's network needs a check before a run."""
+        """Whether the network is built in. A user's network is checked before a run."""
         return isinstance(self.builder, str)
 
 

@@ -134,8 +134,8 @@ def _match_size(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) ->
 def _separable(
     cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1
 ) -> Tensor:
-    """Twice ReLU, depthwise and pointwise convolution, and batch norm; the first has the strides:
-    appendix A.
+    """Applies ReLU, a depthwise and a pointwise convolution, and batch norm, all twice: appendix A.
+    Only the first depthwise convolution has strides.
     """
     for number, conv_strides in ((1, strides), (2, 1)):
         conv = f'{name}/conv{number}'

@@ -75,8 +75,8 @@ def explain_network_errors(network: Network, name: str) -> Iterator[None]:
 
 
 def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:
-    """Returns the gradient of the logits for each trainable variable, by name; None where they do
-    not depend on it.
+    """Returns the gradient of the logits for each trainable variable, by name; None for a variable
+    that the logits do not depend on.
     """
     if not variables.trainable:
         return {}

@@ -1,4 +1,4 @@
-"""Every model of this process: the built-in ones, and those that users register. Does not import
+"""All models of this process: built-in models, and models that users register. Does not import
 TensorFlow.
 """
 
@@ -34,8 +34,8 @@ class Registry:
         """Adds models. All rows of a model are added in one call; its first row has its default
         data set.
 
-        Raises ValueError if a name is taken, a model has two rows for one data set, or a value
-        makes no sense.
+        Raises ValueError if a name is taken, a model has two rows for one data set, or a value is
+        invalid.
         """
         taken_names = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
@@ -144,7 +144,7 @@ def register_model(
       learning_rate: the default of --init_learning_rate.
       batch_norm: by default models.layers.BatchNorm().
 
-    Raises ValueError if there is already a model of this name, or a value makes no sense.
+    Raises ValueError if there is already a model of this name, or a value is invalid.
     """
     network = Network(build, batch_norm=batch_norm or BatchNorm(), file=running_file())
     MODELS.register(

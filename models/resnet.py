@@ -3,8 +3,8 @@
 
 The models named official_resnet come from the TensorFlow "official models"
 (github.com/tensorflow/models). They are v1.5 or v2.5, and have a larger decay in batch norm, 'SAME'
-padding in the pooling layer, and a projection in the first block of every stage; elsewhere the
-first stage of depths 18 and 34 has none.
+padding in the pooling layer, and a projection in the first block of every stage. Other
+implementations have none in the first stage of depths 18 and 34.
 """
 
 import math
