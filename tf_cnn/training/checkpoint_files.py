@@ -149,7 +149,7 @@ def mark_training_begun(folder: str, length: Sequence[int] | None, end_step: int
     """Records the last step of a training that begins, for the run that continues it. Ignores OS
     errors.
 
-    Runs with the same length share this end; length is None if no other run will continue to it.
+    Only a run with the same length continues to this step; length is None if no run will.
     """
     mark_training_ended(folder, False)
     if length is None:
@@ -197,8 +197,8 @@ def checkpoint_step(prefix: str) -> int:
     match = re.search(r'-(\d+)$', prefix)
     if match is None:
         raise RunError(
-            f'{prefix}: the name does not end with a step; rename the checkpoint like '
-            'model.ckpt-100'
+            f'{prefix}: the name does not end with a step; rename the checkpoint, for example '
+            'to model.ckpt-100'
         )
     return int(match[1])
 
@@ -344,7 +344,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise RunError(
                 f'--train_dir={folder}: another run saves its checkpoints there; give each run a '
-                'folder of its own, or wait until that one ends'
+                'folder of its own, or wait until the other run ends'
             ) from None
         except OSError:
             pass

@@ -1,5 +1,5 @@
-"""The optimizers. They use TensorFlow's fused kernels, which apply one gradient to one variable,
-where there are any.
+"""The optimizers. Where TensorFlow has a fused kernel, which applies one gradient to one variable,
+they use it.
 
 The kernels lock the variables, so that no update by asynchronous workers is lost.
 """
@@ -90,8 +90,8 @@ class Momentum(Optimizer):
     (momentum * a + g).
 
     Sutskever et al. 2013 ("On the importance of initialization and momentum in deep learning",
-    section 2), with the rate outside of a. Nesterov's form is theirs in terms of the point at which
-    the gradient is computed, as in Bengio et al. 2012 (arXiv:1212.0901), section 3.5.
+    section 2), with the learning rate outside of a. Nesterov's form is rewritten so that v is the
+    point at which the gradient is computed: Bengio et al. 2012 (arXiv:1212.0901), section 3.5.
     """
 
     momentum: float
@@ -331,8 +331,8 @@ class OptimizerStep:
     def update_if_finite(
         self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Returns the update ops that belong to these gradients of the scaled loss; a later step
-        applies the gradients.
+        """Adds updates of the step that computes these gradients of the scaled loss; a later step
+        applies the gradients. See LossScale.update_if_finite.
         """
         return self._loss_scale.update_if_finite(gradients, make_updates)
 
@@ -387,8 +387,8 @@ class OptimizerStep:
     def _late_readers(self, variable: Variable) -> list[tf.Operation]:
         """Returns the ops that may still hold the variable's value when its gradient is known.
 
-        TensorFlow copies the whole variable if it updates it before they are done. Staged gradients
-        are applied while the towers compute, which needs that copy.
+        An update that runs before these ops are done makes TensorFlow copy the whole variable.
+        Staged gradients need this copy, since they are applied while the towers compute.
         """
         if self._is_staged:
             return []

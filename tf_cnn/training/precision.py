@@ -23,8 +23,8 @@ DTYPES = {'fp32': tf.float32, 'fp16': tf.float16, 'bf16': tf.bfloat16}
 # The scale of the published results of this benchmark; within the range of Micikevicius et al. (8
 # to 32768).
 DEFAULT_FP16_SCALE = 128.0
-# The range of an automatic scale; it may start above. Without a limit, zero gradients would double
-# it for ever.
+# The range of an automatic scale; the initial scale may be larger. Without a limit, zero gradients
+# would double it for ever.
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 
 
@@ -98,15 +98,19 @@ class LossScale:
     def update_if_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that is skipped if these gradients will make a later step be skipped."""
+        """Adds an update beside gradients that a later step applies; returns the ops to run.
+
+        An automatic scale skips the update if a gradient is not finite, since it will also skip the
+        later step.
+        """
         del gradients
         return make_update()
 
     def guard_update(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that the scale may skip because of these gradients. Returns the ops to
-        run.
+        """Adds an update with these gradients; returns the ops to run. An automatic scale skips the
+        update if a gradient is not finite.
         """
         del gradients
         return make_update()

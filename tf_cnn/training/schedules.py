@@ -1,5 +1,5 @@
-"""Learning rates, and epochs as steps. Imports TensorFlow only to build a graph, since flags are
-checked without it.
+"""Learning rates, and the conversion of epochs to steps. Imports TensorFlow only to build a graph,
+since flags are checked without it.
 """
 
 import itertools
@@ -17,8 +17,8 @@ class LearningRate:
 
     The rate is rates[0] up to boundaries[0] steps, and rates[i + 1] after more than boundaries[i].
     After every decay_steps it is multiplied by decay_factor, down to minimum; decay_steps=0
-    disables this. During the first warmup_steps it rises linearly from 0 to rates[0] instead. As in
-    the original program, the step at a boundary still has the earlier rate, as with
+    disables this. During the first warmup_steps it rises linearly from 0 to rates[0] instead. The
+    step at a boundary still has the earlier rate, as in the original program and in
     tf.train.piecewise_constant.
     """
 
