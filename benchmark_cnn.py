@@ -250,11 +250,7 @@ class BenchmarkCNN:
         self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
         """Runs the steps, and between them writes summaries, saves and evaluates when due."""
-        state, images_of_step, worker = (
-            run_graph.state,
-            self.plan.counts.images_per_global_step,
-            self._lifecycle.worker,
-        )
+        state, worker = run_graph.state, self._lifecycle.worker
         tracer = StepTracer(self.plan.instruments)
         step_graph, num_warmup = run_graph.step_graph, schedule.num_warmup
         stepper = Stepper(
@@ -293,16 +289,7 @@ class BenchmarkCNN:
             self._recorder.num_skipped = stepper.num_skipped
             for step in steps:
                 self._check_loss(step.values)
-                if (
-                    step.phase is Phase.TIMED
-                    and run_graph.summaries
-                    and run_graph.summaries.is_due(step.index)
-                ):
-                    with self._recorder.record_gap(PauseCause.SUMMARY):
-                        scalars = step_scalars(step, self.plan.reports.losses.name, images_of_step)
-                        run_graph.summaries.write(
-                            step.values.steps_after, scalars, session, stepper.gradient_summary
-                        )
+                self._write_summary_if_due(run_graph.summaries, step, session, stepper)
             if state.is_save_due(previous_step):
                 with (
                     self._recorder.record_gap(PauseCause.CHECKPOINT),
@@ -321,6 +308,20 @@ class BenchmarkCNN:
             stepper.update_num_skipped(int(session.run(run_graph.step_graph.num_skipped)))
             self._recorder.num_skipped = stepper.num_skipped
         self._recorder.adopt_cluster_total()
+
+    def _write_summary_if_due(
+        self,
+        summaries: SummaryWriter | None,
+        step: Step[StepValues],
+        session: tf.Session,
+        stepper: Stepper,
+    ) -> None:
+        if step.phase is not Phase.TIMED or not summaries or not summaries.is_due(step.index):
+            return
+        with self._recorder.record_gap(PauseCause.SUMMARY):
+            num_images = self.plan.counts.images_per_global_step
+            scalars = step_scalars(step, self.plan.reports.losses.name, num_images)
+            summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
         has_ended = self._has_reached_goal or self._recorder.has_reached_target

@@ -29,8 +29,9 @@ PROSE = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, 'FSTRING_MIDDLE', 
 
 def texts(pattern: str) -> dict[str, str]:
     """Returns the text of each file in git that fits the pattern, by its path."""
-    names = subprocess.run(['git', 'ls-files', '-z', pattern], capture_output=True, text=True)
-    return {name: Path(name).read_text() for name in names.stdout.split('\0')[:-1]}
+    command = ['git', 'ls-files', '-z', pattern]
+    listing = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return {name: Path(name).read_text() for name in listing.split('\0')[:-1]}
 
 
 def prose(code: str) -> str:

@@ -21,7 +21,7 @@ from tf_cnn.launch.launcher import launch
 from tf_cnn.launch.ssh import SshTarget, connections
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.managers.modes import MODES, Mode, Topology, format_modes
-from tf_cnn.params import parse_argv
+from tf_cnn.params import Params, parse_argv
 from tf_cnn.params.table import SPECS, output_flags
 from tf_cnn.params.tensorflow_flags import parse_gpu_indices
 from tf_cnn.planning.make_plan import check_launch
@@ -145,22 +145,7 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         else:
             hosts.append(Host(network=_make_network(options.private_network)))
             stack.callback(hosts[0].close)
-        tasks = []
-        for host, processes in zip(hosts, layout.values(), strict=True):
-            num_gpus = 0 if params.device == 'cpu' else params.num_gpus
-            host_tasks = host.prepare(
-                processes, num_gpus, tuple(parse_gpu_indices(params.gpu_indices))
-            )
-            tasks += [replace(task, host=host) for task in host_tasks]
-        for task in tasks if len(hosts) > 1 else ():
-            address, _ = split_host_port(task.address)
-            if task.host and ipaddress.ip_address(address).is_loopback:
-                raise UsageError(
-                    f'{task.host.name}: its processes would listen at {address}, which the '
-                    'other hosts cannot reach; use in --hosts the name or address that the '
-                    'other hosts use'
-                )
-        commands = make_commands(run_flags, tasks, environment)
+        commands = make_commands(run_flags, _prepare_tasks(hosts, layout, params), environment)
         _check_cluster_flags(commands)
         if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if getattr(params, name)]:
             writer = next(command.name for command in commands if command.has_result)
@@ -173,6 +158,29 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             num_restarts=options.restart,
             servers_end_secs=_PS_EXIT_SECS + params.ps_linger_secs,
         )
+
+
+def _prepare_tasks(hosts: Sequence[Host], layout: Layout, params: Params) -> list[ClusterTask]:
+    """Returns the tasks of all hosts, with their addresses.
+
+    Raises:
+      UsageError: a host has too few GPUs, or an address that other hosts cannot reach.
+    """
+    num_gpus = 0 if params.device == 'cpu' else params.num_gpus
+    gpu_indices = tuple(parse_gpu_indices(params.gpu_indices))
+    tasks = [
+        replace(task, host=host)
+        for host, processes in zip(hosts, layout.values(), strict=True)
+        for task in host.prepare(processes, num_gpus, gpu_indices)
+    ]
+    for task in tasks if len(hosts) > 1 else ():
+        address, _ = split_host_port(task.address)
+        if task.host and ipaddress.ip_address(address).is_loopback:
+            raise UsageError(
+                f'{task.host.name}: its processes would listen at {address}, which the other '
+                'hosts cannot reach; use in --hosts the name or address that the other hosts use'
+            )
+    return tasks
 
 
 def _choose_layout(options: ClusterOptions, mode: Mode) -> Layout:

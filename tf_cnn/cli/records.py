@@ -17,6 +17,7 @@ from tf_cnn.inputs.layout import (
     DATASET_INFO_FILE,
     LABELS_FILE,
     SHARD_NAME,
+    ImageFolder,
     SubsetInfo,
     read_dataset_info,
     read_labels,
@@ -31,6 +32,8 @@ from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from tf_cnn.convert.write import WriteSummary
 
 # As in ImageNet: 1,281,167 images in 1,024 shards. The minimum allows reading in parallel.
 _IMAGES_PER_SHARD = 1250
@@ -146,8 +149,7 @@ def _write(options: RecordsOptions) -> int:
     check_output(
         options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
     )
-    skipped_files = sorted(folder.skipped_paths.items())
-    for reason, paths in skipped_files:
+    for reason, paths in sorted(folder.skipped_paths.items()):
         for path in paths[:_MAX_LISTED]:
             print(f'passed over {path}: {reason}', file=sys.stderr)
     write_options = WriteOptions(
@@ -168,6 +170,13 @@ def _write(options: RecordsOptions) -> int:
             progress.advance(task)
 
         summary = write_shards(folder, labels, write_options, count, report)
+    _print_summary(options, folder, summary, num_shards)
+    return 0
+
+
+def _print_summary(
+    options: RecordsOptions, folder: ImageFolder, summary: 'WriteSummary', num_shards: int
+) -> None:
     images = _format_count(summary.num_records, 'image')
     classes = plural(len(folder.classes), 'class', 'es')
     size = f'{plural(num_shards, "shard")} of {summary.num_bytes / num_shards / 1e6:.1f} MB'
@@ -176,13 +185,14 @@ def _write(options: RecordsOptions) -> int:
         f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'
     )
     print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
-    skipped = ', '.join(f'{len(paths)} {reason}' for reason, paths in skipped_files)
+    skipped = ', '.join(
+        f'{len(paths)} {reason}' for reason, paths in sorted(folder.skipped_paths.items())
+    )
     print(f'  passed over: {skipped or 0}')
     if empty := [
         name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
     ]:
         print(f'  classes without an image: {", ".join(empty)}')
-    return 0
 
 
 def _progress() -> 'Progress':
@@ -263,6 +273,17 @@ def _find_wrong_number(
     return None
 
 
+def _missing_shards(shards: Shards) -> list[str]:
+    """Returns the names of the shards that the numbers of the others say are missing."""
+    matches = [SHARD_NAME.fullmatch(Path(path).name) for path in shards.paths]
+    numbered = [match for match in matches if match and match['index']]
+    count = len(numbered) + shards.num_missing
+    return [
+        f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
+        for index in sorted({*range(count)} - {int(match['index']) for match in numbered})
+    ]
+
+
 def _check_subset(
     data_dir: str,
     shards: Shards,
@@ -284,11 +305,7 @@ def _check_subset(
         if len(first_faults) < _MAX_LISTED:
             first_faults.append(fault)
 
-    matches = [SHARD_NAME.fullmatch(Path(path).name) for path in shards.paths]
-    numbered = [match for match in matches if match and match['index']]
-    count = len(numbered) + shards.num_missing
-    for index in sorted({*range(count)} - {int(match['index']) for match in numbered}):
-        name = f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
+    for name in _missing_shards(shards):
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.skipped_files:
         print(
@@ -311,15 +328,8 @@ def _check_subset(
         stated_counts, shards.subset, total, num_records if is_complete else None
     )
     if wrong_number:
-        add(
-            Fault(
-                str(Path(data_dir) / DATASET_INFO_FILE),
-                None,
-                '',
-                'wrong dataset.json',
-                wrong_number,
-            )
-        )
+        info_path = str(Path(data_dir) / DATASET_INFO_FILE)
+        add(Fault(info_path, None, '', 'wrong dataset.json', wrong_number))
     seen_labels = (
         f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} '
         f'seen'
