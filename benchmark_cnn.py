@@ -15,7 +15,6 @@ from tf_cnn.graph.tensorflow_import import without_garbage_collection
 from tf_cnn.inputs.buffers import format_memory
 from tf_cnn.machine.peak import measure_peak
 from tf_cnn.machine.quiet import quiet_start
-from tf_cnn.params import Params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, Role, ServerPlan
@@ -44,6 +43,7 @@ from tf_cnn.run.instruments import (
 )
 from tf_cnn.run.invocation import Invocation, wait_until_idle
 from tf_cnn.run.lifecycle import RunLifecycle
+from tf_cnn.run.params import Params
 from tf_cnn.run.schedule import Schedule
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
@@ -207,7 +207,7 @@ class BenchmarkCNN:
             )
         self._recorder.result_builder.transfer = step_graph.transfer
         self._recorder.result_builder.input_buffers = buffers = step_graph.pipeline.buffers
-        if buffers and plan.params.verbose:
+        if buffers and plan.params.run.verbose:
             self._console.note(format_memory(buffers))
         prefix = worker.device if worker.device and plan.machine.is_local else ''
         self._console.result(make_banner(plan, prefix, step_graph))
@@ -423,12 +423,12 @@ class BenchmarkCNN:
 
 
 def _make_plan(params: Params) -> Plan:
-    if params.repeat > 1:
+    if params.results.repeat > 1:
         raise UsageError(
-            f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, call '
-            'run() each time'
+            f'{format_flag("repeat", params.results.repeat)}: it is for the command; from '
+            'Python, call run() each time'
         )
-    with quiet_start(verbose=params.verbose):
+    with quiet_start(verbose=params.run.verbose):
         plan = make_plan(params, ProcessEnvironment())
     if isinstance(plan, ServerPlan):
         raise UsageError(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         VariableMgrCollectiveAllReduce,
         VariableMgrDistributedAllReduce,
     )
-    from tf_cnn.managers.config import ManagerConfig
     from tf_cnn.managers.distributed import (
         VariableMgrDistributedFetchFromPS,
         VariableMgrDistributedFetchFromStagedPS,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
         VariableMgrLocalRelaxedReplicated,
         VariableMgrLocalReplicated,
     )
+    from tf_cnn.managers.manager_config import ManagerConfig
     from tf_cnn.managers.synchronous_step import SynchronousStep
 
 __all__ = [

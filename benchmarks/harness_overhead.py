@@ -35,8 +35,9 @@ from benchmarks.turns import (
     run_in_turns,
     run_script,
 )
-from tf_cnn.params import Params, make_params
 from tf_cnn.run.build import build_step
+from tf_cnn.run.params import Params
+from tf_cnn.run.parsing import make_params
 from tf_cnn.sweep.runner import order_of_round
 
 _OURS = 'harness'
@@ -71,8 +72,8 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 
 @contextlib.contextmanager
 def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
-    sizes = params.model, params.batch_size, params.precision
-    step = plain_tensorflow.make_step(*sizes, forward_only=params.forward_only)
+    sizes = params.run.model, params.run.batch_size, params.precision.precision
+    step = plain_tensorflow.make_step(*sizes, forward_only=params.run.forward_only)
     yield lambda count: [step() for _ in range(count)]
 
 
@@ -88,7 +89,7 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
 
     Returns for each loop, and each session, the medians over the rounds.
     """
-    names = [name for name in LOOPS if params.model in NETWORKS or name != 'by hand']
+    names = [name for name in LOOPS if params.run.model in NETWORKS or name != 'by hand']
     medians: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
@@ -97,7 +98,7 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
             seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
             count = math.ceil(_TURN_SECS / seconds[_OURS])
             cases = {
-                name: functools.partial(time_steps, loops[name], count, params.batch_size)
+                name: functools.partial(time_steps, loops[name], count, params.run.batch_size)
                 for name in order
             }
             for name, round_numbers in run_in_turns(cases, num_rounds, is_shown=False).items():

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     ('system',),
     ('flags',),
-    ('machine', 'graph'),
+    ('graph', 'machine'),
     ('training', 'preprocessing', 'inputs', 'models', 'variable_mgr', 'managers'),
     ('results',),
     ('cluster',),
@@ -28,7 +28,7 @@ FLOORS = (
 )
 # They are to be dissolved: every flag goes to the room that it configures. Until then they stand
 # beside all floors.
-BESIDE = ('params', 'planning')
+BESIDE = ('planning',)
 ROOMS = [*chain(*FLOORS)]
 # variable_mgr has the names of all managers, which the documents prescribe; it imports them when
 # they are asked for.
@@ -38,7 +38,6 @@ WITHOUT_TENSORFLOW = (
     'compare',
     'convert',
     'flags',
-    'params',
     'planning',
     'results',
     'sweep',

@@ -29,10 +29,11 @@ from tests.support.documents import (
 from tests.support.images import write_noise, write_photos
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.params import Params, RunContext, ignored_flag_warnings, parse_argv
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, ServerPlan
+from tf_cnn.run.params import Context, Params
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -98,26 +99,26 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
 def _idle(params: Params, *, alone: bool) -> list[str]:
     # Lines of clusters are those of several parameter servers, for which no flag about them is
     # idle.
-    facts = RunContext(
+    facts = Context(
         is_single_process=alone,
-        is_residual=MODELS.find_model(params.model).is_residual,
+        is_residual=MODELS.find_model(params.run.model).is_residual,
         num_ps=0 if alone else 2,
     )
-    return ignored_flag_warnings(params, facts)
+    return params.ignored_flag_warnings(facts)
 
 
 def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
     launcher = (split_line(line.text) or CommandLine((), ())).launcher
     try:
         parsed = parse_argv(argv)
-        if parsed.params.model_file:
-            load_model_file(parsed.params.model_file)
+        if parsed.params.run.model_file:
+            load_model_file(parsed.params.run.model_file)
         is_alone = launcher not in ('mpirun', 'srun', 'horovodrun') and '_hosts=' not in line.text
         if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
             return '; '.join(faults)
         if (
-            parsed.params.eval
-            or parsed.params.backbone_model_path
+            parsed.params.evaluation.eval
+            or parsed.params.checkpoints.backbone_model_path
             or launcher in ('mpirun', 'srun', 'horovodrun')
         ):
             # Checkpoints and other processes are missing here; other tests cover them.

@@ -354,7 +354,7 @@ def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes
         '    assert not hasattr(tf_cnn_benchmarks, "Benchmark")\n'
         'from tf_cnn_benchmarks import UsageError, make_params, register_model\n'
         'assert "tensorflow" not in sys.modules\ndef size_of(number):\n'
-        '    return make_params(batch_size=number).batch_size\nif __name__ == "__main__":\n'
+        '    return make_params(batch_size=number).run.batch_size\nif __name__ == "__main__":\n'
         '    with multiprocessing.get_context("spawn").Pool(1) as pool:\n'
         '        print(pool.map_async(size_of, [3]).get(60))\n'
     )

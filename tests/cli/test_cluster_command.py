@@ -15,7 +15,7 @@ from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cli.cluster import make_commands
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.launch.hosts import Command, reserve_addresses, share_cores
-from tf_cnn.params import parse_argv
+from tf_cnn.run.parsing import parse_argv
 
 ROOT = Path(cluster_command.__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
     }
     for command in commands:
         params = parse_argv(command.argv[2:]).params
-        assert (params.model, params.num_batches) == ('lenet', 3)
+        assert (params.run.model, params.run.num_batches) == ('lenet', 3)
         cluster = find_cluster(params, command.env or {})
         assert cluster is not None
         assert f'{cluster.job} {cluster.index}' == command.name
@@ -70,7 +70,7 @@ def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
     assert [command.has_result for command in commands] == [False, False, True]
     assert [command.cores for command in commands] == [(0,), (1,), None]
     params = [parse_argv(command.argv[2:]).params for command in commands]
-    assert [own.graph_file for own in params] == [None, None, 'graph']
+    assert [own.instruments.graph_file for own in params] == [None, None, 'graph']
     clusters = [find_cluster(own, {}) for own in params]
     assert [str(cluster and cluster.own_task) for cluster in clusters] == [
         *('worker 0 (127.0.0.1:2000)', 'worker 1 (127.0.0.1:2001)', 'controller 0 (127.0.0.1:3000)')
@@ -91,17 +91,23 @@ def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> Non
     )
     found = {command.name: parse_argv(command.argv[2:]).params for command in commands_of(*flags)}
     chief = found.pop('worker 0')
-    assert (chief.trace_file, chief.graph_file) == ('trace', f'{tmp_path}/graph')
-    assert (chief.partitioned_graph_file_prefix, chief.train_dir) == ('parts', 'd')
+    assert (chief.instruments.trace_file, chief.instruments.graph_file) == (
+        'trace',
+        f'{tmp_path}/graph',
+    )
+    assert (chief.instruments.partitioned_graph_file_prefix, chief.checkpoints.train_dir) == (
+        'parts',
+        'd',
+    )
     for params in found.values():
         files = (
-            params.trace_file,
-            params.graph_file,
-            params.partitioned_graph_file_prefix,
-            params.tfprof_file,
+            params.instruments.trace_file,
+            params.instruments.graph_file,
+            params.instruments.partitioned_graph_file_prefix,
+            params.instruments.tfprof_file,
         )
         assert files == (None, None, None, None)
-        assert params.train_dir == 'd'
+        assert params.checkpoints.train_dir == 'd'
 
 
 @pytest.mark.unit

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from models.registry import MODELS
+from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.spec import specs_of
-from tf_cnn.params.help_text import describe_flag, format_help, format_page
 from tf_cnn_benchmarks import main
 
 pytestmark = pytest.mark.unit

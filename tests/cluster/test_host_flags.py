@@ -24,7 +24,7 @@ from tests.support.machines import (
 from tests.support.outputs import refused
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.params import Params
+from tf_cnn.run.params import Params
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -296,7 +296,7 @@ MODES: dict[str, tuple[tuple[str, ...] | None, ...]] = {
 
 @pytest.mark.parametrize('mode', MODES)
 def test_each_mode_works_in_its_clusters_only(mode: str) -> None:
-    params = Params(variable_update=mode)
+    params = Params().replace(variable_update=mode)
     for cluster, facts in zip(
         (None, Cluster((), WORKERS, 'worker', 0, FLAGS), WORKER_0), MODES[mode], strict=True
     ):

@@ -10,7 +10,7 @@ from tests.support.outputs import refused
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.launch.host_layout import lay_out_tasks, read_host_file, read_hosts_flag
-from tf_cnn.params import parse_argv
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -193,7 +193,7 @@ def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
         assert cluster
         assert f'{cluster.job} {cluster.index}' == role
         assert cluster.own_task.host.partition(':')[0] == host.rpartition('@')[2]
-        assert params.graph_file == ('the graph' if cluster.is_chief else None)
+        assert params.instruments.graph_file == ('the graph' if cluster.is_chief else None)
     assert not list(tmp_path.iterdir())
 
 

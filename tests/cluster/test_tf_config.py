@@ -20,7 +20,8 @@ from tests.support.machines import (
 )
 from tests.support.outputs import refused
 from tf_cnn.cluster.discovery import evaluator_params, find_cluster
-from tf_cnn.params import Params, make_params
+from tf_cnn.run.params import Params
+from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
 
@@ -145,8 +146,12 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: s
     )
     params = evaluator_params(training, environ)
     # The length of the training is not how much is evaluated.
-    assert params.num_epochs is None
-    assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (
+    assert params.run.num_epochs is None
+    assert (
+        params.evaluation.eval,
+        params.evaluation.eval_interval_secs > 0,
+        params.evaluates_in_training,
+    ) == (
         True,
         True,
         False,
@@ -155,7 +160,7 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: s
     assert (
         evaluator_params(
             make_params(eval=True, eval_interval_secs=3, **given), environ
-        ).eval_interval_secs
+        ).evaluation.eval_interval_secs
         == 3
     )
     with refused('TF_CONFIG', '--train_dir'):

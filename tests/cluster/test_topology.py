@@ -12,8 +12,8 @@ from tests.support.machines import FLAGS, PS, WORKERS, controlled
 from tests.support.outputs import check_line
 from tf_cnn.cluster.rendezvous import find_difference, shared_settings
 from tf_cnn.cluster.topology import Cluster, Task, public_hosts
-from tf_cnn.params import make_params
-from tf_cnn.params.table import SPECS, shared_flags
+from tf_cnn.run.params import SPECS
+from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
 
@@ -111,12 +111,12 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks(
 
 
 def test_a_server_compares_only_what_it_has_and_what_concerns_one_process_may_differ() -> None:
-    worker = shared_flags(make_params(model='lenet', num_batches=7), serves=False)
+    worker = make_params(model='lenet', num_batches=7).shared_flags(serves=False)
     assert (
-        find_difference({'ps 0': shared_flags(make_params(), serves=True), 'worker 0': worker})
+        find_difference({'ps 0': make_params().shared_flags(serves=True), 'worker 0': worker})
         is None
     )
-    apart = shared_flags(make_params(cross_replica_sync=False), serves=True)
+    apart = make_params(cross_replica_sync=False).shared_flags(serves=True)
     assert find_difference({'ps 0': apart, 'worker 0': worker})
     shared = {
         'model',

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.outputs import refused
 from tf_cnn.compare.original_logs import read_log
+from tf_cnn.compare.settings import non_default_settings, settings_of
 from tf_cnn.results.console import IN_TF32
 from tf_cnn.results.document import Result
 
@@ -70,11 +71,11 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
     assert record.run.device == 'gpu'
     assert record.throughput.jitter == 0.4
     assert record.machine['versions'] == {'tensorflow': '1.13'}
-    assert dict(record.non_default_settings)['variable_update'] == 'parameter_server'
+    assert dict(non_default_settings(record))['variable_update'] == 'parameter_server'
 
 
 def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
-    assert 'tf32' not in one(a_log()).settings
+    assert 'tf32' not in settings_of(one(a_log()))
     added = BANNER.replace(
         'NCHW', 'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16'
     )
@@ -83,7 +84,7 @@ def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
         'fp16',
     )
     added = BANNER.replace('NCHW', f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}')
-    facts = one(a_log(banner=added)).settings
+    facts = settings_of(one(a_log(banner=added)))
     assert (facts['data_format'], facts['precision'], facts['tf32']) == ('NCHW', 'fp32', True)
 
 
@@ -127,7 +128,7 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
 def test_a_log_is_read_whatever_stands_around_its_lines(change: Callable[[str], str]) -> None:
     expected, found = one(a_log()), one(change(a_log()))
     assert found.workload == expected.workload
-    assert found.non_default_settings == expected.non_default_settings
+    assert non_default_settings(found) == non_default_settings(expected)
     assert found.images_per_second == expected.images_per_second
     assert (found.throughput.jitter, found.shape) == (0.4, '2*2')
 

@@ -18,7 +18,8 @@ from packaging.version import Version
 
 from tests.support.documents import split_line
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.params import Params, parse_argv
+from tf_cnn.run.params import Params
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -197,6 +198,6 @@ def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
     (container,) = replicas_of(job)['Launcher']['template']['spec']['containers']
     params = settings_of(container)
     assert params
-    assert params.variable_update == 'horovod'
+    assert params.variables.variable_update == 'horovod'
     slots = job['spec']['slotsPerWorker'] * replicas_of(job)['Worker']['replicas']
     assert container['args'][container['args'].index('-np') + 1] == str(slots)

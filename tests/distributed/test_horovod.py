@@ -37,7 +37,7 @@ from tests.support.images import write_noise
 from tests.support.oracles import Weights
 from tests.support.runs import values_in
 from tf_cnn.launch.hosts import Command
-from tf_cnn.params import make_params
+from tf_cnn.run.parsing import make_params
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)

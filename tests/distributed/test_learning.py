@@ -22,7 +22,7 @@ from benchmark_cnn import BenchmarkCNN
 from tests.distributed.milestones import EVALUATED
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment, launched
 from tf_cnn.launch.hosts import Command
-from tf_cnn.params import parse_argv
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed

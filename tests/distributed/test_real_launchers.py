@@ -94,7 +94,7 @@ import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.system.errors import UsageError
-from tf_cnn.params import parse_argv
+from tf_cnn.run.parsing import parse_argv
 try:
     cluster = find_cluster(parse_argv(sys.argv[2:]).params, os.environ)
     found = cluster and {'spec': cluster.spec, 'source': cluster.source}

@@ -21,8 +21,8 @@ from tests.support.machines import tf_config
 from tests.support.runs import values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
-from tf_cnn.params import make_params, parse_argv
 from tf_cnn.results.sections import EvaluationRow
+from tf_cnn.run.parsing import make_params, parse_argv
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed

@@ -32,10 +32,10 @@ from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
 from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.classes import make_variable_mgr
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import Topology
-from tf_cnn.params import parse_argv
 from tf_cnn.planning.step import StepConfig
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer

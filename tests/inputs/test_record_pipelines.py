@@ -19,12 +19,12 @@ import preprocessing
 from preprocessing import ImageOptions, Scale
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, flip_a_bit, write_shard
+from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_sets import Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
-from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
 pytestmark = pytest.mark.graph
 
@@ -179,10 +179,10 @@ def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
             (TfDataPipeline, {'pool_records': pool_records, 'tf_data': settings})
             for pool_records in (1, 7)
             for settings in (
-                TfDataSettings(),
-                TfDataSettings(cycle_length=1),
-                TfDataSettings(caches_records=True),
-                TfDataSettings(prefetched_shards=2),
+                PipelineConfig(),
+                PipelineConfig(datasets_parallel_interleave_cycle_length=1),
+                PipelineConfig(datasets_use_caching=True),
+                PipelineConfig(datasets_parallel_interleave_prefetch=2),
             )
         ),
     ],
@@ -204,7 +204,9 @@ def test_every_record_comes_once_in_an_epoch_also_across_batches(
 
 @BOTH
 def test_workers_begin_at_different_shards(shards: Shards, pipeline: Any) -> None:
-    one_at_a_time: dict[str, Any] = {'tf_data': TfDataSettings(cycle_length=1)}
+    one_at_a_time: dict[str, Any] = {
+        'tf_data': PipelineConfig(datasets_parallel_interleave_cycle_length=1)
+    }
     if pipeline is RecordPipeline:
         one_at_a_time = {'readers': 1}
     firsts = [
@@ -258,12 +260,20 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides(met
 
 
 def test_a_sloppy_order_has_every_record_and_one_record_can_stand_for_all(shards: Shards) -> None:
-    sloppy = TfDataSettings(sloppy=True, prefetched_batches=0, private_threads=2)
+    sloppy = PipelineConfig(
+        datasets_sloppy_parallel_interleave=True,
+        datasets_use_prefetch=False,
+        datasets_num_private_threads=2,
+    )
     assert sorted(labels_in(steps_of(shards, 3, 8, tf_data=sloppy))) == list(range(NUM_CLASSES))
     assert (
         len(
             set(
-                labels_in(steps_of(shards, 3, 8, tf_data=TfDataSettings(repeats_first_record=True)))
+                labels_in(
+                    steps_of(
+                        shards, 3, 8, tf_data=PipelineConfig(datasets_repeat_cached_sample=True)
+                    )
+                )
             )
         )
         == 1
@@ -275,7 +285,7 @@ def test_cached_records_are_read_once(tmp_path: Path) -> None:
     write_shard(path, map(record, range(4)))
     parts = InputConfig(find_shards(str(tmp_path), 'train'), cpus(1), 4, NUM_CLASSES, EVALUATION)
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = TfDataPipeline(replace(parts, tf_data=TfDataSettings(caches_records=True)))
+        pipeline = TfDataPipeline(replace(parts, tf_data=PipelineConfig(datasets_use_caching=True)))
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         path.unlink()
@@ -286,12 +296,12 @@ def test_cached_records_are_read_once(tmp_path: Path) -> None:
 
 
 def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
-    settings = TfDataSettings(
-        cycle_length=2,
-        prefetched_shards=3,
-        prefetched_batches=5,
-        batches_per_device=4,
-        private_threads=7,
+    settings = PipelineConfig(
+        datasets_parallel_interleave_cycle_length=2,
+        datasets_parallel_interleave_prefetch=3,
+        datasets_prefetch_buffer_size=5,
+        multi_device_iterator_max_buffer_size=4,
+        datasets_num_private_threads=7,
     )
     with tf.Graph().as_default() as graph:
         TfDataPipeline(InputConfig(shards, cpus(2), 2, NUM_CLASSES, EVALUATION, tf_data=settings))

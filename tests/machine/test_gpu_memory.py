@@ -25,7 +25,7 @@ import json, os, sys
 import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from tf_cnn.system.errors import UsageError
-from tf_cnn.params import make_params
+from tf_cnn.run.parsing import make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 def of(options):

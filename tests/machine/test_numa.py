@@ -14,12 +14,12 @@ import pytest
 from tests.support.machines import write_files
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
-from tf_cnn.params import make_params
 from tf_cnn.planning.cluster_role import find_cluster_role
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import Machine
 from tf_cnn.planning.process_settings import choose_binding
 from tf_cnn.planning.this_process import NUMA, THIS_PROCESS, ProcessSettings
+from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
 

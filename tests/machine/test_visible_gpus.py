@@ -245,7 +245,7 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
 # result.
 PLAN_EACH = """
 import json, os, sys
-from tf_cnn.params import make_params
+from tf_cnn.run.parsing import make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.this_process import THIS_PROCESS

@@ -13,7 +13,7 @@ from tests.support.graphs import cpus
 from tests.support.networks import NUM_WORKERS, PS, REPLICATED, manager_of, servers
 from tf_cnn.graph.variables import num_bytes
 from tf_cnn.managers.all_reduce import copy_algorithm
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.parameter_servers import ParameterServerVariables
 
 pytestmark = pytest.mark.graph

@@ -14,10 +14,10 @@ import pytest
 import tf_cnn_benchmarks
 from tests.support.documents import fit, joined, split_line
 from tests.support.images import write_cifar, write_noise
-from tf_cnn.params import parse_argv
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.this_process import ThisProcess
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -75,7 +75,7 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
         if '--variable_update=horovod' in argv:
             # It needs Horovod and its launcher to be planned. The flags are checked all the same.
             argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
-            assert parse_argv(joined(line.argv)).params.variable_update == 'horovod'
+            assert parse_argv(joined(line.argv)).params.variables.variable_update == 'horovod'
         try:
             # Each line in a process of its own, which imports TensorFlow when the line is planned.
             with mock.patch.object(ProcessEnvironment, 'has_tensorflow', new=False):

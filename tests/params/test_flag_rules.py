@@ -7,10 +7,10 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
-from tf_cnn import params
-from tf_cnn.params import RunContext, make_params, parse_argv
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.run.params import Context
+from tf_cnn.run.parsing import make_params, parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -79,10 +79,8 @@ def check(argv: list[str], *, alone: bool = True) -> None:
     cluster.
     """
     given = parse_argv(argv).params
-    params.check(
-        given,
-        RunContext(is_single_process=alone, is_residual=MODELS.find_model(given.model).is_residual),
-    )
+    model = MODELS.find_model(given.run.model)
+    given.check(Context(is_single_process=alone, is_residual=model.is_residual))
 
 
 @pytest.mark.parametrize('case', CLASHES, ids=lambda case: case[0])

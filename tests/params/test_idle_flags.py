@@ -4,8 +4,8 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import check_line
-from tf_cnn.managers.modes import MODES
-from tf_cnn.params import SPECS, RunContext, ignored_flag_warnings, parse_argv
+from tf_cnn.run.params import SPECS, Context
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -127,15 +127,17 @@ def idle(argv: str, *, alone: bool | None = None) -> list[str]:
     parsed = parse_argv(argv.split())
     params = parsed.params
     if alone is None:
-        alone = params.worker_hosts is None and MODES[params.variable_update].launcher is None
+        alone = params.cluster.worker_hosts is None and params.variables.mode.launcher is None
     residual, num_ps = (
-        MODELS.find_model(params.model).is_residual,
-        len((params.ps_hosts or '').split(',')),
+        MODELS.find_model(params.run.model).is_residual,
+        len((params.cluster.ps_hosts or '').split(',')),
     )
-    facts = RunContext(
-        is_single_process=alone, is_residual=residual, num_ps=num_ps if params.ps_hosts else 0
+    facts = Context(
+        is_single_process=alone,
+        is_residual=residual,
+        num_ps=num_ps if params.cluster.ps_hosts else 0,
     )
-    return [*parsed.warnings, *ignored_flag_warnings(params, facts)]
+    return [*parsed.warnings, *params.ignored_flag_warnings(facts)]
 
 
 @pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
@@ -182,8 +184,8 @@ def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> Non
                 continue
             parsed = parse_argv(['--device=cpu', *other.split(), f'--{name}={spec.default}'])
             for alone in (True, False):
-                idle = ignored_flag_warnings(
-                    parsed.params, RunContext(is_single_process=alone, is_residual=False)
+                idle = parsed.params.ignored_flag_warnings(
+                    Context(is_single_process=alone, is_residual=False)
                 )
                 assert not [
                     line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')

@@ -5,27 +5,27 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line, refused
+from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
-from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.params import RunContext, check, ignored_flag_warnings, parse_argv
-from tf_cnn.params.input_flags import record_pipeline_name, tf_data_settings
+from tf_cnn.run.params import Context
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
-RECORDS = RunContext(is_single_process=True, is_residual=False)
-ARRAYS = RunContext(is_single_process=True, is_residual=False, has_records=False)
+RECORDS = Context(is_single_process=True, is_residual=False)
+ARRAYS = Context(is_single_process=True, is_residual=False, has_records=False)
 TF_DATA, PREFETCH = '--use_datasets --data_dir=d', '--datasets_prefetch_buffer_size'
 OFFICIAL = '--data_dir=d --input_preprocessor=official_models_imagenet'
 OF_TF_DATA: dict[str, tuple[str, Any]] = {
     '--nodatasets_use_prefetch': ('prefetched_batches', 0),
     '--datasets_prefetch_buffer_size=3': ('prefetched_batches', 3),
-    '--multi_device_iterator_max_buffer_size=4': ('batches_per_device', 4),
+    '--multi_device_iterator_max_buffer_size=4': ('multi_device_iterator_max_buffer_size', 4),
     '--datasets_parallel_interleave_cycle_length=5': ('cycle_length', 5),
-    '--datasets_parallel_interleave_prefetch=6': ('prefetched_shards', 6),
-    '--datasets_sloppy_parallel_interleave': ('sloppy', True),
-    '--datasets_use_caching': ('caches_records', True),
-    '--datasets_repeat_cached_sample': ('repeats_first_record', True),
-    '--datasets_num_private_threads=7': ('private_threads', 7),
+    '--datasets_parallel_interleave_prefetch=6': ('datasets_parallel_interleave_prefetch', 6),
+    '--datasets_sloppy_parallel_interleave': ('datasets_sloppy_parallel_interleave', True),
+    '--datasets_use_caching': ('datasets_use_caching', True),
+    '--datasets_repeat_cached_sample': ('datasets_repeat_cached_sample', True),
+    '--datasets_num_private_threads=7': ('datasets_num_private_threads', 7),
 }
 
 
@@ -41,15 +41,16 @@ OF_TF_DATA: dict[str, tuple[str, Any]] = {
     ],
 )
 def test_the_pipeline_is_that_of_the_flags(argv: str, pipeline: str) -> None:
-    assert record_pipeline_name(parse_argv(argv.split()).params) == pipeline
+    params = parse_argv(argv.split()).params
+    assert params.inputs.row(params).name == pipeline
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
 def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
     params = parse_argv(['--data_dir=d', '--use_datasets', flag]).params
     name, value = OF_TF_DATA[flag]
-    assert tf_data_settings(params) == TfDataSettings(**{name: value})
-    assert ignored_flag_warnings(params, RECORDS) == []
+    assert getattr(params.inputs, name) == value != getattr(PipelineConfig(), name)
+    assert params.ignored_flag_warnings(RECORDS) == []
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
@@ -64,9 +65,9 @@ def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
     ],
 )
 def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
-    flag: str, others: str, run: RunContext, reason: str
+    flag: str, others: str, run: Context, reason: str
 ) -> None:
-    [line] = ignored_flag_warnings(parse_argv([*others.split(), flag]).params, run)
+    [line] = parse_argv([*others.split(), flag]).params.ignored_flag_warnings(run)
     name = flag.lstrip('-').removeprefix('no').partition('=')[0]
     check_line(line, f'--{name}=', reason)
 
@@ -113,8 +114,8 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
         ),
     ],
 )
-def test_what_has_no_effect_is_named(argv: str, run: RunContext, flags: list[str]) -> None:
-    lines = ignored_flag_warnings(parse_argv(argv.split()).params, run)
+def test_what_has_no_effect_is_named(argv: str, run: Context, flags: list[str]) -> None:
+    lines = parse_argv(argv.split()).params.ignored_flag_warnings(run)
     assert len(lines) == len(flags), lines
     for line, flag in zip(lines, flags, strict=True):
         check_line(line, flag, 'has no effect')
@@ -133,12 +134,12 @@ def test_an_order_that_depends_on_timing_is_refused_with_deterministic(
 ) -> None:
     argv = [flag, '--deterministic', '--data_dir=d']
     with refused(flag, '--deterministic', fact):
-        check(parse_argv(argv).params, RECORDS)
-    check(parse_argv([flag, '--data_dir=d']).params, RECORDS)
+        parse_argv(argv).params.check(RECORDS)
+    parse_argv([flag, '--data_dir=d']).params.check(RECORDS)
     # Where no records are read.
-    check(parse_argv([flag, '--deterministic']).params, RECORDS)
-    check(parse_argv(argv).params, ARRAYS)
-    check(parse_argv([*argv, '--train_dir=t', '--eval']).params, RECORDS)
+    parse_argv([flag, '--deterministic']).params.check(RECORDS)
+    parse_argv(argv).params.check(ARRAYS)
+    parse_argv([*argv, '--train_dir=t', '--eval']).params.check(RECORDS)
 
 
 def test_ml_perf_changes_the_default_preprocessor_only() -> None:
@@ -174,7 +175,7 @@ def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() 
         '--batch_size=8',
     ]
     params = parse_argv(['--input_only=transfer', '--data_dir=d', *idle, *acting]).params
-    lines = ignored_flag_warnings(params, RECORDS)
+    lines = params.ignored_flag_warnings(RECORDS)
     assert len(lines) == len(idle)
     for line, flag in zip(sorted(lines), sorted(idle), strict=True):
         check_line(line, flag, '--input_only')

@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.outputs import check_line, refused
 from tf_cnn.flags.spec import ITS_DEFAULT
-from tf_cnn.params import SPECS, Params, parse_argv
-from tf_cnn.params.original import TABLE, Status
+from tf_cnn.run.original_flags import TABLE, Status
+from tf_cnn.run.params import SPECS, Params
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -123,7 +124,7 @@ def test_flags_of_other_versions_and_of_intels_guides_are_accepted_with_one_warn
     ]
     parsed = parse_argv([*argv, '--use_tf_layers=False', '--num_intra_threads=28'])
     assert [line.partition('=')[0] for line in parsed.warnings] == ['--use_tf_layers']
-    assert (parsed.params.kmp_blocktime, parsed.params.kmp_affinity) == (
+    assert (parsed.params.tensorflow.kmp_blocktime, parsed.params.tensorflow.kmp_affinity) == (
         0,
         'granularity=fine,verbose,compact',
     )
@@ -151,7 +152,7 @@ def test_flags_of_other_versions_and_of_intels_guides_are_accepted_with_one_warn
 def test_older_names_are_read(argv: str, values: dict[str, Any]) -> None:
     replicated: dict[str, Any] = {'variable_update': 'replicated', 'num_gpus': 2}
     params = parse_argv([*argv.split(), '--variable_update=replicated', '--num_gpus=2']).params
-    assert params == Params(**replicated, **values)
+    assert params == Params().replace(**replicated, **values)
 
 
 @pytest.mark.parametrize('empty', ['', "''", '""'])

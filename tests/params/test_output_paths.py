@@ -7,10 +7,11 @@ import pytest
 
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
-from tf_cnn.params import Params, make_params, parse_argv
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.outputs import check_file, check_outputs, check_path_conflicts
+from tf_cnn.run.params import Params
+from tf_cnn.run.parsing import make_params, parse_argv
 from tf_cnn.system.atomic import write_atomically
 
 pytestmark = pytest.mark.unit
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 def outputs(folder: Path, **names: str) -> Params:
     paths: dict[str, Any] = {name: str(folder / path) for name, path in names.items()}
-    return Params(**paths)
+    return Params().replace(**paths)
 
 
 def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_an_output_that_cannot_be_written_is_named(
     assert fact.lower() in str(caught.value).removeprefix(flag).lower()
     # Nor is a folder that is mounted replaced.
     with refused('--export_saved_model=/proc'):
-        check_outputs(Params(export_saved_model='/proc'))
+        check_outputs(Params().replace(export_saved_model='/proc'))
 
 
 @pytest.mark.parametrize('name', ['trace_file', 'graph_file', 'result_file'])
@@ -192,4 +193,6 @@ def test_a_result_file_is_not_named_after_a_flag_without_a_value(name: str) -> N
     with refused(flag, f'--{name}=VALUE'):
         parse_argv([flag])
     given = {'data_dir': '/data', 'train_dir': '/train', 'device': 'cpu', 'num_epochs': '2'}[name]
-    assert parse_argv([flag, f'--{name}={given}']).params.result_file == f'{{{name}}}-x.json'
+    assert (
+        parse_argv([flag, f'--{name}={given}']).params.results.result_file == f'{{{name}}}-x.json'
+    )

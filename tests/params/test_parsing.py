@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from models.registry import MODELS
 from tests.support.outputs import refused
+from tf_cnn.cli.help_text import describe_flag
 from tf_cnn.inputs.pipeline_stages import STAGES
-from tf_cnn.params import SPECS, Params, make_params, parse_argv
-from tf_cnn.params.help_text import describe_flag
-from tf_cnn.params.table import output_flags
+from tf_cnn.run.params import SPECS, Params, output_flags
+from tf_cnn.run.parsing import make_params, parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ def test_each_form_of_a_flag_is_read() -> None:
         '--device=CPU',
         '--data_format=nhwc',
     ]
-    assert parse_argv([*argv, '--trace_file=', '--init_learning_rate=']).params == Params(
+    assert parse_argv([*argv, '--trace_file=', '--init_learning_rate=']).params == Params().replace(
         batch_size=32,
         num_gpus=2,
         model='lenet',
@@ -66,7 +66,7 @@ def test_flags_are_read_from_files(tmp_path: Path) -> None:
     first.write_text(f'--batch_size=8\n--flagfile={second}\n')
     # A file that includes itself is read once.
     second.write_text(f'--model=lenet\n--flagfile={first}\n')
-    expected = Params(model='lenet', batch_size=8, num_batches=3)
+    expected = Params().replace(model='lenet', batch_size=8, num_batches=3)
     for argv in (
         [f'--flagfile={first}'],
         ['--flagfile', str(first)],
@@ -175,8 +175,8 @@ def test_a_path_may_contain_typographic_characters() -> None:
         'Bild um\u202f3.04\u202fUhr',
         './\u2013photos',
     ):
-        assert parse_argv([f'--data_dir={path}']).params.data_dir == path
-        assert parse_argv(['--data_dir', path]).params.data_dir == path
+        assert parse_argv([f'--data_dir={path}']).params.data.data_dir == path
+        assert parse_argv(['--data_dir', path]).params.data.data_dir == path
 
 
 def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
@@ -208,7 +208,7 @@ def test_flags_that_may_be_unknown_are_passed_over() -> None:
     assert (
         parse_argv(
             ['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']
-        ).params.batch_size
+        ).params.run.batch_size
         == 2
     )
     with refused('--other'):
@@ -243,7 +243,7 @@ def test_python_and_the_command_line_say_the_same() -> None:
             batch_size=4, momentum=0.5, device='CPU', use_fp16=False, cache_data=True
         )
     assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
-    assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
+    assert make_params(graph_file=Path('a') / 'b').instruments.graph_file == 'a/b'
 
 
 @given(
@@ -268,7 +268,7 @@ def test_the_command_line_can_say_what_python_says(overrides: dict[str, Any]) ->
 def test_params_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         # That mypy refuses it too is the point.
-        make_params().batch_size = 3  # type: ignore[misc]
+        make_params().run.batch_size = 3  # type: ignore[misc]
 
 
 def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,10 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
         for path in ('~no-such-user/x', 'a/~', '-'):
             assert SPECS[name].read(path) == path
     params = make_params(result_file='~/{model}.json', profile_dir='~/profile', **others)
-    assert (params.result_file, params.profile_dir) == ('/home/me/{model}.json', '/home/me/profile')
+    assert (params.results.result_file, params.instruments.profile_dir) == (
+        '/home/me/{model}.json',
+        '/home/me/profile',
+    )
     with refused('--data_dir='):
         make_params(data_dir='~a\0b')
 

@@ -11,9 +11,9 @@ import tf_cnn_benchmarks
 import variable_mgr
 from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
 from tf_cnn.managers.modes import MODES, Mode, Topology
-from tf_cnn.params import make_params
-from tf_cnn.params.optimizer_table import OPTIMIZERS
-from tf_cnn.params.table import SPECS
+from tf_cnn.run.params import SPECS
+from tf_cnn.run.parsing import make_params
+from tf_cnn.training.optimizer_table import OPTIMIZERS
 from tf_cnn.training.optimizers import UPDATE_RULES, Optimizer
 from variable_mgr import VariableMgr
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.unit
 def test_the_rule_of_an_optimizer_is_made_of_the_values_of_its_flags(name: str) -> None:
     row, params = OPTIMIZERS[name], make_params()
     assert {*row.arguments} <= {*SPECS}
-    values = [getattr(params, argument) for argument in row.arguments]
+    values = [params.value(argument) for argument in row.arguments]
     rule = UPDATE_RULES[name](*values)
     assert isinstance(rule, Optimizer)
     # A dataclass, each of whose fields is one of the flags.

@@ -16,12 +16,12 @@ from tests.support.outputs import check_line, refused
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
+from tf_cnn.compare.repeats import repeat_key
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params import ignored_flag_warnings, make_params
-from tf_cnn.params.rules import RunContext
-from tf_cnn.params.user_modes import register_variable_mgr
-from tf_cnn.results.repeats import repeat_key
+from tf_cnn.managers.user_modes import register_variable_mgr
+from tf_cnn.run.params import Context
+from tf_cnn.run.parsing import make_params
 from variable_mgr import VariableMgr
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_modes', 'forget_models')]
@@ -60,7 +60,7 @@ def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_f
 def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path) -> None:
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
-        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.managers.modes import '
+        'import sys; from tf_cnn.run.parsing import parse_argv; from tf_cnn.managers.modes import '
         'MODES; parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     command = [sys.executable, '-c', code, '--variable_update=mine', f'--variable_mgr_file={path}']
@@ -265,11 +265,11 @@ def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Pat
     params = make_params(
         variable_mgr_file=str(write(tmp_path)), variable_update='replicated', num_gpus=2
     )
-    (line,) = ignored_flag_warnings(params, RunContext(is_single_process=True, is_residual=False))
+    (line,) = params.ignored_flag_warnings(Context(is_single_process=True, is_residual=False))
     check_line(line, f'--variable_mgr_file={tmp_path}/mine.py', '--variable_update')
     assert (
         ran(
-            **{name: getattr(params, name) for name in params.given_flags}
+            **{name: params.value(name) for name in params.given_flags}
         ).result.run.variable_mgr_file_sha256
         is None
     )

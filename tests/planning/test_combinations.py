@@ -25,11 +25,12 @@ from tests.support.machines import open_mpi, slurm_step, tf_config
 from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import FlagSpec
-from tf_cnn.params import SPECS, Params, ParsedFlags, parse_argv
-from tf_cnn.params.original import FLAGS, TABLE, Status
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, ServerPlan
+from tf_cnn.run.original_flags import FLAGS, TABLE, Status
+from tf_cnn.run.params import SPECS, Params
+from tf_cnn.run.parsing import ParsedFlags, parse_argv
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -364,7 +365,7 @@ def _check_nothing_changed(
             continue
         if name in SPECS:
             for params in everything:
-                assert getattr(params, name) == value, (name, text)
+                assert params.value(name) == value, (name, text)
         elif TABLE[name].status is not Status.RENAMED:
             assert value in (None, TABLE[name].accepted_value), (name, text)
         elif value:

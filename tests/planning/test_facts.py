@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tf_cnn.params import make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import make_banner
+from tf_cnn.run.parsing import make_params
 from tf_cnn.run.result_builder import run_section
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]

@@ -35,8 +35,6 @@ from tests.support.images import write_cifar, write_noise
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
-from tf_cnn.params import make_params
-from tf_cnn.params.original import TABLE, Status
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Machine, Plan, ServerPlan
@@ -46,6 +44,8 @@ from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
 from tf_cnn.results.statistics import summarize
+from tf_cnn.run.original_flags import TABLE, Status
+from tf_cnn.run.parsing import make_params
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.graph

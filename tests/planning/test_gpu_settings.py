@@ -14,12 +14,13 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.params import RunContext, ignored_flag_warnings, make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.planning.this_process import THIS_PROCESS
 from tf_cnn.run.build import make_banner
+from tf_cnn.run.params import Context
+from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.graph
 
@@ -135,7 +136,7 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
     set_gpus: Callable[..., None],
 ) -> None:
-    facts = RunContext(is_single_process=True, is_residual=False)
+    facts = Context(is_single_process=True, is_residual=False)
     flags = {
         'gpu_thread_mode': 'global',
         'per_gpu_thread_count': 4,
@@ -143,13 +144,13 @@ def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
         'tf32': False,
     }
     for line, name in zip(
-        ignored_flag_warnings(make_params(device='cpu', **flags), facts), flags, strict=True
+        make_params(device='cpu', **flags).ignored_flag_warnings(facts), flags, strict=True
     ):
         check_line(line, f'--{name}=', 'CPU')
-    assert ignored_flag_warnings(make_params(gpu_thread_mode='gpu_shared', tf32=False), facts) == []
+    assert make_params(gpu_thread_mode='gpu_shared', tf32=False).ignored_flag_warnings(facts) == []
     # The GPUs share the threads of all.
-    (line,) = ignored_flag_warnings(
-        make_params(gpu_thread_mode='global', per_gpu_thread_count=4), facts
+    (line,) = make_params(gpu_thread_mode='global', per_gpu_thread_count=4).ignored_flag_warnings(
+        facts
     )
     check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
     # The run finds no GPU.
@@ -200,7 +201,9 @@ def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_
     rewrite = plan.session.config.graph_options.rewrite_options
     assert rewrite.layout_optimizer == rewrite.OFF
     if machine.kind == 'gpu':
-        assert tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.tf32
+        assert (
+            tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.precision.tf32
+        )
 
 
 def test_the_environment_may_forbid_tf32(

@@ -14,9 +14,9 @@ from models.registry import register_model
 from tests.support.images import encoded, example, write_noise, write_shard
 from tests.support.outputs import check_line
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.params import make_params
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
+from tf_cnn.run.parsing import make_params
 from tf_cnn.system.errors import RunError
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as tf
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.params import Params, RunContext, ignored_flag_warnings, make_params
 from tf_cnn.planning.cluster_role import find_cluster_role
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.machine import find_machine
@@ -21,6 +20,8 @@ from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import ClusterRole, Machine, Plan
 from tf_cnn.planning.session import describe_session
 from tf_cnn.planning.this_process import ProcessSettings
+from tf_cnn.run.params import Context, Params
+from tf_cnn.run.parsing import make_params
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 
@@ -49,7 +50,7 @@ def in_cluster_of(params: Params) -> ClusterRole:
     them.
     """
     flags: dict[str, Any] = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1'}
-    controlled = params.variable_update == 'distributed_all_reduce'
+    controlled = params.variables.variable_update == 'distributed_all_reduce'
     flags |= (
         {'job_name': 'controller', 'controller_host': '10.0.0.3:1'}
         if controlled
@@ -160,19 +161,13 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here:
     on_cpu: dict[str, Any] = {'device': 'cpu', 'num_gpus': 2}
     expected = machine_of(make_params(**on_cpu))
     idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
-    assert (
-        len(ignored_flag_warnings(idle, RunContext(is_single_process=True, is_residual=False))) == 2
-    )
+    assert len(idle.ignored_flag_warnings(Context(is_single_process=True, is_residual=False))) == 2
     assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
     in_cluster = make_params(
         **on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu'
     )
     assert (
-        len(
-            ignored_flag_warnings(
-                in_cluster, RunContext(is_single_process=False, is_residual=False)
-            )
-        )
+        len(in_cluster.ignored_flag_warnings(Context(is_single_process=False, is_residual=False)))
         == 1
     )
     assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected

@@ -14,13 +14,14 @@ import tf_cnn_benchmarks
 from tests.support.machines import hydra, write_files
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_record
-from tf_cnn.params import Params, make_params
 from tf_cnn.planning.cluster_role import find_cluster_role
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import EvalSchedule, Machine
 from tf_cnn.planning.process_settings import Threads, choose_start, choose_threads
 from tf_cnn.planning.this_process import INTRA, ProcessSettings, ThisProcess
 from tf_cnn.results.summary import format_summary
+from tf_cnn.run.params import Params
+from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
 

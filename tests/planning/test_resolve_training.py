@@ -11,11 +11,11 @@ import tensorflow.compat.v1 as tf
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
 from tf_cnn.managers.all_reduce_spec import parse_spec
-from tf_cnn.params import make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, VariableConfig
 from tf_cnn.run.build import build_step
+from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.graph
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.outputs import refused
 from tests.support.sample_results import sample_document, step_seconds, untimed_document
-from tf_cnn.params.result_flags import numbered_path
 from tf_cnn.results.document import Result, read_document, read_result
+from tf_cnn.results.file_names import numbered_path
 from tf_cnn.results.result_file import check_not_reserved, reserve
 
 pytestmark = pytest.mark.unit

@@ -16,9 +16,8 @@ from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.runs import losses, made
-from tf_cnn.params import make_params
-from tf_cnn.params.rules import RunContext
-from tf_cnn.params.table import check
+from tf_cnn.run.params import Context
+from tf_cnn.run.parsing import make_params
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -106,15 +105,15 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
 
 
 def test_a_cluster_must_sum_in_one_order() -> None:
-    in_a_cluster = RunContext(is_single_process=False, is_residual=False)
+    in_a_cluster = Context(is_single_process=False, is_residual=False)
     for mode in ('parameter_server', 'distributed_replicated', 'horovod'):
         with refused(
             '--deterministic',
             f'--variable_update={mode}',
             '--variable_update=collective_all_reduce',
         ):
-            check(make_params(deterministic=True, variable_update=mode), in_a_cluster)
+            make_params(deterministic=True, variable_update=mode).check(in_a_cluster)
     for mode in ('collective_all_reduce', 'distributed_all_reduce'):
-        check(make_params(deterministic=True, variable_update=mode), in_a_cluster)
+        make_params(deterministic=True, variable_update=mode).check(in_a_cluster)
     # Nothing is summed.
-    check(make_params(deterministic=True, forward_only=True), in_a_cluster)
+    make_params(deterministic=True, forward_only=True).check(in_a_cluster)

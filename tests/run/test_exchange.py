@@ -13,8 +13,8 @@ from tests.support.graphs import open_session
 from tests.support.networks import NUM_STEPS
 from tests.support.outputs import check_warning, refused, warnings_in
 from tests.support.runs import document_in, plan_of, ran
-from tf_cnn.params import parse_argv
 from tf_cnn.run.build import build_step
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.graph
 

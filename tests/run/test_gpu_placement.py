@@ -24,7 +24,7 @@ from tests.support.gpu_graphs import (
 )
 from tests.support.networks import needed_by
 from tf_cnn.graph.variables import num_bytes
-from tf_cnn.params.optimizer_table import OPTIMIZERS as ROWS
+from tf_cnn.training.optimizer_table import OPTIMIZERS as ROWS
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

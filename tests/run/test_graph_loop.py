@@ -27,8 +27,8 @@ from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
-from tf_cnn.params import parse_argv
 from tf_cnn.run.graph_loop import GraphLoop
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.step_graph import Fetches
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 

@@ -70,7 +70,7 @@ def test_a_variable_of_another_value_is_refused_with_both_named() -> None:
 RUNS = """
 import sys
 from tf_cnn.system.errors import UsageError
-from tf_cnn.params import make_params
+from tf_cnn.run.parsing import make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 
@@ -98,7 +98,7 @@ def test_the_flag_is_refused_where_tensorflow_was_imported_before() -> None:
     (line,) = runs_from_python('[(True, True)]')
     check_line(line, 'refused --onednn=True', 'TensorFlow was already imported', f'{VARIABLE}=1')
     # BenchmarkCNN imports TensorFlow.
-    code = 'from benchmark_cnn import BenchmarkCNN; from tf_cnn.params import make_params; '
+    code = 'from benchmark_cnn import BenchmarkCNN; from tf_cnn.run.parsing import make_params; '
     done = run(sys.executable, '-c', f'{code}BenchmarkCNN(make_params(onednn=False))')
     check_line(
         done.stderr.splitlines()[-1],

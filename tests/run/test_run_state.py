@@ -24,7 +24,7 @@ from tests.support.runs import made, plan_of, values_in
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import build_step

@@ -12,17 +12,18 @@ from tests.support.outputs import check_line, refused
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.machine.visible_gpus import choose_visible_gpus
-from tf_cnn.params import RunContext, ignored_flag_warnings, make_params
 from tf_cnn.planning.cluster_role import find_cluster_role
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import Machine
 from tf_cnn.planning.process_settings import choose_start
 from tf_cnn.planning.session import describe_session
 from tf_cnn.planning.this_process import ProcessSettings, ThisProcess
+from tf_cnn.run.params import Context
+from tf_cnn.run.parsing import make_params
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
-ALONE = RunContext(is_single_process=True, is_residual=False)
+ALONE = Context(is_single_process=True, is_residual=False)
 
 
 def config_of(**flags: Any) -> tf.ConfigProto:
@@ -138,7 +139,7 @@ def test_numbers_of_gpus_are_checked_where_they_matter() -> None:
     for text in ('0,x', '1,1', '-1'):
         with refused(f'--gpu_indices={text}', '0,1'):
             make_params(gpu_indices=text)
-    assert len(ignored_flag_warnings(make_params(gpu_indices='0,x', device='cpu'), ALONE)) == 1
+    assert len(make_params(gpu_indices='0,x', device='cpu').ignored_flag_warnings(ALONE)) == 1
     with refused('--gpu_indices=3,1', '--num_gpus=4', '--num_gpus=2'):
         make_params(gpu_indices='3,1', num_gpus=4)
-    assert make_params(gpu_indices='3,1,0', num_gpus=2).gpu_indices == '3,1,0'
+    assert make_params(gpu_indices='3,1,0', num_gpus=2).tensorflow.gpu_indices == '3,1,0'

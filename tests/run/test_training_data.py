@@ -21,8 +21,8 @@ from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
 from tests.support.runs import Ran, document_in, losses, plan_of, ran
 from tf_cnn.cli import records
-from tf_cnn.params import parse_argv
 from tf_cnn.run.build import build_step
+from tf_cnn.run.parsing import parse_argv
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

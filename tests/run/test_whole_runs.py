@@ -196,7 +196,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(
 
 def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
     code = (
-        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.params import make_params\n'
+        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.run.parsing import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
         'next(steps); next(steps)'
     )

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_cnn.flags.spec import Output
-from tf_cnn.params import SPECS
-from tf_cnn.params.table import output_flags
+from tf_cnn.run.params import SPECS, output_flags
 
 # ---- pages ---------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.

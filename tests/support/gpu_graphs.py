@@ -13,12 +13,12 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
 
 from tests.support.networks import needed_by
-from tf_cnn.params import make_params
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import build_evaluation, build_step
 from tf_cnn.run.evaluation import SlicedVariables
+from tf_cnn.run.parsing import make_params
 from tf_cnn.run.step_graph import StepGraph
 
 Flags = Mapping[str, Any]

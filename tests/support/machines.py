@@ -19,7 +19,7 @@ from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.machine.missing_gpu import check_libraries
 from tf_cnn.machine.tensorflow_build import tensorflow_build
-from tf_cnn.params import Params
+from tf_cnn.run.params import Params
 
 # ---- captured machines ---------------------------------------------------------------------------
 # The files in which Linux describes some machines, as captured there, for tests that read them.
@@ -127,7 +127,7 @@ def controlled(job: str, index: int) -> Cluster:
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
-    return find_cluster(Params(**flags), environ or {})
+    return find_cluster(Params().replace(**flags), environ or {})
 
 
 def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:

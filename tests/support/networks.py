@@ -15,8 +15,8 @@ from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
 from tf_cnn.managers.classes import make_variable_mgr
-from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.local import VariableMgrIndependent
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.planning.step import StepConfig
 from tf_cnn.run.exchange import GradientsInMemory

@@ -16,9 +16,9 @@ from tests.support.sample_results import (
     step_seconds,
 )
 from tf_cnn.cli.benchmark import main
-from tf_cnn.params import parse_argv
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.repeat import run_repeats
 
 pytestmark = pytest.mark.unit

@@ -11,26 +11,27 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from tf_cnn.machine import quiet
-from tf_cnn.params import Params, parse_argv
-from tf_cnn.params.result_flags import STDOUT
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import ServerPlan
 from tf_cnn.planning.this_process import THIS_PROCESS
 from tf_cnn.results.console import Console
+from tf_cnn.results.file_names import STDOUT
 from tf_cnn.run.invocation import invocation_of_command
+from tf_cnn.run.params import Params
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.system.errors import format_flag
 
 
 def main(argv: Sequence[str]) -> int:
     invocation = invocation_of_command(argv)
     arguments = parse_argv(argv)
-    documents_only = arguments.params.result_file == STDOUT
+    documents_only = arguments.params.results.result_file == STDOUT
     with (
         _reserve_stdout() as out,
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
-        if arguments.params.repeat > 1:
+        if arguments.params.results.repeat > 1:
             from tf_cnn.planning.make_plan import check_launch
             from tf_cnn.planning.outputs import check_file
             from tf_cnn.sweep.repeat import result_paths, run_repeats
@@ -75,10 +76,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _note_default_model(console: Console, params: Params) -> None:
-    if 'model' not in params.given_flags and not params.input_only and not params.exchange_bytes:
+    if (
+        'model' not in params.given_flags
+        and not params.inputs.input_only
+        and not params.run.exchange_bytes
+    ):
         console.note(
-            f'{format_flag("model", params.model)} is the default and not a real network: it does '
-            'the least that a step can do; use --model=resnet50, or another model that the '
+            f'{format_flag("model", params.run.model)} is the default and not a real network: it '
+            'does the least that a step can do; use --model=resnet50, or another model that the '
             'subcommand models lists'
         )
 

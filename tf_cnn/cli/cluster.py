@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
+from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.cluster.private_network import PrivateNetwork
@@ -19,12 +20,12 @@ from tf_cnn.launch.host_layout import Layout, lay_out_tasks, read_host_file, rea
 from tf_cnn.launch.hosts import ClusterTask, Command, Host
 from tf_cnn.launch.launcher import launch
 from tf_cnn.launch.ssh import SshTarget, connections
+from tf_cnn.machine.config import parse_gpu_indices
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.managers.modes import MODES, Mode, Topology, format_modes
-from tf_cnn.params import Params, parse_argv
-from tf_cnn.params.table import SPECS, output_flags
-from tf_cnn.params.tensorflow_flags import parse_gpu_indices
 from tf_cnn.planning.make_plan import check_launch
+from tf_cnn.run.params import Params, output_flags
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.system.errors import RunError, UsageError, format_flag
 from tf_cnn.system.place import FOLDER
 
@@ -119,14 +120,14 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         )
     has_hosts = bool(options.hosts or options.hostfile)
     params = parse_argv(run_flags).params
-    if role := next((name for name in params.given_flags if SPECS[name].names_process), None):
+    if role := next((name for name in params.given_flags if name in ROLE_FLAGS), None):
         raise UsageError(
             f'{params.given_flags[role]}: cluster gives each process its role and the '
             f'addresses; remove --{role}'
         )
     # Other hosts may have other folders. Their processes check them.
     check_launch(params, is_local=not has_hosts)
-    layout = _choose_layout(options, MODES[params.variable_update])
+    layout = _choose_layout(options, params.variables.mode)
     if options.private_network and (
         other := next(filter(arguments.given_flags.__contains__, _FLAGS_WITHOUT_LOCAL_TASKS), None)
     ):
@@ -147,16 +148,16 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             stack.callback(hosts[0].close)
         commands = make_commands(run_flags, _prepare_tasks(hosts, layout, params), environment)
         _check_cluster_flags(commands)
-        if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if getattr(params, name)]:
+        if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if params.value(name)]:
             writer = next(command.name for command in commands if command.has_result)
             warn(
                 f'only {writer} gets {", ".join(shared)}: each process would write to the same path'
             )
         return launch(
             commands,
-            quiet=not params.verbose,
+            quiet=not params.run.verbose,
             num_restarts=options.restart,
-            servers_end_secs=_PS_EXIT_SECS + params.ps_linger_secs,
+            servers_end_secs=_PS_EXIT_SECS + params.cluster.ps_linger_secs,
         )
 
 
@@ -166,8 +167,8 @@ def _prepare_tasks(hosts: Sequence[Host], layout: Layout, params: Params) -> lis
     Raises:
       UsageError: a host has too few GPUs, or an address that other hosts cannot reach.
     """
-    num_gpus = 0 if params.device == 'cpu' else params.num_gpus
-    gpu_indices = tuple(parse_gpu_indices(params.gpu_indices))
+    num_gpus = 0 if params.devices.device == 'cpu' else params.devices.num_gpus
+    gpu_indices = tuple(parse_gpu_indices(params.tensorflow.gpu_indices))
     tasks = [
         replace(task, host=host)
         for host, processes in zip(hosts, layout.values(), strict=True)
@@ -305,12 +306,12 @@ def make_commands(
     chief = ('controller' if jobs['controller'] else 'worker', 0)
     params = parse_argv(run_flags).params
     # The last value of a flag counts, and an empty value means that the flag is not given.
-    empty_output_flags = [f'--{name}=' for name in _SINGLE_WRITER_FLAGS if getattr(params, name)]
+    empty_output_flags = [f'--{name}=' for name in _SINGLE_WRITER_FLAGS if params.value(name)]
     commands = []
     for task in (task for job_tasks in jobs.values() for task in job_tasks):
         is_chief = (task.job, task.index) == chief
         # --gpu_indices has already chosen the worker's GPUs; it uses all of them.
-        no_indices = ['--gpu_indices='] if params.gpu_indices and task.gpus else []
+        no_indices = ['--gpu_indices='] if params.tensorflow.gpu_indices and task.gpus else []
         flags = [*run_flags, *([] if is_chief else empty_output_flags), *no_indices]
         flags += [
             format_flag('job_name', task.job),

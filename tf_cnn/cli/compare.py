@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
+from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare import changes, regression
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.run_sets import STDIN, RunSet, group_names, make_run_set, read_run_set
 from tf_cnn.flags.spec import flag
-from tf_cnn.params import parse_argv
-from tf_cnn.params.table import SPECS
 from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate, print_table
+from tf_cnn.run.params import SPECS
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
@@ -196,7 +197,7 @@ def _read_run_flags(text: str) -> list[str]:
     forbidden_flags = [
         name
         for name in params.given_flags
-        if name == 'repeat' or SPECS[name].names_process or SPECS[name].output
+        if name == 'repeat' or name in ROLE_FLAGS or SPECS[name].output
     ]
     if forbidden_flags:
         raise UsageError(

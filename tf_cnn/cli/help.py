@@ -35,7 +35,7 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    from tf_cnn.params.original import FLAGS
+    from tf_cnn.run.original_flags import FLAGS
 
     # `help --batch_size` means `help batch_size`.
     words = [word.lstrip('-') if word.lstrip('-') in FLAGS else word for word in argv]
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 def print_requested_help(argv: Sequence[str]) -> int:
     """Prints the help for --help or --help=NAME in a command line without a subcommand."""
-    from tf_cnn.params.parsing import read_modes_of
+    from tf_cnn.run.parsing import read_modes_of
 
     read_modes_of(argv)
     name = requested_help_topic(argv)
@@ -53,8 +53,8 @@ def print_requested_help(argv: Sequence[str]) -> int:
 
 def _print_help(arguments: Arguments[HelpOptions]) -> int:
     from models.registry import MODELS
-    from tf_cnn.params.help_text import describe_flag, format_help, format_page
-    from tf_cnn.params.user_modes import read_modes
+    from tf_cnn.cli.help_text import describe_flag, format_help, format_page
+    from tf_cnn.managers.user_modes import read_modes
 
     if arguments.options.variable_mgr_file:
         read_modes(arguments.options.variable_mgr_file)

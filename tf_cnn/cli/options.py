@@ -110,7 +110,7 @@ class Declaration(Generic[OptionsT]):
         Lines have at most 100 columns.
         """
         # Imported here: only the help needs this module, which loads every flag of a run.
-        from tf_cnn.params.help_text import flag_help, wrap_text
+        from tf_cnn.flags.help import flag_help, wrap_text
 
         row, program = SUBCOMMANDS[self.name], f'tf_cnn_benchmarks {self.name}'
         entries = (

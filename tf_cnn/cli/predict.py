@@ -17,12 +17,12 @@ from tf_cnn.cluster.shape import Shape
 from tf_cnn.compare import predict as rules
 from tf_cnn.compare.differences import format_property, limit_differences
 from tf_cnn.compare.predict import Prediction, Series
+from tf_cnn.compare.repeats import equality_key, workload_key
 from tf_cnn.flags.spec import flag, parse_numbers
 from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import equality_key, workload_key
 from tf_cnn.results.tables import ValueColumn, abbreviate, make_table, print_table
 from tf_cnn.system.errors import UsageError, format_flag, join_with_or, plural
 

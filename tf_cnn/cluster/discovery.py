@@ -1,8 +1,7 @@
 """Finds the cluster and the role of this process in it. Does not import TensorFlow."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_cnn.cluster.environments import (
     Environ,
@@ -19,18 +18,18 @@ from tf_cnn.cluster.topology import (
     split_hosts,
     topology_of,
 )
-from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, format_modes
-from tf_cnn.params import Params
-from tf_cnn.params.evaluation_flags import EVAL_DURING_TRAINING
-from tf_cnn.params.variable_flags import find_cluster_conflict
+from tf_cnn.managers.modes import DEFAULT_MODE, Mode, format_modes
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
+
+if TYPE_CHECKING:
+    from tf_cnn.run.params import Params
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints if --eval_interval_secs is not set.
 _EVALUATOR_INTERVAL_SECS = 10.0
 
 
-def evaluator_params(params: Params, environ: Environ) -> Params:
+def evaluator_params(params: 'Params', environ: Environ) -> 'Params':
     """Returns the flags of this process: with --eval if TF_CONFIG makes it an evaluator, else
     unchanged.
     """
@@ -41,12 +40,12 @@ def evaluator_params(params: Params, environ: Environ) -> Params:
             f'{cluster_flags} contradicts TF_CONFIG, which makes this process an evaluator; '
             'remove one of them'
         )
-    if params.train_dir is None:
+    if params.checkpoints.train_dir is None:
         raise UsageError(
             'TF_CONFIG makes this process an evaluator, which reads checkpoints; add '
             '--train_dir=DIR'
         )
-    overrides: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
+    overrides: dict[str, Any] = dict.fromkeys(params.evaluation.SCHEDULE_FLAGS)
     # The training tasks export the model. The evaluator does not train, so it uses the mode for one
     # process.
     overrides |= {
@@ -56,19 +55,18 @@ def evaluator_params(params: Params, environ: Environ) -> Params:
     }
     # These flags set the length of the training. With --eval they would limit the evaluation.
     overrides |= {'num_batches': None, 'num_epochs': None}
-    return replace(
-        params,
+    return params.replace(
         eval=True,
-        eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS,
+        eval_interval_secs=params.evaluation.eval_interval_secs or _EVALUATOR_INTERVAL_SECS,
         **overrides,
     )
 
 
-def check_mode(params: Params, cluster: Cluster | None) -> None:
+def check_mode(params: 'Params', cluster: Cluster | None) -> None:
     """Raises UsageError if --variable_update, or a flag that depends on it, conflicts with this
     cluster (None: one process).
     """
-    mode = MODES[params.variable_update]
+    mode = params.variables.mode
     mode_flag = format_flag('variable_update', mode.name)
     if refusal := mode.refusals.get(topology_of(cluster)):
         members = (
@@ -78,11 +76,11 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
         )
         ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
         raise UsageError(refusal.format(mode=mode_flag, members=members, ps=ps))
-    if cluster and (conflict := find_cluster_conflict(params)):
+    if cluster and (conflict := params.variables.cluster_conflict(params)):
         raise UsageError(conflict)
 
 
-def find_cluster(params: Params, environ: Environ) -> Cluster | None:
+def find_cluster(params: 'Params', environ: Environ) -> Cluster | None:
     """Returns the cluster of this process, or None if it is the only process of its run.
 
     The first of these sources that describes a cluster is used:
@@ -100,12 +98,12 @@ def find_cluster(params: Params, environ: Environ) -> Cluster | None:
 
     Returns None also for a mode that only Horovod can start, which numbers its processes.
     """
-    mode = MODES[params.variable_update]
+    mode = params.variables.mode
     if mode.launcher:
         return None
     cluster = _cluster_of_tf_config(params, environ) or _cluster_of_flags(params, environ)
     cluster = cluster or _cluster_of_launch(params, mode, environ)
-    if cluster is None and (params.job_name or params.task_index):
+    if cluster is None and (params.cluster.job_name or params.cluster.task_index):
         raise UsageError(
             f'{_format_flags(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... '
             'and, in modes with parameter servers, --ps_hosts=HOST:PORT,...; or remove the role to '
@@ -123,7 +121,7 @@ def find_cluster(params: Params, environ: Environ) -> Cluster | None:
     return cluster
 
 
-def _cluster_of_tf_config(params: Params, environ: Environ) -> Cluster | None:
+def _cluster_of_tf_config(params: 'Params', environ: Environ) -> Cluster | None:
     cluster = read_tf_config(environ)
     if cluster is None:
         return None
@@ -138,7 +136,7 @@ def _cluster_of_tf_config(params: Params, environ: Environ) -> Cluster | None:
     return cluster
 
 
-def _cluster_of_flags(params: Params, environ: Environ) -> Cluster | None:
+def _cluster_of_flags(params: 'Params', environ: Environ) -> Cluster | None:
     hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
     if not any(hosts.values()):
         return None
@@ -147,24 +145,26 @@ def _cluster_of_flags(params: Params, environ: Environ) -> Cluster | None:
         if not hosts['worker']:
             flag_name = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
             role = (
-                '' if params.job_name or find_launch(environ) else ', --job_name and --task_index'
+                ''
+                if params.cluster.job_name or find_launch(environ)
+                else ', --job_name and --task_index'
             )
             raise UsageError(
-                f'{format_flag(flag_name, getattr(params, flag_name))}: there are no workers; add '
+                f'{format_flag(flag_name, params.value(flag_name))}: there are no workers; add '
                 f'--worker_hosts=HOST:PORT,...{role}'
             )
     with problems.collecting():
-        if hosts['controller'] and not MODES[params.variable_update].has_controller:
+        if hosts['controller'] and not params.variables.mode.has_controller:
             raise UsageError(
-                f'--controller_host={params.controller_host}: '
-                f'{format_flag("variable_update", params.variable_update)} has no controller; '
-                f'remove it, or use {format_modes(lambda mode: mode.has_controller)}'
+                f'--controller_host={params.cluster.controller_host}: '
+                f'{format_flag("variable_update", params.variables.variable_update)} has no '
+                f'controller; remove it, or use {format_modes(lambda mode: mode.has_controller)}'
             )
     with problems.collecting():
-        if hosts['ps'] and hosts['controller'] and MODES[params.variable_update].has_controller:
+        if hosts['ps'] and hosts['controller'] and params.variables.mode.has_controller:
             raise UsageError(
-                f'--controller_host={params.controller_host}: it conflicts with --ps_hosts; use '
-                'one of them'
+                f'--controller_host={params.cluster.controller_host}: it conflicts with --ps_hosts; '
+                'use one of them'
             )
     with problems.collecting():
         if hosts['worker']:
@@ -184,22 +184,24 @@ def _cluster_of_flags(params: Params, environ: Environ) -> Cluster | None:
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
-def _role_of_flags(params: Params, environ: Environ, counts: Mapping[str, int]) -> tuple[str, int]:
+def _role_of_flags(
+    params: 'Params', environ: Environ, counts: Mapping[str, int]
+) -> tuple[str, int]:
     """Returns the job and index of this process, given the number of hosts of each job."""
     launch, num_hosts = find_launch(environ), sum(counts.values())
-    if params.job_name:
-        if params.task_index is None and launch and counts[params.job_name] > 1:
+    if params.cluster.job_name:
+        if params.cluster.task_index is None and launch and counts[params.cluster.job_name] > 1:
             # The default, 0, would make every rank with this command line the same task.
             raise UsageError(
-                f'--job_name={params.job_name} without --task_index: {launch.source} started '
-                f'several processes ({launch.rank_variable}); add --task_index, or remove '
+                f'--job_name={params.cluster.job_name} without --task_index: {launch.source} '
+                f'started several processes ({launch.rank_variable}); add --task_index, or remove '
                 'both flags so that the rank decides'
             )
-        return params.job_name, params.task_index or 0
+        return params.cluster.job_name, params.cluster.task_index or 0
     first = 'controller' if counts['controller'] else 'ps'
     if launch is None and num_hosts == 1:
-        return 'worker', params.task_index or 0
-    if launch is None or params.task_index is not None:
+        return 'worker', params.cluster.task_index or 0
+    if launch is None or params.cluster.task_index is not None:
         raise UsageError(
             f'{_format_flags(params, ("worker_hosts", "task_index"))}: --job_name is missing; add '
             f'--job_name=worker or --job_name={first}, and --task_index=N for the host of this '
@@ -214,7 +216,7 @@ def _role_of_flags(params: Params, environ: Environ, counts: Mapping[str, int]) 
     return _role_of_rank(launch.rank, counts[first], first)
 
 
-def _cluster_of_launch(params: Params, mode: Mode, environ: Environ) -> Cluster | None:
+def _cluster_of_launch(params: 'Params', mode: Mode, environ: Environ) -> Cluster | None:
     launch = find_launch(environ)
     if launch is None:
         return None
@@ -224,14 +226,14 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environ) -> Cluster 
             'hosts of all processes; add --controller_host=HOST:PORT for rank 0 and '
             '--worker_hosts=HOST:PORT,... for the others'
         )
-    num_ps = params.num_ps if mode.needs_servers else 0
+    num_ps = params.cluster.num_ps if mode.needs_servers else 0
     if num_ps >= launch.size:
         raise UsageError(
             f'--num_ps={num_ps}: {launch.source} started {launch.process_count}, and at least one '
             f'must be a worker; start more, or use --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
-    first_port = params.cluster_port or launch.first_port
+    first_port = params.cluster.cluster_port or launch.first_port
     if first_port is None:
         raise UsageError(
             f'{launch.rank_variable}: no variable identifies the job, so there is no default '
@@ -253,21 +255,24 @@ def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, in
     return (first, rank) if rank < num_first else ('worker', rank - num_first)
 
 
-def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
-    if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
+def _check_role(params: 'Params', cluster: Cluster, environment: str, remedy: str) -> None:
+    if params.cluster.job_name not in (None, cluster.job) or params.cluster.task_index not in (
+        None,
+        cluster.index,
+    ):
         raise UsageError(
             f'{_format_flags(params)} contradicts {environment}, where this process is '
             f'{cluster.own_task}; {remedy}'
         )
 
 
-def _format_flags(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
-    values = {name: getattr(params, name) for name in names}
+def _format_flags(params: 'Params', names: Iterable[str] = ('job_name', 'task_index')) -> str:
+    values = {name: params.value(name) for name in names}
     return ' '.join(format_flag(name, value) for name, value in values.items() if value is not None)
 
 
-def _hosts_flag(params: Params, name: str) -> Hosts:
-    text = getattr(params, name)
+def _hosts_flag(params: 'Params', name: str) -> Hosts:
+    text = params.value(name)
     if not text or not text.strip():
         return ()
     return read_hosts(

@@ -11,8 +11,8 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from tf_cnn.cluster.config import PROTOCOL
 from tf_cnn.cluster.topology import LOOPBACK, Cluster, read_hosts
-from tf_cnn.params.cluster_flags import PROTOCOL
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import UsageError, format_warning, plural
 

@@ -15,6 +15,7 @@ from tf_cnn.compare.differences import (
 )
 from tf_cnn.compare.intervals import MIN_RUNS, Estimate
 from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
+from tf_cnn.compare.repeats import outlier_rates, workload_differences
 from tf_cnn.compare.run_sets import (
     SEPARATE_COLUMNS,
     Comparison,
@@ -32,7 +33,6 @@ from tf_cnn.results.advice import (
     noise_warnings,
 )
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import outlier_rates, workload_differences
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.tables import (
     DOUBTFUL,

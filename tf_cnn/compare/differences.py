@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_cnn.compare.original_logs import is_log
-from tf_cnn.params.table import SPECS
-from tf_cnn.results.document import Result, as_json, default_setting
+from tf_cnn.compare.settings import default_setting, settings_of
+from tf_cnn.results.document import Result, as_json
+from tf_cnn.run.params import SPECS
 
 Properties = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]
@@ -20,7 +21,7 @@ def flag_differences(results: Sequence[Result]) -> Differences:
     If a run's version lacks a flag, the flag counts as its default. A flag that this version lacks
     counts only if it was given, or if all runs have it.
     """
-    flag_values = [result.settings for result in results]
+    flag_values = [settings_of(result) for result in results]
     if any(map(is_log, results)):
         return find_differences(flag_values)
     explicit_flags = {name for result in results for name in result.given_flags}

@@ -17,9 +17,9 @@ from tf_cnn.compare.differences import (
 )
 from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.ratios import Significance, estimate
+from tf_cnn.compare.repeats import repeat_key, setting_key
 from tf_cnn.results.advice import doubt_mark, format_doubtful, is_short, noise_warnings
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import repeat_key, setting_key
 from tf_cnn.results.statistics import spread
 from tf_cnn.results.tables import (
     DOUBTFUL,

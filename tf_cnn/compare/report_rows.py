@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from tf_cnn.compare.differences import format_property
 from tf_cnn.compare.intervals import Estimate
 from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
-from tf_cnn.params.table import SPECS
-from tf_cnn.results.advice import doubt_mark
-from tf_cnn.results.collection import Collection, ResultSource
-from tf_cnn.results.document import Failure, Result, default_setting, is_setting
-from tf_cnn.results.repeats import (
+from tf_cnn.compare.repeats import (
     baseline_indices,
     differing_limits,
     repeat_key,
     workload_differences,
 )
+from tf_cnn.compare.settings import default_setting, is_setting, settings_of
+from tf_cnn.results.advice import doubt_mark
+from tf_cnn.results.collection import Collection, ResultSource
+from tf_cnn.results.document import Failure, Result
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_setting
+from tf_cnn.run.params import SPECS
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -383,7 +384,7 @@ def _result_properties(result: Result, limits: Iterable[str]) -> dict[str, str]:
     defaults = {name: default_setting(name) for name in SPECS if is_setting(name)}
     settings = {
         name: value
-        for name, value in (defaults | result.settings).items()
+        for name, value in (defaults | settings_of(result)).items()
         if name not in _FLAGS_WITH_COLUMNS
     }
     environment = dict(result.environment)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tf_cnn.compare.differences import Properties, find_varying_names, format_property
 from tf_cnn.compare.original_logs import read_log
+from tf_cnn.compare.repeats import baseline_indices, differing_limits, equality_key, group_repeats
+from tf_cnn.compare.settings import settings_of
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
-from tf_cnn.results.repeats import baseline_indices, differing_limits, equality_key, group_repeats
 from tf_cnn.results.tables import format_setting
 from tf_cnn.system.errors import UsageError, read_regular_file
 
@@ -29,7 +30,7 @@ class Group:
 
     @functools.cached_property
     def flag_values(self) -> Properties:
-        return self.first.settings
+        return settings_of(self.first)
 
     @functools.cached_property
     def properties(self) -> Properties:

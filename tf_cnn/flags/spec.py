@@ -7,7 +7,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +15,8 @@ from tf_cnn.system.errors import UsageError, format_flag, nearest
 
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
+# Flags that have no effect in a run, with the reason: see Params.ignored_flags.
+Ignored = Iterator[tuple[tuple[str, ...], str]]
 
 # The upper bound of flags that count epochs, so that counts of steps and examples stay finite.
 MOST_EPOCHS = 1e9
@@ -111,19 +113,8 @@ ITS_DEFAULT = 'its default is '
 
 
 @dataclass(frozen=True)
-class IgnoredWhen:
-    """A condition under which a flag has no effect, and the reason for the warning.
-
-    The reason completes '--flag=value has no effect: '.
-    """
-
-    when: Callable[[Any, Any], bool]  # (Params, RunContext) -> whether the flag is ignored
-    reason: str
-
-
-@dataclass(frozen=True)
 class FlagSpec:
-    """One flag: its type, allowed values, and role in clusters, sweeps and comparisons.
+    """One flag: its type, allowed values, and role in clusters and comparisons.
 
     Attributes:
       choices: the allowed values; if a mapping, each value of it has a `summary` for --help.
@@ -139,14 +130,11 @@ class FlagSpec:
       shared_by_workers: whether all processes of a cluster that compute need the same value.
       shared_by_servers: whether parameter servers, which often get only a few flags, need the same
         value too.
-      names_process: whether the flag says which process of a cluster this is.
       setting: whether the flag changes a step or the time between steps, so that runs with
         different values are different settings in comparisons.
       resolved: whether the result has the final value of the flag: --batch_size=0 becomes 64.
-      in_sweep: for a flag that sweeps set themselves, the source of its value in words.
-      not_in_cluster: why the processes of a cluster cannot use the flag.
-      variable: the environment variable that TensorFlow reads instead of the flag.
-      ignored: when the flag has no effect; the warning gives the first reason that applies.
+      target: the environment variable that TensorFlow reads instead of the flag, or the field of
+        its ConfigProto.
     """
 
     name: str
@@ -168,14 +156,9 @@ class FlagSpec:
     original: str | None = None
     shared_by_workers: bool = False
     shared_by_servers: bool = False
-    names_process: bool = False
     setting: bool = True
     resolved: bool = False
-    in_sweep: str | None = None
-    not_in_cluster: str | None = None
-    not_in_exchange: bool = False
-    variable: str | None = None
-    ignored: tuple[IgnoredWhen, ...] = ()
+    target: str | None = None
 
     @property
     def expects(self) -> str:
@@ -246,42 +229,43 @@ def flag(default: Value | tuple[str, ...], help: str, **properties: Any) -> Any:
     return dataclasses.field(default=default, metadata={'help': help, **properties})
 
 
-def specs_of(table: type) -> dict[str, FlagSpec]:
+def specs_of(group: type) -> dict[str, FlagSpec]:
     """Returns the flags of a dataclass by name, in the order of its fields.
 
     Skips fields that flag() did not create. An annotation is int, float, str or bool, one of these
     `| None`, or tuple[str, ...] for a repeated flag.
 
-    The class that declares a flag may have these attributes for all its flags: GROUP, their
-    heading; PROPERTIES, their default properties; IGNORED, conditions to check before their own.
+    The class may have these attributes for all its flags: GROUP, their heading; PROPERTIES, their
+    default properties.
     """
     specs = {}
-    hints = typing.get_type_hints(table)
-    for field in dataclasses.fields(table):
+    hints = typing.get_type_hints(group)
+    for field in dataclasses.fields(group):
         if not field.metadata:
             continue
         hint = hints[field.name]
         members = typing.get_args(hint) or (hint,)
         kind = next(member for member in members if member not in (types.NoneType, ...))
-        owner = next(
-            cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {})
-        )
         properties = {
             'is_path': 'output' in field.metadata,
-            **getattr(owner, 'PROPERTIES', {}),
+            **getattr(group, 'PROPERTIES', {}),
             **field.metadata,
         }
-        properties['ignored'] = (*getattr(owner, 'IGNORED', ()), *properties.get('ignored', ()))
         specs[field.name] = FlagSpec(
             field.name,
             kind,
             optional=types.NoneType in members,
             repeated=typing.get_origin(hint) is tuple,
             default=typing.cast(Value, field.default),
-            group=getattr(owner, 'GROUP', ''),
+            group=getattr(group, 'GROUP', ''),
             **properties,
         )
     return specs
+
+
+def flag_names(group: object) -> tuple[str, ...]:
+    """Returns the names of the flags of a dataclass or of its instance."""
+    return tuple(field.name for field in dataclasses.fields(group) if field.metadata)  # type: ignore[arg-type]
 
 
 def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Number]:

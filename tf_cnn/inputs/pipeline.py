@@ -11,8 +11,8 @@ from preprocessing import ImageOptions
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.catalog import Source
+from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.pipeline_stages import TRANSFER
-from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
 RunOp = Callable[[tf.Operation], object]
 
@@ -61,7 +61,7 @@ class InputConfig:
     host_device: str = HOST_DEVICE
     worker: int = 0
     num_workers: int = 1
-    tf_data: TfDataSettings | None = None
+    tf_data: PipelineConfig | None = None
     last_stage: str = TRANSFER
 
     @property

@@ -9,11 +9,11 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from tf_cnn.inputs.buffers import Buffer
+from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
-from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
 Dataset = Any
 # Dataset.interleave opens this many shards ahead for each that is read, and buffers this many
@@ -34,15 +34,15 @@ class TfDataPipeline(StagedInput):
     output of a shortened pipeline, and errors for faults in the data are as in RecordPipeline.
 
     The order of the records and the random changes of each image depend on the seed alone, unless
-    settings.sloppy is true: the k-th image of a run always has the same random numbers. Reading
-    cannot begin in the middle of an epoch, so resumed training needs another seed.
+    datasets_sloppy_parallel_interleave is set: the k-th image of a run always has the same random
+    numbers. Reading cannot begin in the middle of an epoch, so resumed training needs another seed.
     """
 
     def __init__(self, config: InputConfig, *, pool_records: int | None = None) -> None:
         source, devices, batch_size = config.source, config.devices, config.batch_size
         options, last_stage = config.options, config.last_stage
         assert isinstance(source, Shards)
-        settings = config.tf_data or TfDataSettings()
+        settings = config.tf_data or PipelineConfig()
         pool_size = (
             max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
         )
@@ -75,7 +75,9 @@ class TfDataPipeline(StagedInput):
             batches = examples.batch(batch_size, drop_remainder=True)
             if settings.prefetched_batches:
                 batches = batches.prefetch(settings.prefetched_batches)
-            batches = batches.prefetch(settings.batches_per_device * len(devices))
+            batches = batches.prefetch(
+                settings.multi_device_iterator_max_buffer_size * len(devices)
+            )
             # The name lets copies of the step (--steps_per_run) share the iterator. It is unique,
             # because a server shares iterators of one name among all clients and graphs.
             name = f'records_{uuid.uuid4().hex}'
@@ -104,7 +106,9 @@ class TfDataPipeline(StagedInput):
         if last_stage == TRANSFER:
             # The batches that wait for stage A, and one in the making.
             num_batches = (
-                settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
+                settings.prefetched_batches
+                + settings.multi_device_iterator_max_buffer_size * len(devices)
+                + 1
             )
             image_bytes = (
                 options.height
@@ -151,7 +155,7 @@ def image_random_numbers(
 
 
 def _shuffled_records(
-    paths: Sequence[str], seed: int, shard_offset: float, pool_size: int, settings: TfDataSettings
+    paths: Sequence[str], seed: int, shard_offset: float, pool_size: int, settings: PipelineConfig
 ) -> Dataset:
     """Returns an endless Dataset of all records, scalar strings, in another order each epoch."""
     count = len(paths)
@@ -162,58 +166,58 @@ def _shuffled_records(
         )
         files = files.batch(count).map(roll).unbatch()
     cycle_length = min(settings.cycle_length, count)
-    if settings.prefetched_shards is None:
+    if settings.datasets_parallel_interleave_prefetch is None:
         records = files.interleave(
             tf.data.TFRecordDataset,
             cycle_length,
             num_parallel_calls=cycle_length,
-            deterministic=not settings.sloppy,
+            deterministic=not settings.datasets_sloppy_parallel_interleave,
         )
     else:
         # The newer Dataset.interleave does not let its caller set how many shards it opens ahead.
         parallel = tf.data.experimental.parallel_interleave(
             tf.data.TFRecordDataset,
             cycle_length,
-            sloppy=settings.sloppy,
-            prefetch_input_elements=settings.prefetched_shards,
+            sloppy=settings.datasets_sloppy_parallel_interleave,
+            prefetch_input_elements=settings.datasets_parallel_interleave_prefetch,
         )
         records = files.apply(parallel)
-    if settings.repeats_first_record:
+    if settings.datasets_repeat_cached_sample:
         return records.take(1).cache().repeat()
-    if settings.caches_records:
+    if settings.datasets_use_caching:
         records = records.cache()
     # Repeat after the shuffle, so that no record of the next epoch comes before the last one of
     # this epoch.
     return records.shuffle(pool_size, seed).repeat()
 
 
-def _buffers(source: Shards, settings: TfDataSettings, pool_size: int) -> list[Buffer]:
+def _buffers(source: Shards, settings: PipelineConfig, pool_size: int) -> list[Buffer]:
     record_bytes = source.mean_record_bytes
     if not record_bytes:
         return []
-    if settings.repeats_first_record:
+    if settings.datasets_repeat_cached_sample:
         return [Buffer('record', 1, record_bytes)]
     cycle_length = min(settings.cycle_length, len(source.paths))
     num_ahead = (
         _SHARDS_AHEAD * cycle_length
-        if settings.prefetched_shards is None
-        else settings.prefetched_shards
+        if settings.datasets_parallel_interleave_prefetch is None
+        else settings.datasets_parallel_interleave_prefetch
     )
     num_open = min(cycle_length + num_ahead, len(source.paths))
     buffers = [
         Buffer('records', pool_size + _RECORDS_PER_SHARD * num_open, record_bytes),
         Buffer('open shards', num_open, _FILE_BUFFER_BYTES),
     ]
-    if settings.caches_records:
+    if settings.datasets_use_caching:
         buffers.append(
             Buffer('cached shards', len(source.paths), source.num_bytes / len(source.paths))
         )
     return buffers
 
 
-def _options(settings: TfDataSettings) -> Any:
+def _options(settings: PipelineConfig) -> Any:
     options = tf.data.Options()
-    options.deterministic = not settings.sloppy
-    if settings.private_threads is not None:
-        options.threading.private_threadpool_size = settings.private_threads
+    options.deterministic = not settings.datasets_sloppy_parallel_interleave
+    if settings.datasets_num_private_threads is not None:
+        options.threading.private_threadpool_size = settings.datasets_num_private_threads
     return options

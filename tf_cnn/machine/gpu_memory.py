@@ -2,55 +2,47 @@
 made.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from tf_cnn.machine.config import TARGETS
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
+    from tf_cnn.run.params import Params
 
-@dataclass(frozen=True)
-class GpuMemory:
-    """The settings of sessions, servers and the eager context. Each field is explained at the flag
-    of its name.
+_OPTIONS = 'gpu_options.'
 
-    GPUOptions.Experimental in tensorflow/core/protobuf/config.proto has more about the last four.
+
+def memory_flags(params: 'Params') -> dict[str, Any]:
+    """Returns the values of the flags that set a field of GPUOptions, by name.
+
+    GPUOptions.Experimental in tensorflow/core/protobuf/config.proto explains most of them.
     """
-
-    allow_growth: bool | None = None
-    gpu_memory_frac_for_testing: float = 0.0
-    use_unified_memory: bool = False
-    force_gpu_compatible: bool = False
-    timestamped_allocator: bool = False
-    gpu_kt_max_interval: int = 0
-    gpu_kt_max_bytes: int = 0
-    gpu_kt_max_pending: int = 0
-
-    @classmethod
-    def of(cls, params: Any) -> 'GpuMemory':
-        return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
-
-    def options(self) -> 'tf.GPUOptions':
-        """Returns the options of sessions and servers. Fields with their default are not set."""
-        import tensorflow.compat.v1 as tf
-
-        more = tf.GPUOptions.Experimental(
-            use_unified_memory=self.use_unified_memory,
-            timestamped_allocator=self.timestamped_allocator,
-            kernel_tracker_max_interval=self.gpu_kt_max_interval,
-            kernel_tracker_max_bytes=self.gpu_kt_max_bytes,
-            kernel_tracker_max_pending=self.gpu_kt_max_pending,
-        )
-        return tf.GPUOptions(
-            allow_growth=self.allow_growth,
-            per_process_gpu_memory_fraction=self.gpu_memory_frac_for_testing,
-            force_gpu_compatible=self.force_gpu_compatible,
-            experimental=more if more.ByteSize() else None,
-        )
+    return {
+        name: params.value(name) for name, target in TARGETS.items() if target.startswith(_OPTIONS)
+    }
 
 
-def share_memory_options(memory: GpuMemory) -> bool:
+def make_gpu_options(flags: Mapping[str, Any]) -> 'tf.GPUOptions':
+    """Returns the options of sessions, servers and the eager context. Fields with their default are
+    not set.
+    """
+    import tensorflow.compat.v1 as tf
+
+    options = tf.GPUOptions()
+    for name, value in flags.items():
+        *parents, field = TARGETS[name].removeprefix(_OPTIONS).split('.')
+        if value:
+            message = options
+            for parent in parents:
+                message = getattr(message, parent)
+            setattr(message, field, value)
+    return options
+
+
+def share_memory_options(flags: Mapping[str, Any]) -> bool:
     """Gives the eager context of this process the options of its sessions; False if that context
     exists already.
 
@@ -62,7 +54,7 @@ def share_memory_options(memory: GpuMemory) -> bool:
     """
     import tensorflow.compat.v1 as tf
 
-    options = memory.options()
+    options = make_gpu_options(flags)
     if options == tf.GPUOptions():
         return True
     tf.disable_eager_execution()

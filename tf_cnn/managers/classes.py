@@ -5,7 +5,7 @@ about a mode.
 from collections.abc import Mapping
 
 from tf_cnn.managers import collective, distributed, horovod, local
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import Topology
 from variable_mgr import VariableMgr
 

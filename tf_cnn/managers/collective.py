@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable, create_variable, num_bytes
 from tf_cnn.managers.all_reduce import Algorithm
-from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.local import VariableMgrLocalReplicated
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 
 Tensor = Any

@@ -1,56 +1,309 @@
-"""The configuration of variable managers."""
+"""The flags about variables and gradients: their placement, sums and transfers. Does not import
+TensorFlow.
+"""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow.compat.v1 as tf
+from tf_cnn.flags.reasons import IN_EVAL, NO_MODEL, ON_CPU, SINGLE_PROCESS
+from tf_cnn.flags.spec import NEW, Ignored, flag, flag_names
+from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, parse_spec
+from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, format_modes
+from tf_cnn.system.errors import UsageError
 
-from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.managers.all_reduce import Algorithm
-from tf_cnn.managers.buckets import Packing
+if TYPE_CHECKING:
+    from tf_cnn.run.params import Context, Params
+
+# The only number of GPUs that --network_topology=gcp_v100 describes.
+_GPUS_OF_GCP = 8
+_OF_HALVES = ('hierarchical_copy', 'network_topology')
+_OF_SUMS = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
+
+
+def _only_modes(fits: Callable[[Mode], bool]) -> str:
+    return f'only {format_modes(fits)} uses it'
 
 
 @dataclass(frozen=True)
-class ManagerConfig:
-    """The configuration of a variable manager, the same for all modes.
+class VariableConfig:
+    """Where variables live, and how gradients are combined."""
 
-    Attributes:
-      parameter_devices: the devices that hold the variables of one process, or that receive
-        variables from servers.
-      server_devices: the CPUs of the parameter servers.
-      scalar_device: the device that computes the scalars of a step (its loss, learning rate and
-        loss scale) and counts the steps, unless a parameter server counts them.
-      slices_variables: whether large variables are cut into slices for the servers.
-      is_synchronous: whether the workers take each step together.
-      transfer: the dtype of gradients and variables on the way; None: no cast before sending.
-      nccl_over_towers: whether NCCL sums over all towers; if not, each worker first sums its towers
-        on its host.
-      horovod: the module horovod.tensorflow; None without Horovod.
-      horovod_device: the kind of device that sums for Horovod, cpu or gpu; None: the tower's
-        device.
-    """
+    GROUP: ClassVar[str] = 'Variables and gradients'
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
 
-    devices: Sequence[str]
-    seed: int
-    parameter_devices: Sequence[str]
-    algorithm: Algorithm
-    packing: Packing = field(default_factory=Packing)
-    server_devices: Sequence[str] = ()
-    slices_variables: bool = True
-    is_synchronous: bool = True
-    worker: int = 0
-    num_workers: int = 1
-    transfer: tf.DType | None = None
-    nccl_over_towers: bool = False
-    horovod: Any = None
-    horovod_device: str | None = None
-    scalar_device: str = HOST_DEVICE
-    variable_dtype: tf.DType = tf.float32
+    variable_update: str = flag(
+        DEFAULT_MODE,
+        'The devices that hold the variables, and the way that gradients are combined; '
+        'docs/distributed.md explains clusters, and --variable_mgr_file adds modes.',
+        choices=MODES,
+        choices_from='variable_mgr_file',
+        common=True,
+        original='in replicated, it applies the sum of the gradients of the towers; this program '
+        'applies their mean in every mode. docs/training.md has the learning rate that gives the '
+        'same steps',
+        resolved=True,
+    )
+    variable_mgr_file: str | None = flag(
+        None,
+        'Python file that defines more values of --variable_update with register_variable_mgr, '
+        'see docs/extending.md.',
+        is_path=True,
+        original=NEW,
+        # Workers compare the content of the file, not its path.
+        shared_by_workers=False,
+        setting=False,
+    )
+    cross_replica_sync: bool = flag(
+        True,
+        'All workers take each step together; without it, each worker updates the parameter '
+        'servers independently.',
+        shared_by_servers=True,
+    )
+    staged_vars: bool = flag(
+        False,
+        'Apply the gradients of each step and read the new values while the next step computes, '
+        f'so that no step waits for them; for {format_modes(lambda mode: mode.can_stage)}.',
+    )
+    variable_consistency: str = flag(
+        'strong',
+        'strong: each step applies the gradients that it computes. relaxed: each step applies the '
+        'gradients of the step before, and sums them while its towers compute; for '
+        f'{format_modes(lambda mode: mode.can_relax)}.',
+        choices=('strong', 'relaxed'),
+    )
+    compact_gradient_transfer: bool | None = flag(
+        None,
+        'Send gradients between devices and processes, and variables between processes, in 16 '
+        'bits: in the type of --precision, or in float16 with NCCL and Horovod. On by default if '
+        'the mode can send the type of --precision.',
+        original='its default is true',
+    )
+    slice_variables: bool = flag(
+        True,
+        'Cut variables above 512 KiB into slices, so that parameter servers hold about the same '
+        'number of bytes, and values return while gradients are sent. Without it, each variable is '
+        'whole on one server, as in the original program.',
+        original=NEW,
+    )
+    horovod_device: str | None = flag(
+        None,
+        'The kind of device that sums gradients for Horovod; by default the device of the towers.',
+        choices=('cpu', 'gpu'),
+    )
+    all_reduce_spec: str | None = flag(
+        None,
+        'The all-reduce algorithm that sums gradients: ALG, or ALG:LIMIT:ALG... to sum tensors '
+        'smaller than LIMIT bytes with the algorithm before it, as in pscpu:32k:xring. '
+        f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. ALG#N cuts each tensor into N shards; '
+        'ALG/ALG sums within each worker, then between them. By default psgpu or pscpu, by '
+        f'--local_parameter_device; xring with {format_modes(lambda mode: mode.has_controller)}.',
+        common=True,
+        original='workers without parameter servers need --all_reduce_spec=collective; here they '
+        'need no value',
+        resolved=True,
+    )
+    hierarchical_copy: bool = flag(
+        False,
+        'Sum gradients within groups of directly connected devices first, then between the groups.',
+    )
+    network_topology: str = flag(
+        'dgx1',
+        'The links between groups of directly connected GPUs, for --hierarchical_copy. dgx1: each '
+        'GPU is linked to one in the other group. gcp_v100: of eight GPUs, 0 is linked to 5, and 2 '
+        'to 7.',
+        choices=('dgx1', 'gcp_v100'),
+    )
+    gradient_repacking: int = flag(
+        0,
+        'Join all gradients, and cut them into this many tensors of about equal size before they '
+        'are summed; 0 leaves them unchanged.',
+        unit='tensors',
+    )
+    agg_small_grads_max_bytes: int = flag(
+        0,
+        'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
+        unit='bytes',
+    )
+    agg_small_grads_max_group: int = flag(
+        10,
+        'The most gradients that --agg_small_grads_max_bytes joins into one tensor.',
+        lower_bound=1,
+        unit='gradients',
+    )
 
     @property
-    def is_chief(self) -> bool:
-        """Whether this worker initializes variables on parameter servers and applies each
-        synchronous step.
+    def mode(self) -> Mode:
+        return MODES[self.variable_update]
+
+    def is_nccl_on_cpu(self, params: 'Params') -> bool:
+        """Whether --all_reduce_spec names NCCL in a run on the CPU, which ignores the flag."""
+        names_nccl = re.search(r'\bnccl\b', self.all_reduce_spec or '') is not None
+        return params.devices.device == 'cpu' and names_nccl
+
+    def uses_all_reduce_spec(self, params: 'Params') -> bool:
+        """Whether --all_reduce_spec is given and decides how gradients are summed."""
+        is_given = self.all_reduce_spec is not None and not self.is_nccl_on_cpu(params)
+        has_sums = params.trains and (params.devices.num_gpus > 1 or self.mode.has_controller)
+        return is_given and self.mode.takes_all_reduce_spec and has_sums
+
+    def uses_hierarchical_copy(self, params: 'Params') -> bool:
+        """Whether --hierarchical_copy is given and decides how gradients are summed."""
+        has_sums = params.trains and params.devices.num_gpus > 1
+        return self.hierarchical_copy and self.mode.takes_hierarchy and has_sums
+
+    def has_other_reduce_flag(self, params: 'Params') -> bool:
+        """Whether --all_reduce_spec or --hierarchical_copy decides where gradients are summed,
+        instead of --local_parameter_device.
         """
-        return self.worker == 0
+        return self.mode.parameter_device == 'sums' and (
+            self.uses_all_reduce_spec(params) or self.uses_hierarchical_copy(params)
+        )
+
+    def cluster_conflict(self, params: 'Params') -> str | None:
+        """Returns the error message if a setting is impossible in a cluster, else None."""
+        mode = self.mode
+        if mode.always_synchronous and not self.cross_replica_sync:
+            asynchronous = format_modes(
+                lambda other: other.has_cluster and not other.always_synchronous
+            )
+            return params.conflict(
+                'cross_replica_sync',
+                'variable_update',
+                f'its workers always take each step together; remove it, or use {asynchronous}',
+            )
+        if params.run.forward_only and not mode.forward_only_in_cluster:
+            return params.conflict(
+                'forward_only',
+                'variable_update',
+                'its workers then exchange nothing; measure one process, or use '
+                f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
+            )
+        precision = params.precision
+        if precision.fp16_vars and precision.precision != 'fp32' and not params.evaluation.eval:
+            return params.conflict(
+                'fp16_vars',
+                'variable_update',
+                'several processes store variables in 32 bits, and send them in 16 bits with '
+                '--compact_gradient_transfer; remove --fp16_vars',
+            )
+        return None
+
+    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+
+        mode, by_spec = self.mode, self.uses_all_reduce_spec(params)
+        # Ignored flags need no validation.
+        if self.all_reduce_spec is not None and by_spec:
+            try:
+                parse_spec(self.all_reduce_spec)
+            except UsageError as error:
+                yield str(error)
+        if self.hierarchical_copy and by_spec:
+            yield params.conflict(
+                'hierarchical_copy',
+                'all_reduce_spec',
+                'both choose the all-reduce algorithm; remove one',
+            )
+        if self.uses_hierarchical_copy(params):
+            if params.devices.num_gpus % 2:
+                yield params.conflict(
+                    'hierarchical_copy',
+                    'num_gpus',
+                    'it sums in two halves; use an even number or --nohierarchical_copy',
+                )
+            elif self.network_topology == 'gcp_v100' and params.devices.num_gpus != _GPUS_OF_GCP:
+                yield params.conflict(
+                    'network_topology',
+                    'num_gpus',
+                    f'it is for {_GPUS_OF_GCP} GPUs; use --network_topology=dgx1 or '
+                    '--nohierarchical_copy',
+                )
+        if self.staged_vars and not mode.can_stage:
+            yield params.conflict(
+                'staged_vars',
+                'variable_update',
+                'its towers have their variables already; remove --staged_vars, or use '
+                f'{format_modes(lambda other: other.can_stage)}',
+            )
+        if mode.launcher and params.evaluation.eval:
+            yield params.conflict(
+                'eval',
+                'variable_update',
+                'evaluate in one process, or as a cluster of another --variable_update',
+            )
+        elif mode.launcher and (conflict := self.cluster_conflict(params)):
+            yield conflict
+
+    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
+
+        mode, forward_only, is_alone = self.mode, params.run.forward_only, context.is_single_process
+        if params.inputs.input_only:
+            yield flag_names(self), NO_MODEL
+        if params.evaluation.eval:
+            if is_alone:
+                reason = '--eval reads the checkpoints of every --variable_update in the same way'
+                yield ('variable_update',), reason
+            others = ('variable_update', 'horovod_device')
+            yield tuple(name for name in flag_names(self) if name not in others), IN_EVAL
+        if mode.file is None:
+            reason = 'it does not define the mode of --variable_update'
+            yield ('variable_mgr_file',), reason
+        if is_alone:
+            yield ('cross_replica_sync',), SINGLE_PROCESS
+        if forward_only:
+            yield (
+                (
+                    'cross_replica_sync',
+                    'staged_vars',
+                    'variable_consistency',
+                    'all_reduce_spec',
+                    *_OF_HALVES,
+                    *_OF_SUMS,
+                ),
+                '--forward_only updates no variables',
+            )
+        # Workers read variables from parameter servers in forward steps, too.
+        if forward_only and not context.num_ps:
+            reason = '--forward_only sends no gradients, and without parameter servers no variables'
+            yield ('compact_gradient_transfer',), reason
+        if not mode.can_relax:
+            yield ('variable_consistency',), _only_modes(lambda mode: mode.can_relax)
+        # With servers, the workers of an always synchronous mode read what a step updates.
+        if context.num_ps < (1 if self.staged_vars or mode.always_synchronous else 2):
+            yield (
+                ('slice_variables',),
+                (
+                    'variables are cut only for several parameter servers, or where values return '
+                    'while gradients are sent'
+                ),
+            )
+        if mode.launcher is None:
+            yield ('horovod_device',), _only_modes(lambda mode: mode.launcher is not None)
+        if params.devices.device == 'cpu' and self.horovod_device == 'gpu':
+            yield ('horovod_device',), ON_CPU
+        if is_alone and not mode.sums_towers:
+            reason = f'in one process only {format_modes(lambda mode: mode.sums_towers)} uses it'
+            yield ('compact_gradient_transfer', *_OF_SUMS), reason
+        if not mode.takes_hierarchy:
+            yield _OF_HALVES, _only_modes(lambda mode: mode.takes_hierarchy)
+        # The original requires that the flag names the only all-reduce of such a mode.
+        names_usual_sum = mode.nccl_between_gpus and self.all_reduce_spec == COLLECTIVE
+        if not mode.takes_all_reduce_spec and not names_usual_sum:
+            yield ('all_reduce_spec',), _only_modes(lambda mode: mode.takes_all_reduce_spec)
+        if is_alone and params.devices.num_gpus == 1:
+            reason = 'with --num_gpus=1 there are no gradients to sum'
+            yield ('compact_gradient_transfer', 'all_reduce_spec', *_OF_HALVES, *_OF_SUMS), reason
+        if self.is_nccl_on_cpu(params):
+            reason = (
+                'NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring work '
+                'there'
+            )
+            yield ('all_reduce_spec',), reason
+        if not self.hierarchical_copy:
+            yield ('network_topology',), 'only --hierarchical_copy uses it'
+        if self.gradient_repacking:
+            yield ('agg_small_grads_max_bytes',), '--gradient_repacking joins all gradients'
+        if not self.agg_small_grads_max_bytes:
+            reason = '--agg_small_grads_max_bytes=0 joins no gradients'
+            yield ('agg_small_grads_max_group',), reason

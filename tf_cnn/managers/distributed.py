@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, create_variable, num_bytes
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.parameter_servers import Pairs, ParameterServerVariables, TransferQueue
 from tf_cnn.managers.staged_variables import ComputesWithStagedValues
 from tf_cnn.managers.synchronous_step import SynchronousStep, Updated

@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.graph.variables import Variable
 from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm
 from tf_cnn.managers.collective import ring_bytes
-from tf_cnn.managers.config import ManagerConfig
 from tf_cnn.managers.local import VariableMgrLocalReplicated
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.training.optimizers import Slots
 
 Tensor = Any

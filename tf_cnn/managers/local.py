@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, num_bytes
 from tf_cnn.managers.all_reduce import all_reduce
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.staged_variables import AppliesStagedGradients, ComputesWithStagedValues
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 from variable_mgr import VariableMgr, sums_over_towers

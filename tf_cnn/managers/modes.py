@@ -2,7 +2,7 @@
 
 A mode's name appears here and in classes.py, which names its managers; all other code reads its
 row.
-To add a mode, see docs/extending.md; tf_cnn/params/user_modes.py adds modes that users define.
+To add a mode, see docs/extending.md; tf_cnn/managers/user_modes.py adds modes that users define.
 """
 
 import enum

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.graph.variables import Initializer, Variable
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 from variable_mgr import VariableMgr
 

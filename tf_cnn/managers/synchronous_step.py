@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable, create_variable
-from tf_cnn.managers.config import ManagerConfig
+from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.parameter_servers import Bucket, Pairs, TransferQueue
 
 Tensor = Any

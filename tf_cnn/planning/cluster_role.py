@@ -9,12 +9,10 @@ from tf_cnn.cluster.private_network import is_private
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
 from tf_cnn.flags.spec import Output
 from tf_cnn.machine.visible_gpus import SINGLE_PROCESS
-from tf_cnn.managers.modes import MODES
-from tf_cnn.params import Params
-from tf_cnn.params.table import output_flags, shared_flags
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import ClusterRole, Workload
 from tf_cnn.planning.process_settings import find_visible_gpus
+from tf_cnn.run.params import Params, output_flags
 from tf_cnn.system.errors import UsageError
 
 # The most ports in a rule of iptables.
@@ -25,13 +23,13 @@ def find_cluster_role(
     params: Params, environment: ProcessEnvironment, warnings: list[str]
 ) -> ClusterRole:
     horovod, cluster = _find_cluster(params, environment)
-    in_step = params.cross_replica_sync and not params.forward_only
+    in_step = params.variables.cross_replica_sync and not params.run.forward_only
     serves = cluster is not None and cluster.is_server
     if serves:
         # No task can continue without its controller.
         is_synchronous = in_step or bool(cluster and cluster.controller_hosts)
     else:
-        is_synchronous = cluster is None or params.eval or horovod is not None or in_step
+        is_synchronous = cluster is None or params.evaluation.eval or horovod is not None or in_step
     place_on_host = cluster.local_rank_and_size if cluster else SINGLE_PROCESS
     if horovod:
         place_on_host = horovod.local_rank(), horovod.local_size()
@@ -39,14 +37,14 @@ def find_cluster_role(
         cluster=cluster,
         horovod=horovod,
         is_synchronous=is_synchronous,
-        shared_settings=shared_flags(params, serves=serves),
-        connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
-        step_limit=Timeout('step_timeout_secs', params.step_timeout_secs),
+        shared_settings=params.shared_flags(serves=serves),
+        connect=Timeout('connect_timeout_secs', params.cluster.connect_timeout_secs),
+        step_limit=Timeout('step_timeout_secs', params.cluster.step_timeout_secs),
         place_on_host=place_on_host,
-        devices_per_worker=params.num_gpus,
+        devices_per_worker=params.devices.num_gpus,
     )
     is_one = cluster is None or len(cluster.tasks) == 1
-    names_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
+    names_hosts = any(params.value(name) for name in HOSTS_FLAGS.values())
     if is_one and not names_hosts and (unjoined := find_rank_variables(environment.variables)):
         warnings.append(
             f'{unjoined}: this process may be one of several, but these variables do not connect '
@@ -78,8 +76,7 @@ def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> 
     if cluster_role.horovod is None or cluster_role.is_chief:
         return params
     without = dict.fromkeys(output_flags(Output.FILE, Output.PREFIX))
-    # Each of these flags may be None; mypy does not know.
-    return replace(params, **without)  # type: ignore[arg-type]
+    return params.replace(**without)
 
 
 def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
@@ -111,7 +108,7 @@ def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
 
 def _find_cluster(params: Params, environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
     """Returns horovod.tensorflow, or None if the mode does not need it, and the cluster."""
-    if MODES[params.variable_update].launcher is None:
+    if params.variables.mode.launcher is None:
         return None, find_cluster(params, environment.variables)
     from tf_cnn.cluster.horovod_worker import horovod_cluster, load_horovod
 

@@ -4,7 +4,6 @@ Does not import TensorFlow.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tf_cnn.cluster.topology import topology_of
@@ -15,11 +14,7 @@ from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.processors import has_native_arithmetic
 from tf_cnn.machine.run_environment import describe_machine, git_commit, library_variables
 from tf_cnn.managers.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
-from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.params import Params, RunContext, ignored_flag_warnings
-from tf_cnn.params.device_flags import has_other_reduce_flag
-from tf_cnn.params.optimizer_table import OPTIMIZERS
-from tf_cnn.params.variable_flags import uses_all_reduce_spec, uses_hierarchical_copy
+from tf_cnn.managers.modes import Topology
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import (
     ClusterRole,
@@ -28,6 +23,7 @@ from tf_cnn.planning.plan import (
     RunEnvironment,
     VariableConfig,
 )
+from tf_cnn.run.params import Context, Params
 from tf_cnn.system.errors import ErrorCollector, UsageError, plural
 
 if TYPE_CHECKING:
@@ -39,7 +35,11 @@ _LINKS_OF_GCP = ((0, 5), (2, 7))
 
 def choose_device(params: Params) -> Params:
     """Returns the flags with --num_gpus=0 replaced by one CPU device."""
-    return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
+    return (
+        params
+        if params.devices.num_gpus
+        else params.replace(num_gpus=1, device=params.devices.device or 'cpu')
+    )
 
 
 def find_machine(
@@ -56,46 +56,58 @@ def find_machine(
     gpus: the GPUs that TensorFlow sees in this process. gpus_of_host: CUDA_VISIBLE_DEVICES for this
     process, maybe hidden from TensorFlow; None if the host has no GPU.
     """
-    mode, elsewhere = MODES[params.variable_update], cluster_role.remote_tower_prefixes
+    mode, elsewhere = params.variables.mode, cluster_role.remote_tower_prefixes
     # A controller hides its GPUs from TensorFlow. Its workers are assumed to have GPUs if it does.
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
-    if elsewhere and params.device is None and not has_gpus:
+    if elsewhere and params.devices.device is None and not has_gpus:
         raise UsageError(
             '--device is missing: this process has no GPU, and does not know the devices of the '
             'workers; use --device=gpu or --device=cpu'
         )
-    kind = params.device or ('gpu' if has_gpus else 'cpu')
-    spec = params.all_reduce_spec if uses_all_reduce_spec(params) else None
+    kind = params.devices.device or ('gpu' if has_gpus else 'cpu')
+    spec = (
+        params.variables.all_reduce_spec if params.variables.uses_all_reduce_spec(params) else None
+    )
     if cluster_role.cluster is None:
-        places_parameters = mode.parameter_device and not has_other_reduce_flag(params)
+        places_parameters = mode.parameter_device and not params.variables.has_other_reduce_flag(
+            params
+        )
     else:
         places_parameters = bool(cluster_role.cluster.ps_hosts)
     parameter_kind = kind
     # On a CPU 'gpu' means its virtual devices; a single virtual device is the host itself.
-    if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):
-        parameter_kind = params.local_parameter_device or kind
+    if (
+        places_parameters
+        and not params.evaluation.eval
+        and (kind == 'gpu' or params.devices.num_gpus > 1)
+    ):
+        parameter_kind = params.devices.local_parameter_device or kind
     _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
     towers = tuple(
-        f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(params.num_gpus)
+        f'{worker}/{kind}:{i}'
+        for worker in elsewhere or ['']
+        for i in range(params.devices.num_gpus)
     )
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
         capabilities: list[Capability | None] = (
-            [None] if elsewhere else gpu_capabilities(gpus[: params.num_gpus])
+            [None] if elsewhere else gpu_capabilities(gpus[: params.devices.num_gpus])
         )
-        data_format, reason = choose_data_format(params.precision, capabilities)
-        tf32 = params.tf32 and uses_tf32(params.precision, capabilities, environment.variables)
+        data_format, reason = choose_data_format(params.precision.precision, capabilities)
+        tf32 = params.precision.tf32 and uses_tf32(
+            params.precision.precision, capabilities, environment.variables
+        )
     return Machine(
         kind=kind,
         towers=towers,
         parameter_device_kind=parameter_kind,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
-        data_format=params.data_format or data_format,
+        data_format=params.devices.data_format or data_format,
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in elsewhere or ['']),
         # A ring sends the fewest bytes per worker.
         all_reduce_spec=spec or ('xring' if elsewhere else None),
-        data_format_reason='' if params.data_format else reason,
+        data_format_reason='' if params.devices.data_format else reason,
         tf32=tf32,
     )
 
@@ -104,16 +116,16 @@ def warn_of_devices(
     params: Params,
     environment: ProcessEnvironment,
     machine: Machine,
-    run: RunContext,
+    run: Context,
     warnings: list[str],
 ) -> None:
     """Warns about a slow precision on the CPU, and about the devices that a run without --device
     uses.
     """
-    computes = not (params.input_only or params.exchange_only)
-    if machine.kind == 'cpu' and params.precision == 'fp16' and computes:
+    computes = not (params.inputs.input_only or params.run.exchange_only)
+    if machine.kind == 'cpu' and params.precision.precision == 'fp16' and computes:
         warnings += _warn_of_fp16(environment)
-    if params.device is not None:
+    if params.devices.device is not None:
         return
     variables, root = environment.variables, environment.root
     if (
@@ -126,10 +138,10 @@ def warn_of_devices(
             f'CPU: {reason}; or use --device=cpu'
         )
     # The flags that have no effect on this kind of device.
-    earlier_lines = ignored_flag_warnings(params, run)
+    earlier_lines = params.ignored_flag_warnings(run)
     warnings += (
         line
-        for line in ignored_flag_warnings(replace(params, device=machine.kind), run)
+        for line in params.replace(device=machine.kind).ignored_flag_warnings(run)
         if line not in earlier_lines
     )
 
@@ -168,8 +180,8 @@ def _check_devices(
     """Raises UsageError if the towers, in this process or in its workers, cannot use these "
     "devices."""
     refusals = ErrorCollector()
-    flag_text = f'--num_gpus={params.num_gpus}'
-    if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
+    flag_text = f'--num_gpus={params.devices.num_gpus}'
+    if is_here and kind == 'gpu' and params.devices.num_gpus > num_gpus_found:
         refusals.add(
             f'{flag_text}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; use '
             f'--num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
@@ -177,18 +189,25 @@ def _check_devices(
             else '--device=gpu: TensorFlow sees no GPU here; use --device=cpu, or '
             f'{_how_to_see_gpus(environment)}'
         )
-    elif is_here and params.device is None and kind == 'cpu' and params.num_gpus > 1:
+    elif (
+        is_here and params.devices.device is None and kind == 'cpu' and params.devices.num_gpus > 1
+    ):
         refusals.add(
             f'{flag_text}: TensorFlow sees no GPU here; use --device=cpu to train on '
-            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus(environment)}'
+            f'{params.devices.num_gpus} virtual devices of the CPU, or '
+            f'{_how_to_see_gpus(environment)}'
         )
-    if params.xla and kind == 'cpu' and params.num_gpus > 1:
+    if params.devices.xla and kind == 'cpu' and params.devices.num_gpus > 1:
         refusals.add(
             f'{params.flag_text("xla")}: on a CPU it compiles for one device, and '
             f'{flag_text}; use '
             '--num_gpus=1 or --noxla'
         )
-    spec = (params.all_reduce_spec or '') if uses_all_reduce_spec(params) else ''
+    spec = (
+        (params.variables.all_reduce_spec or '')
+        if params.variables.uses_all_reduce_spec(params)
+        else ''
+    )
     if (
         not is_here
         and spec
@@ -196,8 +215,8 @@ def _check_devices(
     ):
         refusals.add(
             f'{params.flag_text("all_reduce_spec")}: NCCL works between the GPUs of one process '
-            f'here, and --variable_update={params.variable_update} has several; use nccl/xring, '
-            'xring, psgpu or pscpu'
+            f'here, and --variable_update={params.variables.variable_update} has several; use '
+            'nccl/xring, xring, psgpu or pscpu'
         )
     refusals.raise_all()
 
@@ -240,10 +259,10 @@ def place_variables(
 
     computed_in: the dtype of activations.
     """
-    mode, topology = MODES[params.variable_update], topology_of(cluster_role.cluster)
-    optimizer, num_towers = OPTIMIZERS[params.optimizer], len(machine.towers)
+    mode, topology = params.variables.mode, topology_of(cluster_role.cluster)
+    optimizer, num_towers = params.optimizer.row, len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
-    by_halves = uses_hierarchical_copy(params)
+    by_halves = params.variables.uses_hierarchical_copy(params)
     leaders = _leaders_of_halves(params, num_towers) if by_halves else ()
     sums = (
         None
@@ -255,25 +274,25 @@ def place_variables(
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
     return VariableConfig(
         mode=mode,
-        is_staged=params.staged_vars and params.trains,
-        is_relaxed=params.variable_consistency == 'relaxed' and params.trains,
-        is_synchronous=params.cross_replica_sync
+        is_staged=params.variables.staged_vars and params.trains,
+        is_relaxed=params.variables.variable_consistency == 'relaxed' and params.trains,
+        is_synchronous=params.variables.cross_replica_sync
         and cluster_role.is_synchronous
         and mode.shares_model,
         size_ranges=sums,
         leaders=leaders,
         banner_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
-        num_packets=params.gradient_repacking,
-        small_max_bytes=params.agg_small_grads_max_bytes,
-        small_max_group=params.agg_small_grads_max_group,
+        num_packets=params.variables.gradient_repacking,
+        small_max_bytes=params.variables.agg_small_grads_max_bytes,
+        small_max_group=params.variables.agg_small_grads_max_group,
         transfer=_find_transfer(
             params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, computed_in
         ),
-        slices_variables=params.slice_variables,
-        horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
+        slices_variables=params.variables.slice_variables,
+        horovod_device=None if machine.kind == 'cpu' else params.variables.horovod_device,
         uses_nccl=by_nccl,
         optimizer=OptimizerConfig(
-            optimizer.name, tuple(getattr(params, name) for name in optimizer.arguments)
+            optimizer.name, tuple(params.value(name) for name in optimizer.arguments)
         ),
     )
 
@@ -286,7 +305,7 @@ def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int]
     System Architecture, WP-08437-002, figure 4). Of eight V100 of the Google Cloud, 0 is linked to
     5 and 2 to 7 (`nvidia-smi topo -m` there).
     """
-    if params.network_topology == 'dgx1':
+    if params.variables.network_topology == 'dgx1':
         half = num_towers // 2
         return tuple((tower, half + tower) for tower in range(half))
     return _LINKS_OF_GCP
@@ -296,7 +315,9 @@ def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> s
     """Returns the dtype of gradients on the way, one of these; None: they are sent unchanged."""
     fits = computed_in in dtypes
     compacts = (
-        fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        fits
+        if params.variables.compact_gradient_transfer is None
+        else params.variables.compact_gradient_transfer
     )
     if not compacts:
         return None

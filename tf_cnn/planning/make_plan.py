@@ -5,9 +5,7 @@ Checks that need no TensorFlow run first, so most errors appear together and wit
 
 from tf_cnn.cluster.discovery import evaluator_params
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.managers.modes import MODES
-from tf_cnn.params import SPECS, Params, ignored_flag_warnings
-from tf_cnn.params.user_modes import load_manager, read_modes
+from tf_cnn.managers.user_modes import load_manager, read_modes
 from tf_cnn.planning.cluster_role import (
     add_file_hashes,
     find_cluster_role,
@@ -28,6 +26,7 @@ from tf_cnn.planning.outputs import check_outputs, find_checkpoints, find_instru
 from tf_cnn.planning.plan import ClusterRole, Machine, Plan, ServerPlan, Workload
 from tf_cnn.planning.process_settings import choose_start, find_visible_gpus
 from tf_cnn.planning.workload import check_folder, check_rules, find_workload
+from tf_cnn.run.params import SPECS, Params
 from tf_cnn.system.errors import ErrorCollector
 
 
@@ -43,10 +42,10 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     """
     problems, warnings = ErrorCollector(), list[str]()
     collecting = problems.collecting
-    if params.variable_mgr_file:
+    if params.variables.variable_mgr_file:
         # The file may have changed, or another run may have read a file with the same modes.
-        read_modes(params.variable_mgr_file)
-        SPECS['variable_update'].read(params.variable_update)
+        read_modes(params.variables.variable_mgr_file)
+        SPECS['variable_update'].read(params.variables.variable_update)
     params = choose_device(evaluator_params(params, environment.variables))
     cluster_role: ClusterRole | None = None
     workload: Workload | None = None
@@ -70,7 +69,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
                 warnings += (
                     []
                     if is_evaluator(environment.variables)
-                    else ignored_flag_warnings(params, facts)
+                    else params.ignored_flag_warnings(facts)
                 )
         params = remove_outputs_of_other_tasks(params, cluster_role)
         with collecting():
@@ -81,7 +80,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
                 computes=cluster_role.has_local_towers,
             )
             with collecting():
-                if not cluster_role.is_server and environment.has_no_gpus(params.device):
+                if not cluster_role.is_server and environment.has_no_gpus(params.devices.device):
                     machine = find_machine(params, environment, cluster_role, gpus, ())
         with collecting():
             if not cluster_role.is_server:
@@ -110,11 +109,11 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
         machine = find_machine(params, environment, cluster_role, gpus, visible_gpus)
     if cluster_role.is_server:
         session = describe_session(params, environment, cluster_role, machine, start, warnings)
-        return ServerPlan(cluster_role, session, params.ps_linger_secs, tuple(warnings))
+        return ServerPlan(cluster_role, session, params.cluster.ps_linger_secs, tuple(warnings))
     assert machine
     with collecting():
         if workload.role.has_manager:
-            load_manager(MODES[params.variable_update])
+            load_manager(params.variables.mode)
     with collecting():
         step = describe_step(params, cluster_role, workload, data, machine, counts)
     with collecting():

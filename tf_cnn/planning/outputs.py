@@ -4,19 +4,19 @@ Does not import TensorFlow.
 """
 
 import contextlib
+import datetime
 import fnmatch
 import glob
 import os
 import re
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tf_cnn.flags.spec import Output, parse_numbers
-from tf_cnn.params import Params
-from tf_cnn.params.result_flags import FIELD, STDOUT, field_values, fill_fields, numbered_path
-from tf_cnn.params.table import SPECS, output_flags
 from tf_cnn.planning.plan import (
     Checkpoints,
     ClusterRole,
@@ -28,11 +28,33 @@ from tf_cnn.planning.plan import (
     Summaries,
     Workload,
 )
+from tf_cnn.results.file_names import FIELD, STDOUT, fill_fields, numbered_path
 from tf_cnn.results.result_file import check_not_reserved
+from tf_cnn.run.params import SPECS, Params, output_flags
 from tf_cnn.system.atomic import resolve_safely
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
+
+
+def field_values(
+    params: Params, *, model: str, batch_size: int, shape: object, run: int | str = 1
+) -> dict[str, Any]:
+    """Returns the values of all fields of a result file's name, by name.
+
+    model: the full name. run: the number of the repeat.
+    """
+    now = datetime.datetime.now()
+    return {
+        **params.values(),
+        'model': model,
+        'batch_size': batch_size,
+        'shape': str(shape),
+        'hostname': socket.gethostname(),
+        'date': f'{now:%Y-%m-%d}',
+        'time': f'{now:%H%M%S}',
+        'run': run,
+    }
 
 
 def find_checkpoints(
@@ -46,34 +68,45 @@ def find_checkpoints(
 
     is_chief = cluster_role.is_chief
     saves = (
-        params.train_dir is not None and params.trains and params.input_only is None and is_chief
+        params.checkpoints.train_dir is not None
+        and params.trains
+        and params.inputs.input_only is None
+        and is_chief
     )
-    resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
+    resume_from = (
+        latest_checkpoint(params.checkpoints.train_dir)
+        if saves and params.checkpoints.train_dir
+        else None
+    )
     if (
         saves
-        and params.train_dir
-        and (line := incomplete_checkpoint_warning(params.train_dir, resume_from))
+        and params.checkpoints.train_dir
+        and (line := incomplete_checkpoint_warning(params.checkpoints.train_dir, resume_from))
     ):
         warnings.append(line)
     warm_start = None
-    flag = format_flag('backbone_model_path', params.backbone_model_path)
-    if params.backbone_model_path and params.trains and is_chief:
+    flag = format_flag('backbone_model_path', params.checkpoints.backbone_model_path)
+    if params.checkpoints.backbone_model_path and params.trains and is_chief:
         if resume_from:
             warnings.append(f'{flag} has no effect: training continues from {resume_from}')
         else:
-            warm_start = find_checkpoint(params.backbone_model_path, flag)
-            if line := incomplete_checkpoint_warning(params.backbone_model_path, warm_start):
+            warm_start = find_checkpoint(params.checkpoints.backbone_model_path, flag)
+            if line := incomplete_checkpoint_warning(
+                params.checkpoints.backbone_model_path, warm_start
+            ):
                 warnings.append(line)
     return Checkpoints(
-        folder=params.train_dir,
+        folder=params.checkpoints.train_dir,
         saves=saves,
-        every_secs=params.save_model_secs,
-        every_steps=params.save_model_steps,
-        max_to_keep=params.max_ckpts_to_keep,
+        every_secs=params.checkpoints.save_model_secs,
+        every_steps=params.checkpoints.save_model_steps,
+        max_to_keep=params.checkpoints.max_ckpts_to_keep,
         resume_from=resume_from,
         warm_start=warm_start,
         warm_start_flag=flag,
-        export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
+        export_folder=params.checkpoints.export_saved_model
+        if is_chief and not params.run.forward_only
+        else None,
         data_dir=data.folder,
         class_names=data.data_set.class_names if data.folder else None,
     )
@@ -84,7 +117,9 @@ def find_reports(
 ) -> Reports:
     """Plans the result and its files. Only the chief writes them."""
     result_file, log_folder = (
-        (params.result_file, params.benchmark_log_dir) if cluster_role.is_chief else (None, None)
+        (params.results.result_file, params.results.benchmark_log_dir)
+        if cluster_role.is_chief
+        else (None, None)
     )
     numbered = None
     if result_file is not None:
@@ -98,7 +133,7 @@ def find_reports(
         check_file('result_file', result_file)
         if numbered is None:
             check_not_reserved(result_file)
-    paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {
+    paths = {name: params.value(name) for name, spec in SPECS.items() if spec.is_path} | {
         'result_file': result_file
     }
     check_path_conflicts({name: path for name, path in paths.items() if path})
@@ -106,9 +141,11 @@ def find_reports(
         result_file=result_file,
         numbered_result_file=numbered,
         log_folder=log_folder,
-        test_id=params.benchmark_test_id,
-        measures_peak=params.measure_peak and not params.eval and cluster_role.cluster is None,
-        idle_secs=params.wait_for_idle,
+        test_id=params.results.benchmark_test_id,
+        measures_peak=params.results.measure_peak
+        and not params.evaluation.eval
+        and cluster_role.cluster is None,
+        idle_secs=params.results.wait_for_idle,
         losses=_describe_losses(params),
     )
 
@@ -123,9 +160,14 @@ def find_instruments(
     """
     is_chief, num_timed = cluster_role.is_chief, counts.num_timed
     profile_steps = summaries = None
-    if params.profile_steps and params.profile_dir and is_chief and not params.eval:
-        flag = format_flag('profile_steps', params.profile_steps)
-        first, last = parse_numbers(params.profile_steps, int)
+    if (
+        params.instruments.profile_steps
+        and params.instruments.profile_dir
+        and is_chief
+        and not params.evaluation.eval
+    ):
+        flag = format_flag('profile_steps', params.instruments.profile_steps)
+        first, last = parse_numbers(params.instruments.profile_steps, int)
         if last > num_timed:
             raise UsageError(
                 f'{flag}: the run has {plural(num_timed, "timed step")}; name no step '
@@ -136,43 +178,47 @@ def find_instruments(
         )
         profile_steps = first, last
     if (
-        params.train_dir
-        and params.save_summaries_steps
-        and params.summary_verbosity
+        params.checkpoints.train_dir
+        and params.instruments.save_summaries_steps
+        and params.instruments.summary_verbosity
         and is_chief
-        and not params.eval
+        and not params.evaluation.eval
     ):
-        verbosity = params.summary_verbosity
+        verbosity = params.instruments.summary_verbosity
         # A frozen network has no variables, so only scalars can be written. Gradients stay inside a
         # loop of steps.
-        has_gradients = params.trains and params.steps_per_run == 1
+        has_gradients = params.trains and params.run.steps_per_run == 1
         most = (
             3
             if has_gradients
             else 1
-            if params.forward_only and params.freeze_when_forward_only
+            if params.run.forward_only and params.run.freeze_when_forward_only
             else 2
         )
-        summaries = Summaries(params.train_dir, params.save_summaries_steps, min(verbosity, most))
+        summaries = Summaries(
+            params.checkpoints.train_dir,
+            params.instruments.save_summaries_steps,
+            min(verbosity, most),
+        )
         if verbosity > most:
             because = '--steps_per_run' if params.trains else '--forward_only'
             warnings.append(
                 f'--summary_verbosity={verbosity} writes the same as {most}, because of {because}'
             )
         elif verbosity >= 3:
-            every = params.save_summaries_steps
+            every = params.instruments.save_summaries_steps
             warnings.append(
                 f'--summary_verbosity={verbosity}: '
                 f'{"each step" if every == 1 else f"one step in {every}"} computes the histograms '
                 'of its gradients within its timed seconds, and is slower'
             )
     return Instruments(
-        trace_file=params.trace_file,
-        chrome_format=params.use_chrome_trace_format,
-        tfprof_file=params.tfprof_file,
-        partitioned_graph_prefix=params.partitioned_graph_file_prefix,
-        graph_file=params.graph_file,
-        profile_folder=params.profile_dir or '',
+        trace_file=params.instruments.trace_file,
+        chrome_format=params.instruments.use_chrome_trace_format,
+        tfprof_file=params.instruments.tfprof_file,
+        partitioned_graph_prefix=params.instruments.partitioned_graph_file_prefix,
+        graph_file=params.instruments.graph_file,
+        profile_folder=params.instruments.profile_dir or '',
         profile_steps=profile_steps,
         summaries=summaries,
     )
@@ -180,13 +226,19 @@ def find_instruments(
 
 def _describe_losses(params: Params) -> Losses:
     advice = []
-    if params.precision == 'fp16':
+    if params.precision.precision == 'fp16':
         advice.append('--precision=bf16, which has larger numbers')
-        if not params.fp16_enable_auto_loss_scale:
+        if not params.precision.fp16_enable_auto_loss_scale:
             advice.append('--fp16_enable_auto_loss_scale')
     # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
-    learns = bool(params.data_dir) and not (params.forward_only or params.exchange_only)
-    return Losses(params.loss_type_to_report, params.continue_on_nan or not learns, tuple(advice))
+    learns = bool(params.data.data_dir) and not (
+        params.run.forward_only or params.run.exchange_only
+    )
+    return Losses(
+        params.run.loss_type_to_report,
+        params.precision.continue_on_nan or not learns,
+        tuple(advice),
+    )
 
 
 # ---- checks that files can be written ------------------------------------------------------------
@@ -199,7 +251,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     refusals = ErrorCollector()
     for name in ('train_dir', 'backbone_model_path'):
         # TensorFlow would train and save there, but reading treats such a name as a pattern.
-        if wrong := re.search(r'[*?[\\]', getattr(params, name) or ''):
+        if wrong := re.search(r'[*?[\\]', params.value(name) or ''):
             refusals.add(
                 f'{params.flag_text(name)}: TensorFlow finds no checkpoint in a path with '
                 f'{wrong[0]}; rename it'
@@ -210,20 +262,20 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     refusals.raise_all()
     for name in output_flags(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
         # Fields in braces have no value yet; find_reports checks the final path.
-        if (path := getattr(params, name)) and not FIELD.search(path):
+        if (path := params.value(name)) and not FIELD.search(path):
             with refusals.collecting():
                 check_file(name, path)
     for name in output_flags(Output.PREFIX):
-        if prefix := getattr(params, name):
+        if prefix := params.value(name):
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
-    if params.eval and os.path.isfile(params.train_dir or ''):
+    if params.evaluation.eval and os.path.isfile(params.checkpoints.train_dir or ''):
         # An evaluator would wait for checkpoints in it.
         refusals.add(
             f'{params.flag_text("train_dir")}: it is a file; use the folder of the checkpoints'
         )
     for name in output_flags(*(_FOLDERS if is_chief else (Output.FOLDER,))):
-        if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
+        if (folder := params.value(name)) and not (name == 'train_dir' and params.evaluation.eval):
             with refusals.collecting(), _refusing(name, folder):
                 if SPECS[name].output is Output.NEW_FOLDER:
                     # Renaming the complete folder into place replaces an existing one.
@@ -249,17 +301,21 @@ def _refuse_checkpoint(params: Params) -> str | None:
     """
     from tf_cnn.training.checkpoint_files import parse_checkpoint_prefix
 
-    prefix = parse_checkpoint_prefix(params.train_dir) if params.train_dir else None
+    prefix = (
+        parse_checkpoint_prefix(params.checkpoints.train_dir)
+        if params.checkpoints.train_dir
+        else None
+    )
     if prefix is None:
         return None
     written, folder = params.flag_text('train_dir'), os.path.dirname(prefix) or '.'
-    if not params.eval:
+    if not params.evaluation.eval:
         return (
             f'{written}: this is a checkpoint, and training needs a folder; use '
             f'--train_dir={folder} to continue from the newest checkpoint there, or '
             f'--backbone_model_path={prefix} to start another training from its weights'
         )
-    if params.eval_interval_secs:
+    if params.evaluation.eval_interval_secs:
         return (
             f'{written} conflicts with {params.flag_text("eval_interval_secs")}: it is one '
             f'checkpoint, and a wait for new ones needs the folder; use --train_dir={folder} for '

@@ -17,14 +17,14 @@ from tf_cnn.cluster.shape import Shape
 from tf_cnn.cluster.topology import Cluster, Timeout
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.catalog import InputRow, Source, pipeline_row_for
+from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_folder import DataFolder
 from tf_cnn.inputs.data_sets import DataSet, Shards
 from tf_cnn.inputs.preprocessors import Preprocessor
-from tf_cnn.inputs.tf_data_settings import TfDataSettings
 from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
 from tf_cnn.managers.all_reduce_spec import SizeRange
 from tf_cnn.managers.modes import Mode
-from tf_cnn.params import Params
+from tf_cnn.run.params import Params
 from tf_cnn.system.errors import plural
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Data:
     deterministic: bool  # whether the seed alone decides the order of the images
     preprocessor: Preprocessor
     pipeline: str  # the name of the input pipeline, for images that it reads
-    tf_data: TfDataSettings
+    tf_data: PipelineConfig
     input_stages: tuple[str, ...] = ()  # the stages that --input_only measures; empty without it
 
     @property
@@ -451,9 +451,9 @@ class Plan:
             return {}
         params, rate = self.params, self.step.learning_rate
         has_epochs = (
-            params.num_epochs is not None
-            or params.eval_during_training_every_n_epochs is not None
-            or params.eval_during_training_at_specified_epochs is not None
+            params.run.num_epochs is not None
+            or params.evaluation.eval_during_training_every_n_epochs is not None
+            or params.evaluation.eval_during_training_at_specified_epochs is not None
             or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
         )
         numbers: dict[str, str | int] = {}

@@ -18,18 +18,17 @@ from dataclasses import dataclass, replace
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
-from tf_cnn.machine.gpu_memory import GpuMemory
+from tf_cnn.machine.config import TARGETS, parse_gpu_indices
+from tf_cnn.machine.gpu_memory import memory_flags
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
 from tf_cnn.machine.visible_gpus import RankAndSize, choose_visible_gpus
-from tf_cnn.params import Params
-from tf_cnn.params.table import SPECS
-from tf_cnn.params.tensorflow_flags import parse_gpu_indices
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import ClusterRole, Machine
 from tf_cnn.planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
+from tf_cnn.run.params import Params
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
@@ -45,7 +44,7 @@ _NO_OPENMP = (
 
 _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
 # The environment variable of each flag that sets one. A flag without a value does not set it.
-_VARIABLES = {name: spec.variable for name, spec in SPECS.items() if spec.variable}
+_VARIABLES = {name: target for name, target in TARGETS.items() if target.isupper()}
 _OPENMP = {flag: name for flag, name in _VARIABLES.items() if name.startswith('KMP_')}
 _GPUS = {
     flag: name
@@ -64,8 +63,8 @@ def find_visible_gpus(
 
     computes: whether the process has towers.
     """
-    needed = params.num_gpus if computes and params.device != 'cpu' else 0
-    indices = parse_gpu_indices(params.gpu_indices) if needed else ()
+    needed = params.devices.num_gpus if computes and params.devices.device != 'cpu' else 0
+    indices = parse_gpu_indices(params.tensorflow.gpu_indices) if needed else ()
     return choose_visible_gpus(needed, place, environment.variables, indices)
 
 
@@ -83,7 +82,7 @@ def choose_start(
     """Plans the settings that TensorFlow reads when it starts; warns of ignored flags about OpenMP
     or memory.
     """
-    flag_values = {flag: getattr(params, flag) for flag in _OPENMP}
+    flag_values = {flag: params.value(flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
     if has_openmp():
         variables = {_OPENMP[flag]: _as_text(value) for flag, value in flag_values.items()}
@@ -101,15 +100,19 @@ def choose_start(
     variables[ONEDNN_VARIABLE] = _onednn_switch(params, environment)
     flags: dict[str, object] = {}
     if not cluster_role.is_parameter_server:
-        flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
-        if params.xla:
+        flags = {DETERMINISTIC: params.run.deterministic, '--xla': params.devices.xla}
+        if params.devices.xla:
             of_user = environment.variables.get(_XLA_FLAGS, '')
             variables[_XLA_FLAGS] = (
                 of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
             )
-    may_use_gpus = gpus is not None and cluster_role.has_local_towers and params.device != 'cpu'
+    may_use_gpus = (
+        gpus is not None and cluster_role.has_local_towers and params.devices.device != 'cpu'
+    )
     has_server = cluster_role.cluster is not None and cluster_role.horovod is None
-    keeps_memory = has_server if params.keep_memory is None else params.keep_memory
+    keeps_memory = (
+        has_server if params.tensorflow.keep_memory is None else params.tensorflow.keep_memory
+    )
     if malloc_variables := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
         keeps_memory = False
         if given_flag := params.given_flags.get('keep_memory'):
@@ -117,7 +120,7 @@ def choose_start(
                 f'{given_flag} has no effect: {malloc_variables[0]} is set in the '
                 'environment; unset it'
             )
-    memory = GpuMemory.of(params) if may_use_gpus else None
+    memory = memory_flags(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
 
 
@@ -126,11 +129,11 @@ def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | Non
 
     Raises UsageError if TensorFlow or the environment has another value already.
     """
-    if params.onednn is None:
+    if params.tensorflow.onednn is None:
         return None
-    written, value = params.flag_text('onednn'), str(int(params.onednn))
+    written, value = params.flag_text('onednn'), str(int(params.tensorflow.onednn))
     of_user = environment.variables.get(ONEDNN_VARIABLE)
-    if of_user and read_switch(of_user) is not params.onednn:
+    if of_user and read_switch(of_user) is not params.tensorflow.onednn:
         raise UsageError(
             f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch with '
             'another value; remove one of them'
@@ -152,7 +155,7 @@ def choose_gpu_variables(
     """
     user_variables, variables = (
         environment.variables,
-        {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()},
+        {name: _as_text(params.value(flag)) for flag, name in _GPUS.items()},
     )
     warnings += (
         f'{params.given_flags[flag]} has no effect: {name}={user_variables[name]} is set in '
@@ -161,16 +164,16 @@ def choose_gpu_variables(
         for flag, name in _GPUS.items()
         if flag in params.given_flags and name in user_variables
     )
-    if params.gpu_thread_mode != _SHARED_POOL:
+    if params.devices.gpu_thread_mode != _SHARED_POOL:
         # With gpu_shared, one pool has the threads of all GPUs.
-        num_gpus = params.num_gpus if params.gpu_thread_mode == 'gpu_shared' else 1
+        num_gpus = params.devices.num_gpus if params.devices.gpu_thread_mode == 'gpu_shared' else 1
         variables[_THREAD_COUNT] = str(_threads_per_gpu(params) * num_gpus)
     return {name: value for name, value in variables.items() if name not in user_variables}
 
 
 def _threads_per_gpu(params: Params) -> int:
     """Returns the threads of each GPU if it has private threads."""
-    return params.per_gpu_thread_count or _THREADS_OF_GPU
+    return params.devices.per_gpu_thread_count or _THREADS_OF_GPU
 
 
 def _as_text(value: object) -> str | None:
@@ -212,10 +215,14 @@ def choose_threads(
     ]
     # TensorFlow keeps the threads within operations from the first session of a process.
     earlier: int | None = environment.process.setting(INTRA)
-    if params.num_intra_threads is not None:
-        threads = Threads(params.num_intra_threads, threads.inter_op, ' '.join(given_flags))
+    if params.devices.num_intra_threads is not None:
+        threads = Threads(params.devices.num_intra_threads, threads.inter_op, ' '.join(given_flags))
     threads = _apply_thread_variables(threads, params, environment, warnings)
-    if params.num_intra_threads is not None or earlier is None or earlier == threads.intra_op:
+    if (
+        params.devices.num_intra_threads is not None
+        or earlier is None
+        or earlier == threads.intra_op
+    ):
         return threads
     if machine.kind == 'cpu' and (earlier or num_cores) < (threads.intra_op or num_cores):
         warnings.append(
@@ -276,23 +283,29 @@ def _threads_beside_gpus(
     run operations, to decode images.
     """
     reason = params.given_flags.get('num_inter_threads', 'GPUs start their own kernels')
-    if environment.variables.get(_THREAD_MODE, params.gpu_thread_mode).lower() == _SHARED_POOL:
-        return Threads(0, params.num_inter_threads, reason)
+    if (
+        environment.variables.get(_THREAD_MODE, params.devices.gpu_thread_mode).lower()
+        == _SHARED_POOL
+    ):
+        return Threads(0, params.devices.num_inter_threads, reason)
     updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (
         machine.all_reduce_spec or ''
     )
     num_inter_threads = max(
-        num_cores - _threads_per_gpu(params) * params.num_gpus, (num_cores + 1) // 2, 2
+        num_cores - _threads_per_gpu(params) * params.devices.num_gpus, (num_cores + 1) // 2, 2
     )
     return Threads(
-        0 if updates_on_host else 1, params.num_inter_threads or num_inter_threads, reason
+        0 if updates_on_host else 1, params.devices.num_inter_threads or num_inter_threads, reason
     )
 
 
 def _threads_for_cores(
     params: Params, environment: ProcessEnvironment, machine: Machine, num_cores: int
 ) -> Threads:
-    num_towers, inter = len(machine.towers) if machine.is_local else 1, params.num_inter_threads
+    num_towers, inter = (
+        len(machine.towers) if machine.is_local else 1,
+        params.devices.num_inter_threads,
+    )
     quota = cpu_limit(environment.root)
     if quota is not None and quota < num_cores:
         intra = 1 if num_towers >= quota else int(quota)
@@ -315,7 +328,7 @@ def choose_binding(
     warnings: list[str],
 ) -> NumaBinding:
     """Chooses the NUMA node for this process, which is bound before TensorFlow starts threads."""
-    if not params.use_numa_affinity or not machine.is_local:
+    if not params.tensorflow.use_numa_affinity or not machine.is_local:
         return NumaBinding()
     if cluster_role.is_server:
         # In a worker of a controller, only TensorFlow can bind the devices.

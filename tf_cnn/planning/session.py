@@ -7,8 +7,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
 from tf_cnn.graph.onednn import uses_onednn
-from tf_cnn.machine.gpu_memory import GpuMemory
-from tf_cnn.params import Params
+from tf_cnn.machine.gpu_memory import make_gpu_options, memory_flags
 from tf_cnn.planning.environment import ProcessEnvironment
 from tf_cnn.planning.plan import ClusterRole, Machine
 from tf_cnn.planning.process_settings import (
@@ -20,6 +19,7 @@ from tf_cnn.planning.process_settings import (
     process_cores,
 )
 from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
+from tf_cnn.run.params import Params
 from tf_cnn.system.errors import UsageError, format_flag
 
 # The graph passes that do not speed up the step, and the pass that does: it fuses operations.
@@ -63,7 +63,7 @@ def describe_session(
     machine: None in a parameter server, which holds variables on the CPU.
     """
     onednn = uses_onednn()
-    if params.onednn is not None and onednn is (not params.onednn):
+    if params.tensorflow.onednn is not None and onednn is (not params.tensorflow.onednn):
         written = params.flag_text('onednn')
         warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
     if machine is None:
@@ -81,14 +81,14 @@ def describe_session(
     process = replace(
         start,
         variables={**start.variables, **gpu_variables},
-        flags={**start.flags, **flags, **({TF32: params.tf32} if on_gpus else {})},
+        flags={**start.flags, **flags, **({TF32: params.precision.tf32} if on_gpus else {})},
         numa=numa.banner_text,
         cores=numa.cores,
     )
     config = session_config(params, machine, threads, in_cluster=cluster_role.cluster is not None)
     config.use_per_session_threads = not cluster_role.is_server
     config.experimental.use_numa_affinity = numa.by_tensorflow
-    if params.xla and machine.is_local and not cluster_role.is_server:
+    if params.devices.xla and machine.is_local and not cluster_role.is_server:
         check_xla(config, machine.towers[0])
     return SessionConfig(config, process, threads, onednn)
 
@@ -106,25 +106,25 @@ def session_config(
         config.device_count['GPU'] = 0
     config.intra_op_parallelism_threads = threads.intra_op
     config.inter_op_parallelism_threads = threads.inter_op
-    config.gpu_options.CopyFrom(GpuMemory.of(params).options())
-    config.log_device_placement = params.log_device_placement
+    config.gpu_options.CopyFrom(make_gpu_options(memory_flags(params)))
+    config.log_device_placement = params.tensorflow.log_device_placement
     # Without this option, TensorFlow places and copies the whole graph for the first step, although
     # a sixth of it never runs. With it, TensorFlow runs no graph passes; their fusions make forward
     # steps and steps on GPUs faster. Servers do not support the option.
     has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
-    needs_passes = machine.data_format != 'NHWC' or params.rewriter_config is not None
+    needs_passes = machine.data_format != 'NHWC' or params.tensorflow.rewriter_config is not None
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
-    if params.xla:
+    if params.devices.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
     rewrite = config.graph_options.rewrite_options
-    if params.rewriter_config is not None:
-        _read_graph_passes(params.rewriter_config, rewrite)
+    if params.tensorflow.rewriter_config is not None:
+        _read_graph_passes(params.tensorflow.rewriter_config, rewrite)
     else:
         rewrite.meta_optimizer_iterations = rewrite.ONE
-        for name in _USELESS if params.enable_optimizations else (*_USELESS, *_USEFUL):
+        for name in _USELESS if params.tensorflow.enable_optimizations else (*_USELESS, *_USEFUL):
             setattr(rewrite, name, rewrite.OFF)
         rewrite.memory_optimization = rewrite.NO_MEM_OPT
-        if not params.enable_optimizations:
+        if not params.tensorflow.enable_optimizations:
             rewrite.disable_model_pruning = True
             config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
     if machine.kind == 'cpu' and machine.data_format == 'NCHW':
@@ -133,7 +133,7 @@ def session_config(
     elif rewrite.layout_optimizer == rewrite.DEFAULT:
         # On a GPU this pass would change the data format that the user chose.
         rewrite.layout_optimizer = rewrite.OFF
-    if in_cluster and params.precision == 'bf16':
+    if in_cluster and params.precision.precision == 'bf16':
         # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
     return config

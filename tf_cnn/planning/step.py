@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from models.model_spec import ModelSpec, Network, RateSchedule
 from models.network_check import check_network
 from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
-from tf_cnn.managers.modes import MODES
-from tf_cnn.params import Params
 from tf_cnn.planning.plan import ClusterRole, Counts, Data, Machine, Workload
+from tf_cnn.run.params import Params
 from tf_cnn.training.precision import DEFAULT_FP16_SCALE, FP32, Precision
 from tf_cnn.training.schedules import LearningRate, epochs_to_whole_steps, parse_piecewise
 
@@ -58,22 +57,22 @@ def describe_step(
         network=model.network,
         num_classes=data.data_set.num_classes,
         data_format=machine.data_format,
-        forward_only=params.forward_only,
-        with_accuracy=params.forward_only
-        or (params.print_training_accuracy and not params.exchange_only),
-        loss_type_to_report=params.loss_type_to_report,
-        weight_decay=params.weight_decay,
-        single_l2_loss_op=params.single_l2_loss_op,
-        label_smoothing=params.label_smoothing,
-        deterministic=params.deterministic,
-        gradient_clip=params.gradient_clip,
+        forward_only=params.run.forward_only,
+        with_accuracy=params.run.forward_only
+        or (params.run.print_training_accuracy and not params.run.exchange_only),
+        loss_type_to_report=params.run.loss_type_to_report,
+        weight_decay=params.optimizer.weight_decay,
+        single_l2_loss_op=params.optimizer.single_l2_loss_op,
+        label_smoothing=params.optimizer.label_smoothing,
+        deterministic=params.run.deterministic,
+        gradient_clip=params.optimizer.gradient_clip,
         learning_rate=_make_learning_rate(params, model, data, counts),
-        seed=params.tf_random_seed,
+        seed=params.run.tf_random_seed,
         first_tower=cluster_role.index * len(machine.towers),
         precision=precision,
-        freezes=params.forward_only and params.freeze_when_forward_only,
-        exchange_only=params.exchange_only,
-        exchange_bytes=params.exchange_bytes if params.exchange_only else None,
+        freezes=params.run.forward_only and params.run.freeze_when_forward_only,
+        exchange_only=params.run.exchange_only,
+        exchange_bytes=params.run.exchange_bytes if params.run.exchange_only else None,
     )
 
 
@@ -89,7 +88,7 @@ def _check_builds(
     check = functools.partial(
         check_network, model.network, model.name, data.image_shape, data.data_set.num_classes
     )
-    if not params.eval:
+    if not params.evaluation.eval:
         check(
             machine.data_format,
             precision.compute_dtype,
@@ -97,20 +96,22 @@ def _check_builds(
             trains=params.trains,
         )
     if params.evaluates:
-        batch_size = params.eval_batch_size or counts.batch_size
+        batch_size = params.evaluation.eval_batch_size or counts.batch_size
         check(machine.data_format, precision.compute_dtype, batch_size=batch_size, trains=False)
-    if params.export_saved_model:
+    if params.checkpoints.export_saved_model:
         check('NHWC', FP32.compute_dtype, batch_size=None, trains=False)
 
 
 def _find_precision(params: Params) -> Precision:
-    if params.precision != 'fp16' or not params.trains or params.exchange_only:
-        return Precision(params.precision, params.fp16_vars)
+    if params.precision.precision != 'fp16' or not params.trains or params.run.exchange_only:
+        return Precision(params.precision.precision, params.precision.fp16_vars)
     return Precision(
         'fp16',
-        params.fp16_vars,
-        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
-        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+        params.precision.fp16_vars,
+        params.precision.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.precision.fp16_inc_loss_scale_every_n
+        if params.precision.fp16_enable_auto_loss_scale
+        else None,
     )
 
 
@@ -124,28 +125,35 @@ def _make_learning_rate(
         num_examples=num_examples,
         images_per_step=counts.images_per_global_step,
     )
-    warmup_epochs = params.num_learning_rate_warmup_epochs
-    if params.piecewise_learning_rate_schedule is not None:
-        rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+    warmup_epochs = params.optimizer.num_learning_rate_warmup_epochs
+    if params.optimizer.piecewise_learning_rate_schedule is not None:
+        rates, epochs = parse_piecewise(params.optimizer.piecewise_learning_rate_schedule)
         return LearningRate(rates, tuple(map(steps, epochs)), warmup_steps=steps(warmup_epochs))
     schedule, first = model.schedule, model.learning_rate
-    if model.is_residual and params.resnet_base_lr is not None:
-        schedule, first = _resnet_schedule(model, data.data_set.name), params.resnet_base_lr
+    if model.is_residual and params.optimizer.resnet_base_lr is not None:
+        schedule, first = (
+            _resnet_schedule(model, data.data_set.name),
+            params.optimizer.resnet_base_lr,
+        )
     if schedule.reference_batch_size:
         images = (
             counts.images_per_global_step
-            if MODES[params.variable_update].shares_model
+            if params.variables.mode.shares_model
             else counts.batch_size
         )
         first *= images / schedule.reference_batch_size
-    if params.init_learning_rate is not None or params.num_epochs_per_decay:
+    if params.optimizer.init_learning_rate is not None or params.optimizer.num_epochs_per_decay:
         return LearningRate(
-            (first if params.init_learning_rate is None else params.init_learning_rate,),
-            decay_steps=max(1, steps(params.num_epochs_per_decay))
-            if params.num_epochs_per_decay
+            (
+                first
+                if params.optimizer.init_learning_rate is None
+                else params.optimizer.init_learning_rate,
+            ),
+            decay_steps=max(1, steps(params.optimizer.num_epochs_per_decay))
+            if params.optimizer.num_epochs_per_decay
             else 0,
-            decay_factor=params.learning_rate_decay_factor,
-            minimum=params.minimum_learning_rate,
+            decay_factor=params.optimizer.learning_rate_decay_factor,
+            minimum=params.optimizer.minimum_learning_rate,
             warmup_steps=steps(warmup_epochs),
         )
     if schedule.rounds_epochs_down:

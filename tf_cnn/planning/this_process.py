@@ -7,14 +7,13 @@ and nothing is reset. Imports TensorFlow only in start_tensorflow.
 
 import contextlib
 import ctypes
-import dataclasses
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
-from tf_cnn.machine.gpu_memory import GpuMemory, share_memory_options
+from tf_cnn.machine.gpu_memory import share_memory_options
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.numa import bind
 from tf_cnn.system.errors import UsageError
@@ -35,7 +34,9 @@ class ProcessSettings:
     """Settings of a run for its whole process."""
 
     gpus: str | None = None  # CUDA_VISIBLE_DEVICES; None: the host has no GPU
-    memory: GpuMemory | None = None  # None: the process does not compute on GPUs
+    memory: Mapping[str, Any] | None = (
+        None  # see machine.gpu_memory.memory_flags; None: the process does not compute on GPUs
+    )
     keeps_memory: bool = False
     variables: Mapping[str, str | None] = field(
         default_factory=dict
@@ -133,9 +134,9 @@ class ThisProcess:
                 self._of_user.setdefault(name, self._environ.get(name))
                 self._environ[name] = value
 
-    def _take_memory(self, memory: GpuMemory) -> None:
+    def _take_memory(self, memory: Mapping[str, Any]) -> None:
         """Sets the memory options of the run for all of TensorFlow in this process."""
-        options = {f'--{name}': value for name, value in dataclasses.asdict(memory).items()}
+        options = {f'--{name}': value for name, value in memory.items()}
         if self._settings.keys().isdisjoint(options) and not share_memory_options(memory):
             raise UsageError(
                 f'{" ".join(f"{name}={value}" for name, value in options.items() if value)}: '

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
-from tf_cnn.params.table import SPECS
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.statistics import (
@@ -85,14 +84,15 @@ _PAUSE_FLAGS = {
 }
 
 
-def find_warnings(result: Result) -> list[WarningRow]:
+def find_warnings(result: Result, rerun_flags: Sequence[str] = ()) -> list[WarningRow]:
     """Returns the warnings about a run: a stable `code`, and a sentence `text` with figures and
     advice.
 
     Args:
       result: a result; `result.warnings` is not read. Unknown values lead to no warning.
+      rerun_flags: the flags that measure this setting again in one process, for commands.
     """
-    analysis = _Analysis(result)
+    analysis = _Analysis(result, rerun_flags)
     texts = {code: text for code, advice in ADVICE.items() if (text := advice(analysis))}
     # Noise gets one warning: its cause, or else its first symptom. A run that is too short gets
     # none.
@@ -180,8 +180,9 @@ def _format_count(selected: Sequence[Result], results: Sequence[Result]) -> str:
 class _Analysis:
     """A result, and values derived from it that several warnings need."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, rerun_flags: Sequence[str] = ()) -> None:
         self.result = result
+        self.rerun_flags = rerun_flags
         # Seconds of the chief's timed steps, [num_steps] float64.
         self.step_seconds = result.step_seconds()
         self.num_slow_first_steps = _count_slow_first_steps(self.step_seconds)
@@ -447,23 +448,8 @@ def _onednn(analysis: _Analysis) -> str | None:
         or run.role not in ('training', 'forward-only')
     ):
         return None
-    if result.cluster.tasks:
-        # The flags of one task of a cluster mean nothing to a process alone.
-        words = [
-            format_flag(name, value)
-            for name, value in (('model', result.model.name), ('batch_size', run.batch_size))
-        ]
-    else:
-        words = [
-            text
-            for name, text in result.given_flags.items()
-            if name in SPECS
-            and name != 'repeat'
-            and not SPECS[name].output
-            and not SPECS[name].names_process
-        ]
     run_flags = ' '.join(
-        f'--run={shlex.quote(shlex.join([*words, format_flag("onednn", value)]))}'
+        f'--run={shlex.quote(shlex.join([*analysis.rerun_flags, format_flag("onednn", value)]))}'
         for value in ('false', 'true')
     )
     return (

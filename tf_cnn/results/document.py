@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tf_cnn.params.table import SPECS
 from tf_cnn.results import sections
 from tf_cnn.results.sections import (
     START_PHASES,
@@ -161,50 +160,6 @@ class Result(_Document, tag=RESULT, kw_only=True):
         names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
         return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
 
-    @functools.cached_property
-    def settings(self) -> dict[str, Any]:
-        """The shape, and the values that the run used of flags that affect a step or the time
-        between steps.
-
-        A flag that names an output has the value True if the run wrote there, else False.
-        """
-        settings: dict[str, Any] = {'shape': self.shape}
-        for name, value in self.command.flags.items():
-            if is_setting(name):
-                settings[name] = (
-                    value is not None if name in SPECS and SPECS[name].output else value
-                )
-        return settings | self._resolved_settings()
-
-    @functools.cached_property
-    def non_default_settings(self) -> tuple[tuple[str, Any], ...]:
-        """The settings that are not defaults, sorted by name. Runs with equal ones have one
-        configuration.
-
-        Defaults are left out, so that a new flag does not separate older results from newer ones.
-        """
-        resolved = {'shape', *self._resolved_settings()}
-        return tuple(
-            (name, value)
-            for name, value in sorted(self.settings.items())
-            if name in resolved
-            or (value != default_setting(name) if name in SPECS else name in self.given_flags)
-        )
-
-    def _resolved_settings(self) -> dict[str, Any]:
-        # Records whether TF32 was used, not whether the flag allowed it, and a file's content, not
-        # its path.
-        names = (
-            'tf32',
-            'model_file_sha256',
-            'variable_mgr_file_sha256',
-            *(name for name, spec in SPECS.items() if spec.resolved),
-        )
-        values = {name: getattr(self.run, name, None) for name in names} | {
-            'model': self.model.name
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
     @property
     def images_per_second(self) -> float:
         """Images of all timed steps over wall seconds minus evaluations; nan without a step."""
@@ -292,16 +247,6 @@ class Failure(_Document, tag=FAILURE, kw_only=True, omit_defaults=True):
     @property
     def shape(self) -> str:
         return self.cluster.shape
-
-
-def is_setting(name: str) -> bool:
-    """Whether a flag's value is part of the setting of a run."""
-    return name not in SPECS or SPECS[name].setting
-
-
-def default_setting(name: str) -> Any:
-    """Returns the value of an omitted flag in Result.settings."""
-    return False if SPECS[name].output else SPECS[name].default
 
 
 def as_float(value: float | None, otherwise: float = math.nan) -> float:

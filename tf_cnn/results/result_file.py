@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tf_cnn.params.result_flags import RUN_FIELD, STDOUT
 from tf_cnn.results.document import Result, read_result
+from tf_cnn.results.file_names import RUN_FIELD, STDOUT
 from tf_cnn.system.atomic import resolve_safely, write_atomically
 from tf_cnn.system.errors import UsageError, format_flag
 

@@ -35,8 +35,8 @@ from tf_cnn.managers.all_reduce import (
 )
 from tf_cnn.managers.buckets import Packing
 from tf_cnn.managers.classes import make_variable_mgr
-from tf_cnn.managers.config import ManagerConfig
-from tf_cnn.params.user_modes import convert_manager_errors
+from tf_cnn.managers.manager_config import ManagerConfig
+from tf_cnn.managers.user_modes import convert_manager_errors
 from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
 from tf_cnn.results.sections import NO_TRANSFER

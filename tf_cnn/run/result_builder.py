@@ -14,6 +14,7 @@ from msgspec import convert
 
 from models.costs import read_table
 from models.counting import network_cost
+from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.inputs.buffers import Buffer, max_total_bytes
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
@@ -33,7 +34,8 @@ from tf_cnn.results.sections import (
 )
 from tf_cnn.results.steps import Accuracy, Step, StepLog, StepValues
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.system.errors import plural
+from tf_cnn.run.params import output_flags
+from tf_cnn.system.errors import format_flag, plural
 
 # A multiply-add is two operations. For each product of the forward pass, the backward pass has two
 # of the same size: one for the gradients of the weights and one for the gradients of the
@@ -231,7 +233,7 @@ class ResultBuilder:
             noise=cast(sections.NoiseSection, {**self._noise, **self._invocation.wait_metrics}),
             warnings=warnings,
         )
-        warnings += find_warnings(result)
+        warnings += find_warnings(result, self._rerun_flags(result.run.batch_size))
         return result
 
     def log_header(self) -> dict[str, Any]:
@@ -261,11 +263,22 @@ class ResultBuilder:
             'all_reduce_spec': plan.machine.all_reduce_spec,
             'init_learning_rate': plan.step.learning_rate.rates[0],
         }
-        return {
-            name: resolved.get(name, value)
-            for name, value in vars(params).items()
-            if name != 'given_flags'
-        }
+        return {**params.values(), **resolved}
+
+    def _rerun_flags(self, batch_size: int) -> list[str]:
+        """Returns the flags that measure the setting of this run again in one process."""
+        params = self._plan.params
+        if self._plan.cluster_role.cluster:
+            # The flags of one task of a cluster mean nothing to a process alone.
+            return [
+                format_flag('model', self._plan.workload.model_name),
+                format_flag('batch_size', batch_size),
+            ]
+        return [
+            text
+            for name, text in params.given_flags.items()
+            if name not in ('repeat', *ROLE_FLAGS, *output_flags())
+        ]
 
     def _cluster(self) -> sections.ClusterSection:
         shape, cluster = self._plan.cluster_role.shape, self._plan.cluster_role.cluster

@@ -13,12 +13,12 @@ from typing import Any
 
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.buffers import format_memory
-from tf_cnn.params.result_flags import STDOUT
 from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results import console as lines
 from tf_cnn.results.benchmark_log import BenchmarkLog
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
+from tf_cnn.results.file_names import STDOUT
 from tf_cnn.results.result_file import ResultFile, reserve
 from tf_cnn.results.sections import ExitSection, Phase
 from tf_cnn.results.statistics import RunningRate

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tf_cnn.cluster.shape import Shape
-from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.params import Params, parse_argv
-from tf_cnn.params.table import SPECS, output_flags
+from tf_cnn.managers.modes import Topology
+from tf_cnn.run.params import SPECS, Params, output_flags
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.request import SHAPE, Setting, SweepRequest, SweepSettings
 from tf_cnn.system.errors import UsageError, format_flag
 
@@ -170,13 +170,13 @@ def _configure(
         format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items()
     )
     params = parse_argv(argv).params
-    mode = MODES[params.variable_update]
+    mode = params.variables.mode
     if reason := shape.unsupported_reason(mode):
         raise UsageError(reason)
     is_single_process = shape.topology(mode) is Topology.LOCAL
     for name in output_flags():
-        if getattr(params, name) and not (params.eval and name == 'train_dir'):
-            flag_text = format_flag(name, getattr(params, name))
+        if params.value(name) and not (params.evaluation.eval and name == 'train_dir'):
+            flag_text = format_flag(name, params.value(name))
             raise UsageError(
                 f'{flag_text}: all runs of the sweep would use the same path; remove it'
             )
@@ -188,7 +188,7 @@ def _configure(
         in_cluster=not is_single_process,
         argv=argv,
         given=dict(params.given_flags),
-        variable_update=params.variable_update,
+        variable_update=params.variables.variable_update,
     )
 
 

@@ -4,8 +4,8 @@ Does not import TensorFlow.
 """
 
 from models.costs import list_costs
-from tf_cnn.params import parse_argv
-from tf_cnn.params.run_flags import NUM_BATCHES
+from tf_cnn.run.config import NUM_BATCHES
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 
 # The rate of a fast processor, so the estimate is a lower bound: AVX-512 computes fp32
@@ -24,24 +24,24 @@ def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
 
 def _flops(configuration: Configuration, *, has_gpu: bool) -> float:
     params = parse_argv(configuration.argv).params
-    costs = list_costs(params.model)
+    costs = list_costs(params.run.model)
     # A model may have a network for each of several data sets.
     cost = next(
-        (model_cost for model_cost in costs if model_cost.model.data_set == params.data_name),
+        (model_cost for model_cost in costs if model_cost.model.data_set == params.data.data_name),
         costs[0] if costs else None,
     )
-    on_gpu = params.device == 'gpu' or (has_gpu and params.device is None)
-    if on_gpu or not cost or params.target_seconds or params.num_epochs:
+    on_gpu = params.devices.device == 'gpu' or (has_gpu and params.devices.device is None)
+    if on_gpu or not cost or params.results.target_seconds or params.run.num_epochs:
         return 0.0
     images = (
-        (params.batch_size or cost.model.batch_size)
+        (params.run.batch_size or cost.model.batch_size)
         * configuration.shape.workers
         * configuration.shape.devices
     )
-    passes = 1 if params.forward_only else 3
+    passes = 1 if params.run.forward_only else 3
     return (
         images
-        * ((params.num_batches or NUM_BATCHES) + params.num_warmup_batches)
+        * ((params.run.num_batches or NUM_BATCHES) + params.run.num_warmup_batches)
         * 2
         * passes
         * cost.gmacs

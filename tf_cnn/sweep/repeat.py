@@ -10,12 +10,13 @@ from models.registry import MODELS
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare.changes import format_outliers, format_runs
 from tf_cnn.compare.ratios import estimate
-from tf_cnn.params import Params
-from tf_cnn.params.result_flags import RUN_FIELD, field_values, fill_fields
+from tf_cnn.compare.repeats import outlier_rates
+from tf_cnn.planning.outputs import field_values
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result, as_json
-from tf_cnn.results.repeats import outlier_rates
+from tf_cnn.results.file_names import RUN_FIELD, fill_fields
 from tf_cnn.results.result_file import reserve
+from tf_cnn.run.params import Params
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
@@ -40,15 +41,18 @@ def run_repeats(
     """
     outcomes: list[Outcome] = []
     runner = runner or Runner(
-        environment=environment_for_runs(os.environ, f'--repeat={params.repeat}')
+        environment=environment_for_runs(os.environ, f'--repeat={params.results.repeat}')
     )
-    console.phase(f'Run 1 of {params.repeat}')
+    console.phase(f'Run 1 of {params.results.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
         folder = Folder(Path(path))
         folder.make_subfolders()
         try:
             for finished_run in InterleavedRuns(
-                [command_of_flags('repeat', [*argv, '--repeat=1'])], params.repeat, folder, runner
+                [command_of_flags('repeat', [*argv, '--repeat=1'])],
+                params.results.repeat,
+                folder,
+                runner,
             ).run():
                 outcomes.append(finished_run.outcome)
                 if finished_run.round_number == 1 and (
@@ -56,27 +60,29 @@ def run_repeats(
                 ):
                     console.note(banner)
                 console.note(
-                    f'run {finished_run.round_number} of {params.repeat}: '
+                    f'run {finished_run.round_number} of {params.results.repeat}: '
                     f'{describe_outcome(finished_run.outcome)}'
                 )
-                if params.result_file and isinstance(finished_run.outcome, Result):
+                if params.results.result_file and isinstance(finished_run.outcome, Result):
                     _write_result(
                         finished_run.outcome,
                         params,
-                        params.result_file,
+                        params.results.result_file,
                         finished_run.round_number,
                         console,
                     )
-                if finished_run.round_number < params.repeat:
-                    console.phase(f'Run {finished_run.round_number + 1} of {params.repeat}')
+                if finished_run.round_number < params.results.repeat:
+                    console.phase(f'Run {finished_run.round_number + 1} of {params.results.repeat}')
         except (KeyboardInterrupt, RunError):
             # RunError: a result could not be written, to the temporary folder or to --result_file.
             if any(map(succeeded, outcomes)):
-                console.note(f'stopped after {len(outcomes)} of {plural(params.repeat, "run")}')
+                console.note(
+                    f'stopped after {len(outcomes)} of {plural(params.results.repeat, "run")}'
+                )
                 _print_summary(outcomes, console)
             raise
     if not any(map(succeeded, outcomes)):
-        raise RunError(f'--repeat={params.repeat}: no run succeeded; {outcomes[0].reason}')
+        raise RunError(f'--repeat={params.results.repeat}: no run succeeded; {outcomes[0].reason}')
     _print_summary(outcomes, console)
     return int(not all(map(succeeded, outcomes)))
 
@@ -86,16 +92,20 @@ def result_paths(params: Params) -> list[str]:
 
     Empty without --result_file, and if the model is unknown: then the run reports the error.
     """
-    if not params.result_file:
+    if not params.results.result_file:
         return []
     try:
-        model = MODELS.find_model(params.model, params.data_name)
+        model = MODELS.find_model(params.run.model, params.data.data_name)
     except UsageError:
         return []
-    run_values = (model.name, params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}')
+    run_values = (
+        model.name,
+        params.run.batch_size or model.batch_size,
+        f'1*{params.devices.num_gpus or 1}',
+    )
     return [
-        _result_path(params, params.result_file, *run_values, number)
-        for number in range(1, params.repeat + 1)
+        _result_path(params, params.results.result_file, *run_values, number)
+        for number in range(1, params.results.repeat + 1)
     ]
 
 

@@ -5,13 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.flags.spec import FlagSpec, Value, flag
 from tf_cnn.managers.modes import MODES
-from tf_cnn.params.original import FLAGS
-from tf_cnn.params.parsing import MODES_FILE, split_argv
-from tf_cnn.params.table import SPECS
-from tf_cnn.params.user_modes import read_modes
+from tf_cnn.managers.user_modes import read_modes
+from tf_cnn.run.original_flags import FLAGS
+from tf_cnn.run.params import SPECS
+from tf_cnn.run.parsing import MODES_FILE, split_argv
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 SHAPE = 'shape'
@@ -19,6 +20,16 @@ Setting = Value | Shape
 
 # The location of a setting that is a flag after --.
 AFTER_DASHES = '--'
+
+
+_SHAPE_SETS_PROCESSES = 'the shape sets the processes, as in shape = "2*1+1"'
+# The flags that a sweep sets itself, and the source of their values.
+_SET_BY_SWEEP = {
+    'num_gpus': 'the shape sets the devices of each worker',
+    'result_file': 'the sweep keeps each result in its folder',
+    'repeat': 'use --repeats=3, or repeats = 3 in a file',
+    **dict.fromkeys((*ROLE_FLAGS, 'num_ps'), _SHAPE_SETS_PROCESSES),
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,7 @@ class SweepRequest:
 
 def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Setting, ...]:
     """Reads the values of a flag, or of the shape. Errors begin with `where`: source and table."""
-    if name in SPECS and (reason := SPECS[name].in_sweep):
+    if reason := _SET_BY_SWEEP.get(name):
         value = values[0] if len(values) == 1 else values
         remedy = f'use {_suggest_shapes(values, where)}' if name == 'num_gpus' else f'remove {name}'
         raise UsageError(f'{where} {format_key_value(name, value, where)}: {reason}; {remedy}')

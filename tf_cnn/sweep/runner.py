@@ -13,8 +13,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tf_cnn.params import parse_argv
-from tf_cnn.params.result_flags import STDOUT
 from tf_cnn.results.document import (
     SCHEMA_VERSION,
     FailedCluster,
@@ -23,6 +21,8 @@ from tf_cnn.results.document import (
     Result,
     as_json,
 )
+from tf_cnn.results.file_names import STDOUT
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.errors import format_flag
@@ -200,7 +200,10 @@ def command_of_configuration(configuration: Configuration) -> RepeatedCommand:
 def command_of_flags(name: str, argv: Sequence[str]) -> RepeatedCommand:
     params = parse_argv(argv).params
     return RepeatedCommand(
-        name, name, argv, make_failure(argv, params.given_flags, f'1*{params.num_gpus or 1}')
+        name,
+        name,
+        argv,
+        make_failure(argv, params.given_flags, f'1*{params.devices.num_gpus or 1}'),
     )
 
 

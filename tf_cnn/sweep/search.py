@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tf_cnn.params import parse_argv
 from tf_cnn.results.document import Failure
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import FinishedRun, Runner, command_of_configuration, succeeded
@@ -57,7 +57,7 @@ class BatchSizeSearch:
     def _find_largest_size(
         self, configuration: Configuration
     ) -> Generator[FinishedRun, None, Outcome]:
-        start = parse_argv(configuration.argv).params.batch_size or _START_SIZE
+        start = parse_argv(configuration.argv).params.run.batch_size or _START_SIZE
         fits: dict[int, bool] = {}
         while size := next_size(start, fits):
             path = self._folder.tries / f'{configuration.id}.{size}.json'
@@ -120,7 +120,9 @@ def check_search(plan: SweepPlan, *, has_gpu: bool, has_limit: bool) -> None:
             'batch_size'
         )
     for configuration in plan.configurations:
-        if not has_limit and (not has_gpu or parse_argv(configuration.argv).params.device == 'cpu'):
+        if not has_limit and (
+            not has_gpu or parse_argv(configuration.argv).params.devices.device == 'cpu'
+        ):
             raise UsageError(
                 f'--find_batch_size: {configuration.caption} runs on the CPU, where nothing '
                 'limits the memory; use a GPU, or a container with a limit (docker run --memory=8g)'

@@ -6,9 +6,9 @@ from typing import Any
 
 from tf_cnn.compare.differences import format_property, machine_differences
 from tf_cnn.compare.ratios import compare, estimate
+from tf_cnn.compare.repeats import baseline_indices, group_repeats
 from tf_cnn.results.advice import doubt_mark, format_doubtful
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import baseline_indices, group_repeats
 from tf_cnn.results.tables import DOUBTFUL, Table, ValueColumn, make_table
 from tf_cnn.sweep.configurations import ExcludedCombination, SweepPlan, caption
 from tf_cnn.sweep.folder import Outcome

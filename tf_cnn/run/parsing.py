@@ -12,15 +12,15 @@ from typing import Any
 
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import Value
-from tf_cnn.params.original import (
+from tf_cnn.managers.user_modes import read_modes
+from tf_cnn.run.original_flags import (
     ELSEWHERE,
     FLAGS,
     find_flag_with_choice,
     original_flag_warnings,
     replace_older_names,
 )
-from tf_cnn.params.table import SPECS, Params, check
-from tf_cnn.params.user_modes import read_modes
+from tf_cnn.run.params import SPECS, Params, make_groups
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
@@ -111,11 +111,10 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
         name: format_flag(name, value) for name, value in values.items() if value is not None
     }
     as_written |= replace_older_names(read, values)
-    # The spec of each field has read its value, so the types match; mypy does not know.
-    params = Params(**values, given_flags=as_written)  # type: ignore[arg-type]
+    params = Params(**make_groups(values), given_flags=as_written)
     lines: list[str] = []
     with refusals.collecting():
-        check(params)
+        params.check()
     for name, value in read.items():
         with refusals.collecting():
             lines += original_flag_warnings(name, value)

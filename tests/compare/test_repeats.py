@@ -13,10 +13,10 @@ from tests.support.outputs import check_line
 from tests.support.sample_results import plan_of, record_of, sample_document, sample_record
 from tf_cnn.compare.differences import flag_differences, machine_differences
 from tf_cnn.compare.regression import check_regression, regression_notes
+from tf_cnn.compare.repeats import repeat_key, workload_differences
 from tf_cnn.compare.report_rows import summarize_collection
-from tf_cnn.params.table import SPECS
 from tf_cnn.results.collection import collect
-from tf_cnn.results.repeats import repeat_key, workload_differences
+from tf_cnn.run.params import SPECS
 from tf_cnn.sweep.texts import result_table
 
 pytestmark = pytest.mark.unit

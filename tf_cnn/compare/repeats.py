@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tf_cnn.compare.settings import non_default_settings
 from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 
@@ -77,7 +78,7 @@ def repeat_key(result: Result, *, across_versions: bool = False) -> str:
 def setting_key(result: Result) -> str:
     """Returns a text that is equal for runs of one setting on one machine, under any limits."""
     return equality_key(
-        [result.machine.get('fingerprint'), workload_key(result), result.non_default_settings]
+        [result.machine.get('fingerprint'), workload_key(result), non_default_settings(result)]
     )
 
 

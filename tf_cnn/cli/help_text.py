@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from tf_cnn.flags.spec import ITS_DEFAULT, FlagSpec
-from tf_cnn.params.original import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
-from tf_cnn.params.table import SPECS
+from tf_cnn.flags.help import flag_help, wrap_text
+from tf_cnn.run.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
+from tf_cnn.run.params import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
 
 
@@ -64,21 +64,6 @@ def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
     return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with a --help:', *purposes])
 
 
-def flag_help(spec: FlagSpec) -> str:
-    value = 'switch' if spec.type is bool else spec.expects
-    facts = [f'{value}, in {spec.unit}' if spec.unit else value]
-    # mypy assumes that no default is a tuple.
-    if spec.default not in (None, ()):  # type: ignore[comparison-overlap]
-        facts.append(f'default {str(spec.default).lower() if spec.type is bool else spec.default}')
-    if spec.original and spec.original.startswith(ITS_DEFAULT):
-        facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')
-    usage = f'--[no]{spec.name}' if spec.type is bool else f'--{spec.name}=VALUE'
-    choices = spec.choices.items() if isinstance(spec.choices, Mapping) else ()
-    summaries = [f'{name}: {choice.summary}' for name, choice in choices]
-    text = ' '.join([spec.help, *summaries, f'[{"; ".join(facts)}]'])
-    return f'  {usage}\n{wrap_text(text, 6)}'
-
-
 def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
     """Describes one flag of this program or of the original; its name may begin with dashes.
 
@@ -101,7 +86,6 @@ def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
         'Accepted': f'{format_flag(plain, row.accepted_value)} causes no warning'
         if row and row.accepted_value is not None
         else '',
-        'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.ignored)),
         'Clusters': 'all processes need the same value' if spec.shared_by_workers else '',
     }
     lines = [
@@ -110,10 +94,6 @@ def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
         if text
     ]
     return '\n'.join([flag_help(spec), '', *lines])
-
-
-def wrap_text(text: str, columns: int = 0) -> str:
-    return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
 
 
 # ---- the page in Markdown ------------------------------------------------------------------------
@@ -128,8 +108,7 @@ prints one of these entries. `--flag` turns a switch on, `--noflag` turns it off
 `--flagfile=FILE` reads flags from a file, one on each line. `help SUBCOMMAND` prints the flags of
 a subcommand.
 
-*No effect* lists when a flag is ignored. If the flag is then given with another value than its
-default, the run prints one warning with the flag and the reason.
+If a given flag has no effect in a run, the run prints one warning with the flag and the reason.
 """
 
 

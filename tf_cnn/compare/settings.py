@@ -1,0 +1,61 @@
+"""The settings of a run: the values of its flags that make it comparable with another run. Does not
+import TensorFlow.
+"""
+
+from typing import Any
+
+from tf_cnn.results.document import Result
+from tf_cnn.run.params import SPECS
+
+
+def settings_of(result: Result) -> dict[str, Any]:
+    """Returns the shape, and the values that the run used of flags that affect a step or the time
+    between steps.
+
+    A flag that names an output has the value True if the run wrote there, else False.
+    """
+    settings: dict[str, Any] = {'shape': result.shape}
+    for name, value in result.command.flags.items():
+        if is_setting(name):
+            settings[name] = value is not None if name in SPECS and SPECS[name].output else value
+    return settings | _resolved_settings(result)
+
+
+def non_default_settings(result: Result) -> tuple[tuple[str, Any], ...]:
+    """Returns the settings that are not defaults, sorted by name. Runs with equal ones have one
+    configuration.
+
+    Defaults are left out, so that a new flag does not separate older results from newer ones.
+    """
+    resolved = {'shape', *_resolved_settings(result)}
+    return tuple(
+        (name, value)
+        for name, value in sorted(settings_of(result).items())
+        if name in resolved
+        or (value != default_setting(name) if name in SPECS else name in result.given_flags)
+    )
+
+
+def is_setting(name: str) -> bool:
+    """Whether a flag's value is part of the setting of a run."""
+    return name not in SPECS or SPECS[name].setting
+
+
+def default_setting(name: str) -> Any:
+    """Returns the value of an omitted flag in settings_of."""
+    return False if SPECS[name].output else SPECS[name].default
+
+
+def _resolved_settings(result: Result) -> dict[str, Any]:
+    # Records whether TF32 was used, not whether the flag allowed it, and a file's content, not its
+    # path.
+    names = (
+        'tf32',
+        'model_file_sha256',
+        'variable_mgr_file_sha256',
+        *(name for name, spec in SPECS.items() if spec.resolved),
+    )
+    values = {name: getattr(result.run, name, None) for name in names} | {
+        'model': result.model.name
+    }
+    return {name: value for name, value in values.items() if value is not None}

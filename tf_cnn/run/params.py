@@ -1,0 +1,168 @@
+"""Params, the settings of a run: the groups of flags of all components. Does not import
+TensorFlow.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_cnn.cluster.config import ClusterConfig
+from tf_cnn.flags.spec import FlagSpec, Output, specs_of
+from tf_cnn.inputs.config import DataConfig, PipelineConfig
+from tf_cnn.machine.config import DeviceConfig, TensorFlowConfig
+from tf_cnn.managers.config import VariableConfig
+from tf_cnn.run.config import (
+    EvaluationConfig,
+    InstrumentConfig,
+    ResultConfig,
+    RunConfig,
+)
+from tf_cnn.system.errors import UsageError, format_flag
+from tf_cnn.training.config import CheckpointConfig, OptimizerConfig, PrecisionConfig
+
+
+@dataclass(frozen=True)
+class Context:
+    """Properties of a run that its flags alone do not give.
+
+    Attributes:
+      is_single_process: whether no other process takes part. It is False under a mode's launcher,
+        such as horovodrun, even if the launcher starts only one process.
+      has_records: whether --data_dir, if given, contains records rather than arrays.
+    """
+
+    is_single_process: bool
+    is_residual: bool
+    has_records: bool = True
+    num_ps: int = 0
+
+
+@dataclass(frozen=True)
+class Params:
+    """The settings of one run, in the order of --help; parse_argv and make_params make and check
+    them. None lets the run choose.
+
+    Attributes:
+      given_flags: the text of each given flag, by name, as the user wrote it, maybe under an older
+        name ('--learning_rate=0.1' for init_learning_rate). Comparisons of Params ignore it.
+    """
+
+    run: RunConfig = field(default_factory=RunConfig)
+    devices: DeviceConfig = field(default_factory=DeviceConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    inputs: PipelineConfig = field(default_factory=PipelineConfig)
+    variables: VariableConfig = field(default_factory=VariableConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    instruments: InstrumentConfig = field(default_factory=InstrumentConfig)
+    results: ResultConfig = field(default_factory=ResultConfig)
+    tensorflow: TensorFlowConfig = field(default_factory=TensorFlowConfig)
+    given_flags: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def value(self, name: str) -> Any:
+        """Returns the value of a flag."""
+        return getattr(getattr(self, _GROUP_OF[name]), name)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the values of all flags by name."""
+        return {name: self.value(name) for name in SPECS}
+
+    def replace(self, **values: Any) -> 'Params':
+        """Returns a copy with other values of some flags."""
+        changed: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            changed.setdefault(_GROUP_OF[name], {})[name] = value
+        return dataclasses.replace(
+            self,
+            **{
+                group: dataclasses.replace(getattr(self, group), **of_group)
+                for group, of_group in changed.items()
+            },
+        )
+
+    def flag_text(self, name: str) -> str:
+        """Returns '--name=value', as the user wrote it if the flag is given."""
+        return self.given_flags.get(name) or format_flag(name, self.value(name))
+
+    def conflict(self, name: str, other_name: str, reason: str) -> str:
+        """Returns the error message for two flags that exclude each other."""
+        return f'{self.flag_text(name)} conflicts with {self.flag_text(other_name)}: {reason}'
+
+    @property
+    def trains(self) -> bool:
+        return not self.run.forward_only and not self.evaluation.eval
+
+    @property
+    def evaluates_in_training(self) -> bool:
+        return not self.run.forward_only and any(
+            getattr(self.evaluation, name) is not None for name in self.evaluation.SCHEDULE_FLAGS
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        return self.evaluation.eval or self.evaluates_in_training
+
+    def check(self, context: Context | None = None) -> None:
+        """Raises UsageError with a line for each violated rule between flags.
+
+        Without a context, rules that depend on it are skipped.
+        """
+        lines = [line for name in GROUPS for line in getattr(self, name).problems(self, context)]
+        if lines:
+            raise UsageError(*lines)
+
+    def ignored_flag_warnings(self, context: Context) -> list[str]:
+        """Returns a warning for each given flag that this run ignores, with the first reason.
+
+        Flags with their default value, and switches that turn off what is off by default, are
+        skipped.
+        """
+        reasons: dict[str, str] = {}
+        for group in GROUPS:
+            for names, reason in getattr(self, group).ignored(self, context):
+                reasons = {**dict.fromkeys(names, reason), **reasons}
+        lines = []
+        for name, flag_text in self.given_flags.items():
+            value, default = self.value(name), SPECS[name].default
+            if name in reasons and value != default and (value or default):
+                lines.append(f'{flag_text} has no effect: {reasons[name]}')
+        return lines
+
+    def shared_flags(self, *, serves: bool) -> dict[str, Any]:
+        """Returns the flags that need the same value in all processes of a cluster.
+
+        serves: whether to return only the flags that servers need.
+        """
+        return {
+            name: self.value(name)
+            for name, spec in SPECS.items()
+            if (spec.shared_by_servers if serves else spec.shared_by_workers)
+        }
+
+
+GROUPS: Mapping[str, type] = {
+    name: kind for name, kind in typing.get_type_hints(Params).items() if name != 'given_flags'
+}
+_SPECS_OF_GROUPS = {name: specs_of(kind) for name, kind in GROUPS.items()}
+_GROUP_OF = {name: group for group, specs in _SPECS_OF_GROUPS.items() for name in specs}
+SPECS: Mapping[str, FlagSpec] = {
+    name: spec for specs in _SPECS_OF_GROUPS.values() for name, spec in specs.items()
+}
+
+
+def make_groups(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the groups of Params by name, with these values of flags and defaults."""
+    return {
+        group: kind(**{name: values[name] for name in _SPECS_OF_GROUPS[group] if name in values})
+        for group, kind in GROUPS.items()
+    }
+
+
+def output_flags(*kinds: Output) -> tuple[str, ...]:
+    """Returns the flags that name outputs of these kinds; without kinds, of all kinds."""
+    return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or [*Output]))

@@ -1,0 +1,365 @@
+"""The flags about the optimizer, precision and checkpoints. Does not import TensorFlow."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tf_cnn.flags.reasons import (
+    IN_EVAL,
+    NO_COMPUTING,
+    NO_FOLDER,
+    NO_MODEL,
+    ON_CPU,
+    TRAINS_NOTHING,
+)
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, Ignored, Output, flag, flag_names
+from tf_cnn.training.optimizer_table import (
+    DEFAULT_OPTIMIZER,
+    OPTIMIZERS,
+    OptimizerRow,
+    format_optimizers,
+)
+from tf_cnn.training.schedules import parse_piecewise
+
+if TYPE_CHECKING:
+    from tf_cnn.run.params import Context, Params
+
+# Each flag in _WHOLE_SCHEDULES sets the rate of the whole training and excludes all others; the
+# flags in _RATE_FLAGS can be combined.
+_WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
+_RATE_FLAGS = (
+    'init_learning_rate',
+    'num_epochs_per_decay',
+    'learning_rate_decay_factor',
+    'minimum_learning_rate',
+)
+
+
+def _takers(name: str) -> str:
+    return format_optimizers(lambda row: name in row.arguments)
+
+
+def _argument(name: str, default: float, help: str, **properties: Any) -> Any:
+    """Defines a flag that is an argument of some optimizers only."""
+    return flag(default, f'{help}, for {_takers(name)}.', **properties)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The update rule, the learning rate, and terms of the loss."""
+
+    GROUP: ClassVar[str] = 'Optimizer'
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+
+    optimizer: str = flag(
+        DEFAULT_OPTIMIZER,
+        'The update rule. '
+        f'{"; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values())}.',
+        choices=tuple(OPTIMIZERS),
+        common=True,
+        resolved=True,
+    )
+    init_learning_rate: float | None = flag(
+        None,
+        "The learning rate; by default the model's own schedule, see docs/training.md. "
+        '--learning_rate is another name for it.',
+        common=True,
+    )
+    piecewise_learning_rate_schedule: str | None = flag(
+        None,
+        "The learning rate as 'RATE;EPOCH;RATE;...': the first rate, then each epoch (counted from "
+        '0, fractions are allowed) that changes it, followed by the new rate.',
+    )
+    num_epochs_per_decay: float = flag(
+        0.0,
+        'The learning rate is multiplied by --learning_rate_decay_factor each time this many '
+        'epochs have passed; 0 keeps it constant.',
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+    )
+    learning_rate_decay_factor: float = flag(
+        0.0, 'Factor of the learning rate for --num_epochs_per_decay.'
+    )
+    minimum_learning_rate: float = flag(
+        0.0,
+        'The decay of --num_epochs_per_decay does not go below this learning rate.',
+    )
+    num_learning_rate_warmup_epochs: float = flag(
+        0.0,
+        'Epochs of warm-up, while the learning rate rises linearly from 0 to its first value; 0 '
+        "uses the schedule's warm-up.",
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+    )
+    resnet_base_lr: float | None = flag(
+        None,
+        'For residual networks: the learning rate for 256 images per update. The rate is '
+        'proportional to the images per update, warms up for 5 epochs, and is divided by 10 after '
+        'certain epochs, see docs/training.md.',
+    )
+    momentum: float = _argument('momentum', 0.9, 'Momentum', upper_bound=1)
+    nesterov: bool = _argument(
+        'nesterov',
+        True,
+        "Nesterov's momentum, which looks ahead by one more step; --nonesterov is plain momentum",
+        original=NEW,
+    )
+    rmsprop_decay: float = _argument(
+        'rmsprop_decay', 0.9, 'Decay of the mean square', upper_bound=1
+    )
+    rmsprop_momentum: float = _argument('rmsprop_momentum', 0.9, 'Momentum', upper_bound=1)
+    rmsprop_epsilon: float = _argument('rmsprop_epsilon', 1.0, 'Term added to the mean square')
+    adam_beta1: float = _argument('adam_beta1', 0.9, 'Decay of the mean', upper_bound=1)
+    adam_beta2: float = _argument('adam_beta2', 0.999, 'Decay of the mean square', upper_bound=1)
+    adam_epsilon: float = _argument('adam_epsilon', 1e-8, 'Term added to the denominator')
+    lars_eta: float = _argument('lars_eta', 1e-3, 'Trust coefficient', original=NEW)
+    weight_decay: float = flag(
+        4e-5,
+        'Factor of the L2 loss of the weights.',
+        common=True,
+        original='it applies weight decay to biases too',
+    )
+    single_l2_loss_op: bool = flag(
+        False,
+        'Compute the L2 loss of all weights in one operation.',
+    )
+    label_smoothing: float = flag(
+        0.0,
+        'Fraction of each label that is spread evenly over all classes.',
+        upper_bound=1,
+        original=NEW,
+    )
+    gradient_clip: float | None = flag(
+        None,
+        'Clip each element of a gradient to [-VALUE, VALUE]; by default gradients are not clipped.',
+        lower_bound=ABOVE_0,
+    )
+
+    @property
+    def row(self) -> OptimizerRow:
+        return OPTIMIZERS[self.optimizer]
+
+    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+
+        schedule = self.piecewise_learning_rate_schedule
+        if schedule is not None:
+            try:
+                parse_piecewise(schedule)
+            except ValueError as error:
+                written = params.flag_text('piecewise_learning_rate_schedule')
+                yield f"{written}: {error}; use 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
+        for name, missing in itertools.permutations(
+            ('num_epochs_per_decay', 'learning_rate_decay_factor')
+        ):
+            if getattr(self, name) and not getattr(self, missing):
+                yield (
+                    f'{params.flag_text(name)}: a decay of the learning rate needs --{missing} '
+                    'above 0 too; add it'
+                )
+        defaults = OptimizerConfig()
+        rate_flags = [
+            name
+            for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS)
+            if getattr(self, name) != getattr(defaults, name)
+        ]
+        if context and not context.is_residual:
+            rate_flags = [name for name in rate_flags if name != 'resnet_base_lr']
+        if context and len(rate_flags) > 1 and rate_flags[0] in _WHOLE_SCHEDULES:
+            yield params.conflict(
+                rate_flags[0],
+                rate_flags[1],
+                'the first sets the learning rate of the whole training; remove one',
+            )
+
+    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
+
+        if params.inputs.input_only:
+            yield flag_names(self), NO_MODEL
+        if params.evaluation.eval:
+            yield flag_names(self), IN_EVAL
+        if params.run.forward_only:
+            yield flag_names(self), TRAINS_NOTHING
+        if not self.num_epochs_per_decay:
+            reason = 'the learning rate does not decay without --num_epochs_per_decay'
+            yield ('minimum_learning_rate',), reason
+        if not context.is_residual:
+            yield ('resnet_base_lr',), 'only residual networks use it, and --model is not one'
+        all_arguments = {name for row in OPTIMIZERS.values() for name in row.arguments}
+        for name in all_arguments - {*self.row.arguments, 'weight_decay'}:
+            yield (name,), f'only {_takers(name)} uses it'
+        if params.run.exchange_only:
+            yield ('single_l2_loss_op', 'label_smoothing'), NO_COMPUTING
+            if 'weight_decay' not in self.row.arguments:
+                yield ('weight_decay',), '--exchange_only computes no loss'
+        if not self.weight_decay:
+            yield ('single_l2_loss_op',), '--weight_decay=0 leaves no L2 loss'
+
+
+@dataclass(frozen=True)
+class PrecisionConfig:
+    """16-bit types and the loss scale."""
+
+    GROUP: ClassVar[str] = 'Precision'
+    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+
+    precision: str = flag(
+        'fp32',
+        'The type of the computation of the network; variables (see --fp16_vars), loss and updates '
+        'keep 32 bits. --use_fp16 means fp16.',
+        choices=('fp32', 'fp16', 'bf16'),
+        common=True,
+        original=NEW,
+        resolved=True,
+    )
+    tf32: bool = flag(
+        True,
+        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, which '
+        'keeps 10 bits of the mantissa, as TensorFlow does by default.',
+        original=NEW,
+        shared_by_workers=False,
+    )
+    fp16_vars: bool = flag(
+        False,
+        'Store trained variables in the 16-bit type of --precision too.',
+    )
+    fp16_loss_scale: float | None = flag(
+        None,
+        'Loss scale with --precision=fp16; the initial scale if it changes automatically. By '
+        'default 128.',
+        lower_bound=1,
+    )
+    fp16_enable_auto_loss_scale: bool = flag(
+        False,
+        'Halve the loss scale and skip the update when gradients overflow; double the scale after '
+        '--fp16_inc_loss_scale_every_n steps without overflow.',
+    )
+    fp16_inc_loss_scale_every_n: int = flag(
+        1000,
+        'Consecutive steps without overflow after which --fp16_enable_auto_loss_scale doubles the '
+        'scale.',
+        lower_bound=1,
+        unit='steps',
+    )
+    continue_on_nan: bool = flag(
+        False,
+        'Continue when the loss is not finite, instead of stopping with an error. Runs on '
+        'synthetic images always continue, with a warning.',
+        original=NEW,
+        shared_by_workers=False,
+    )
+
+    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+
+        if self.fp16_vars and self.precision != 'fp32' and not params.optimizer.row.fits_16_bits:
+            yield params.conflict(
+                'fp16_vars',
+                'optimizer',
+                'squares or norms of gradients need 32 bits, not 16; use '
+                f'{format_optimizers(lambda row: row.fits_16_bits)}, or remove --fp16_vars',
+            )
+
+    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
+
+        of_scale = (
+            'fp16_loss_scale',
+            'fp16_enable_auto_loss_scale',
+            'fp16_inc_loss_scale_every_n',
+        )
+        if params.inputs.input_only:
+            yield flag_names(self), NO_MODEL
+        if params.devices.device == 'cpu':
+            yield ('tf32',), ON_CPU
+        if params.run.exchange_only:
+            yield ('continue_on_nan', *of_scale), NO_COMPUTING
+        if self.precision == 'fp32':
+            yield ('fp16_vars',), 'only --precision=fp16 or --precision=bf16 uses it'
+        if self.precision != 'fp16':
+            yield of_scale, 'only --precision=fp16 scales the loss'
+        if params.evaluation.eval:
+            yield ('fp16_vars', 'continue_on_nan', *of_scale), IN_EVAL
+        if params.run.forward_only:
+            yield of_scale, '--forward_only computes no gradients'
+            yield ('continue_on_nan',), '--forward_only never stops because of a loss'
+        if not self.fp16_enable_auto_loss_scale:
+            reason = 'only --fp16_enable_auto_loss_scale uses it'
+            yield ('fp16_inc_loss_scale_every_n',), reason
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """The checkpoints and models that a run reads and writes."""
+
+    GROUP: ClassVar[str] = 'Files'
+
+    train_dir: str | None = flag(
+        None,
+        'Folder for checkpoints and summaries, created if missing. Training continues from its '
+        'newest checkpoint; --eval also accepts a single checkpoint, as in DIR/model.ckpt-100.',
+        common=True,
+        output=Output.FOLDER,
+        inside=(
+            'checkpoint',
+            'model.ckpt-*',
+            'training-*',
+            '.unfinished-checkpoint*',
+            '.ready-checkpoint*',
+            'events.out.tfevents.*',
+        ),
+    )
+    save_model_secs: float = flag(
+        0.0,
+        'Seconds between two checkpoints; 0 saves only at the start and at the end.',
+        unit='seconds',
+    )
+    save_model_steps: int | None = flag(
+        None,
+        'Steps between two checkpoints; by default only --save_model_secs counts.',
+        lower_bound=1,
+        unit='steps',
+        common=True,
+    )
+    max_ckpts_to_keep: int = flag(
+        5,
+        'The number of newest checkpoints to keep.',
+        lower_bound=1,
+        unit='checkpoints',
+        setting=False,
+    )
+    backbone_model_path: str | None = flag(
+        None,
+        'Checkpoint, or folder of checkpoints, with the weights that training starts from.',
+        is_path=True,
+        inside=('checkpoint', 'model.ckpt-*'),
+    )
+    export_saved_model: str | None = flag(
+        None,
+        'New folder for a SavedModel of the trained or evaluated model.',
+        original=NEW,
+        output=Output.NEW_FOLDER,
+    )
+
+    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+        return iter(())
+
+    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
+
+        of_checkpoints = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
+        instruments = params.instruments
+        if params.inputs.input_only:
+            yield flag_names(self), NO_MODEL
+        if params.evaluation.eval:
+            yield ('backbone_model_path', *of_checkpoints), IN_EVAL
+        if self.train_dir is None:
+            yield of_checkpoints, NO_FOLDER
+        if params.run.forward_only:
+            yield of_checkpoints, '--forward_only saves no checkpoints'
+            yield ('backbone_model_path', 'export_saved_model'), TRAINS_NOTHING
+            if not (instruments.save_summaries_steps and instruments.summary_verbosity):
+                yield (
+                    ('train_dir',),
+                    (
+                        '--forward_only saves no checkpoints, and summaries need '
+                        '--save_summaries_steps and --summary_verbosity'
+                    ),
+                )
