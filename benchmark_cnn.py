@@ -14,16 +14,15 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.tensorflow_import import without_garbage_collection
 from tf_cnn.inputs.buffers import format_memory
 from tf_cnn.machine.peak import measure_peak
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.quiet import quiet_start
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan, Role, ServerPlan
-from tf_cnn.planning.this_process import THIS_PROCESS
+from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import PauseCause, Step, StepValues
-from tf_cnn.run.build import build_evaluation, build_step, export, make_banner
+from tf_cnn.run.banner import make_banner
+from tf_cnn.run.build import build_evaluation, build_step, export
 from tf_cnn.run.evaluation import (
     Evaluation,
     SlicedVariables,
@@ -43,7 +42,8 @@ from tf_cnn.run.instruments import (
 )
 from tf_cnn.run.invocation import Invocation, wait_until_idle
 from tf_cnn.run.lifecycle import RunLifecycle
-from tf_cnn.run.params import Params
+from tf_cnn.run.params import Params, Role
+from tf_cnn.run.plan import Plan, ServerPlan, make_plan
 from tf_cnn.run.schedule import Schedule
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
@@ -101,14 +101,10 @@ class BenchmarkCNN:
         Raises:
           RunError: a fault while running; its attribute `result` holds the measurements before it.
         """
-        if self.plan.workload.role in (Role.EVALUATION, Role.INPUT_ONLY):
-            measure = (
-                evaluate_checkpoints
-                if self.plan.workload.role is Role.EVALUATION
-                else measure_input
-            )
+        if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
+            measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
             invocation = wait_until_idle(
-                self._invocation, self.plan.reports.idle_secs, self._console
+                self._invocation, self.plan.params.results.wait_for_idle, self._console
             )
             return measure(self.plan, self._console, invocation)
         with contextlib.closing(self.steps()) as all_steps:
@@ -127,17 +123,19 @@ class BenchmarkCNN:
         Raises:
           UsageError: --eval and --input_only take no steps of a model; call run().
         """
-        if self.plan.workload.role is Role.EVALUATION:
+        if self.plan.role is Role.EVALUATION:
             raise UsageError('--eval: it takes no steps; call run()')
-        if self.plan.workload.role is Role.INPUT_ONLY:
+        if self.plan.role is Role.INPUT_ONLY:
             raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
             # This run continues from a checkpoint of the previous run, if there is one.
-            self.plan = self._apply_process_settings(_make_plan(self.plan.params))
+            self.plan = self._apply_process_settings(_make_plan(self.plan.given))
             self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
-        self._invocation = wait_until_idle(self._invocation, plan.reports.idle_secs, self._console)
+        self._invocation = wait_until_idle(
+            self._invocation, plan.params.results.wait_for_idle, self._console
+        )
         self._recorder = StepRecorder(plan, self._console, self._invocation)
         self._state: RunState | None = None
         self._session: tf.Session | None = None
@@ -145,11 +143,9 @@ class BenchmarkCNN:
         # A signal may be answered on another thread, see SIGNALS.
         self._save_lock = threading.Lock()
         self._lifecycle = RunLifecycle(plan, self._console, self._recorder, self._save_early)
-        profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
+        profiler = StepProfiler(plan.params.instruments)
         with self._lifecycle.guard():
-            worker = self._lifecycle.join(
-                find_resume_point(plan.checkpoints, plan.counts, plan.cluster_role)
-            )
+            worker = self._lifecycle.join(find_resume_point(plan))
             run_graph = self._build(worker)
             with (
                 open_session(worker.target, run_graph.graph, worker.config) as session,
@@ -174,7 +170,7 @@ class BenchmarkCNN:
     # ---- build -----------------------------------------------------------------------------------
 
     def _build(self, worker: Worker) -> _RunGraph:
-        plan, instruments = self.plan, self.plan.instruments
+        plan, instruments = self.plan, self.plan.params.instruments
         if plan.data.input_row.in_memory and plan.data.images:
             self._console.progress(
                 f'Reading {plural(plan.data.images.num_images, "image")} into memory'
@@ -187,29 +183,30 @@ class BenchmarkCNN:
             tf.Graph().as_default() as graph,
             tf.device(worker.device),
         ):
-            tf.set_random_seed(plan.step.seed)
+            tf.set_random_seed(plan.params.run.tf_random_seed)
             step_graph = build_step(plan, restart_number(worker))
             SIGNALS.check()
             summaries = None
-            if instruments.summaries:
+            folder = plan.params.checkpoints.train_dir
+            if folder and instruments.save_summaries_steps:
                 summaries = SummaryWriter(
-                    instruments.summaries, step_graph.variables, step_graph.gradients
+                    folder, instruments, step_graph.variables, step_graph.gradients
                 )
             evaluation = self._build_evaluation(step_graph, worker)
             graph_loop = None
-            if plan.counts.steps_per_run > 1:
+            if plan.params.run.steps_per_run > 1:
                 graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
-            state = RunState(
-                plan.checkpoints, step_graph, worker, self._console.warning, self._console.note
-            )
+            state = RunState(plan, step_graph, worker, self._console.warning, self._console.note)
             model_values = (
-                ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
+                ModelValues(step_graph.model_slices)
+                if plan.params.checkpoints.export_saved_model
+                else None
             )
         self._recorder.result_builder.transfer = step_graph.transfer
         self._recorder.result_builder.input_buffers = buffers = step_graph.pipeline.buffers
         if buffers and plan.params.run.verbose:
             self._console.note(format_memory(buffers))
-        prefix = worker.device if worker.device and plan.machine.is_local else ''
+        prefix = worker.device if worker.device and plan.devices.is_local else ''
         self._console.result(make_banner(plan, prefix, step_graph))
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
@@ -222,7 +219,7 @@ class BenchmarkCNN:
         """
         if self.plan.evaluations is None or not (worker.is_synchronous or worker.is_chief):
             return None
-        towers = [SlicedVariables(step_graph.slices) for _ in self.plan.machine.towers]
+        towers = [SlicedVariables(step_graph.slices) for _ in self.plan.devices.towers]
         process, num_processes = (
             (worker.index, worker.num_training_tasks) if worker.is_synchronous else (0, 1)
         )
@@ -234,7 +231,7 @@ class BenchmarkCNN:
         SIGNALS.check()
         self._console.progress('Initialising the variables')
         self._recorder.result_builder.begin_phase('initialise')
-        schedule = run_graph.state.prepare(session, self.plan.counts)
+        schedule = run_graph.state.prepare(session)
         run_op = run_graph.graph_loop.make_op_runner(session) if run_graph.graph_loop else None
         run_graph.step_graph.prepare_first_step(session, schedule.own_start_step, run_op)
         # From here on _save_early() has variables to save.
@@ -251,7 +248,7 @@ class BenchmarkCNN:
     ) -> Iterator[Step[StepValues]]:
         """Runs the steps, and between them writes summaries, saves and evaluates when due."""
         state, worker = run_graph.state, self._lifecycle.worker
-        tracer = StepTracer(self.plan.instruments)
+        tracer = StepTracer(self.plan.params.instruments)
         step_graph, num_warmup = run_graph.step_graph, schedule.num_warmup
         stepper = Stepper(
             session,
@@ -274,7 +271,7 @@ class BenchmarkCNN:
                 profiler.annotate_steps(stepper.run),
                 schedule.num_warmup,
                 schedule.num_timed,
-                self.plan.counts.steps_per_run,
+                self.plan.params.run.steps_per_run,
                 is_over=functools.partial(self._is_over, schedule, state),
                 begin_timed=self._recorder.begin_timed_steps,
             ):
@@ -319,8 +316,8 @@ class BenchmarkCNN:
         if step.phase is not Phase.TIMED or not summaries or not summaries.is_due(step.index):
             return
         with self._recorder.record_gap(PauseCause.SUMMARY):
-            num_images = self.plan.counts.images_per_global_step
-            scalars = step_scalars(step, self.plan.reports.losses.name, num_images)
+            num_images = self.plan.images_per_global_step
+            scalars = step_scalars(step, self.plan.params.run.loss_type_to_report, num_images)
             summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
@@ -328,16 +325,20 @@ class BenchmarkCNN:
         return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues) -> None:
-        losses, rate = self.plan.reports.losses, values.learning_rate
-        if math.isfinite(values.loss) or losses.continue_on_nan:
+        precision, rate = self.plan.params.precision, values.learning_rate
+        if math.isfinite(values.loss) or precision.continue_on_nan:
             return
-        advice = (
-            [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
-        )
+        advice = []
+        if rate is not None:
+            advice.append(f'a lower learning rate than {rate:g} (--init_learning_rate)')
+        if precision.precision == 'fp16':
+            advice.append('--precision=bf16, which has larger numbers')
+            if not precision.fp16_enable_auto_loss_scale:
+                advice.append('--fp16_enable_auto_loss_scale')
         raise RunError(
             f'the loss is {values.loss} at step {values.steps_after}, counted from the start of '
             'training with warm-up; use '
-            f'{", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
+            f'{", ".join([*advice, "or --continue_on_nan to go on with it"])}'
         )
 
     def _evaluate_if_due(
@@ -365,18 +366,15 @@ class BenchmarkCNN:
                 run_graph.evaluation.run(session, step), worker, f'accuracy/{step}'
             )
             self._recorder.add_evaluation(accuracy)
-            if evaluations.summary_folder:
-                write_accuracy_summary(accuracy, evaluations.summary_folder)
+            if folder := self.plan.params.evaluation.eval_dir:
+                write_accuracy_summary(accuracy, folder)
         # A warm-up continues after the goal is reached; this note is printed only once.
-        if (
-            evaluations.goal is not None
-            and accuracy.top_1 >= evaluations.goal
-            and not self._has_reached_goal
-        ):
+        goal = self.plan.params.evaluation.stop_at_top_1_accuracy
+        if goal is not None and accuracy.top_1 >= goal and not self._has_reached_goal:
             self._has_reached_goal = True
-            goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
             self._console.note(
-                f'Stopping after {self._recorder.describe_last_step(step)}: {goal} is reached'
+                f'Stopping after {self._recorder.describe_last_step(step)}: '
+                f'--stop_at_top_1_accuracy={goal:g} is reached'
             )
 
     # ---- finish ----------------------------------------------------------------------------------
@@ -392,18 +390,18 @@ class BenchmarkCNN:
 
     def _write_outputs(self, run_graph: _RunGraph, values: Mapping[str, Any] | None) -> None:
         SIGNALS.check()
-        if self.plan.reports.measures_peak:
+        if self.plan.params.results.measure_peak:
             self._console.progress('Measuring the peak of the devices')
             peak = measure_peak(
                 self.plan.session.config,
-                self.plan.machine.towers,
-                self.plan.step.precision.compute_dtype.name,
+                self.plan.devices.towers,
+                self.plan.precision.compute_dtype.name,
             )
             self._recorder.result_builder.peak_flops = peak
         if run_graph.summaries:
             run_graph.summaries.close()
         SIGNALS.check()
-        if values and (folder := self.plan.checkpoints.export_folder):
+        if values and (folder := self.plan.params.checkpoints.export_saved_model):
             self._console.progress(f'Writing the model to {folder}')
             export(self.plan, values, folder)
 

@@ -22,6 +22,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     )
     sys.exit(2)
 
+from tf_cnn.system.loading import load
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
@@ -303,15 +304,16 @@ def _run_command(arguments: list[str]) -> int:
 
         return print_requested_help(arguments)
     else:
-        name, argv = 'benchmark', arguments
+        name, argv = '', arguments
     from tf_cnn.machine.quiet import quiet_start
 
-    if name == 'benchmark':
+    if not name:
         _check_memory_limits()
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
-        return int(importlib.import_module(f'tf_cnn.cli.{name}').main(argv))
+        command = load(SUBCOMMANDS[name].main if name else 'tf_cnn.cli.benchmark:main')
+        return int(command(argv))
 
 
 def _check_memory_limits() -> None:
@@ -350,7 +352,7 @@ def _fail(messages: Sequence[str], exit_code: int) -> int:
 def __getattr__(name: str) -> Any:
     if name == '__version__':
         return importlib.metadata.version('tf_cnn_benchmarks')
-    if name not in __all__:
+    if name not in __all__ and not name.startswith('VariableMgr'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     row = 'VariableMgr' if name.startswith('VariableMgr') else name
     module = _PUBLIC_NAMES[row].partition(':')[0]

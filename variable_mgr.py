@@ -8,7 +8,6 @@ A "T x V" list holds a list of V items for each of T towers.
 """
 
 import contextlib
-import importlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, create_variable
+from tf_cnn.system.loading import load
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 
@@ -57,20 +57,6 @@ __all__ = [
     'VariableMgrLocalRelaxedReplicated',
     'VariableMgrLocalReplicated',
 ]
-# The classes of the modes. They are imported on first use, because they derive from VariableMgr.
-_MODES = {
-    'VariableMgrCollectiveAllReduce': 'tf_cnn.managers.collective',
-    'VariableMgrDistributedAllReduce': 'tf_cnn.managers.collective',
-    'VariableMgrDistributedFetchFromPS': 'tf_cnn.managers.distributed',
-    'VariableMgrDistributedFetchFromStagedPS': 'tf_cnn.managers.distributed',
-    'VariableMgrDistributedReplicated': 'tf_cnn.managers.distributed',
-    'VariableMgrHorovod': 'tf_cnn.managers.horovod',
-    'VariableMgrIndependent': 'tf_cnn.managers.local',
-    'VariableMgrLocalFetchFromPS': 'tf_cnn.managers.local',
-    'VariableMgrLocalFetchFromStagedPS': 'tf_cnn.managers.local',
-    'VariableMgrLocalRelaxedReplicated': 'tf_cnn.managers.local',
-    'VariableMgrLocalReplicated': 'tf_cnn.managers.local',
-}
 Tensor = Any
 
 
@@ -368,6 +354,11 @@ def seed_of(name: str, seed: int) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODES:
-        return getattr(importlib.import_module(_MODES[name]), name)
+    # The managers of the modes derive from VariableMgr, so they are imported on first use.
+    from tf_cnn.managers.modes import MODES
+
+    for mode in MODES.values():
+        for path in mode.manager_paths:
+            if path.endswith(f':{name}'):
+                return load(path)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

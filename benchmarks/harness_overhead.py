@@ -61,7 +61,7 @@ def harness(params: Params) -> Iterator[TakeSteps]:
 def bare_loop(params: Params) -> Iterator[TakeSteps]:
     plan = BenchmarkCNN(params).plan
     with tf.Graph().as_default() as graph:
-        tf.set_random_seed(plan.step.seed)
+        tf.set_random_seed(plan.params.run.tf_random_seed)
         step = build_step(plan)
     fetches = step.fetches.as_dict()
     with tf.Session(graph=graph, config=plan.session.config) as session:

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tf_cnn.planning.this_process import INTRA, THIS_PROCESS, ThisProcess
+from tf_cnn.machine.this_process import INTRA, THIS_PROCESS, ThisProcess
 
 if TYPE_CHECKING:
     from tests.cluster.local_cluster import LocalCluster

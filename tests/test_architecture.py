@@ -26,9 +26,6 @@ FLOORS = (
     ('compare', 'launch', 'sweep', 'convert', 'doctor'),
     ('cli', 'tf_cnn_benchmarks'),
 )
-# They are to be dissolved: every flag goes to the room that it configures. Until then they stand
-# beside all floors.
-BESIDE = ('planning',)
 ROOMS = [*chain(*FLOORS)]
 # variable_mgr has the names of all managers, which the documents prescribe; it imports them when
 # they are asked for.
@@ -38,12 +35,11 @@ WITHOUT_TENSORFLOW = (
     'compare',
     'convert',
     'flags',
-    'planning',
     'results',
     'sweep',
 )
-# The parts of planning that a run with TensorFlow asks last.
-WITH_TENSORFLOW = ('tf_cnn.planning.session', 'tf_cnn.planning.step')
+# Their imports are all that a refused flag needs.
+BEFORE_TENSORFLOW = ('tf_cnn.run.plan', 'tf_cnn.run.parsing', 'models.registry')
 
 
 def files_of(room: str) -> list[Path]:
@@ -88,7 +84,7 @@ def test_every_room_stands_on_one_floor() -> None:
         for path in [*ROOT.glob('models/__init__.py'), *ROOT.glob('tf_cnn/*/__init__.py')]
     ]
     modules = [path.stem for path in ROOT.glob('*.py') if path.stem != 'setup']
-    assert sorted([*ROOMS, *BESIDE]) == sorted([*packages, *modules])
+    assert sorted(ROOMS) == sorted([*packages, *modules])
 
 
 @pytest.mark.parametrize('room', ROOMS)
@@ -109,9 +105,8 @@ def test_private_modules_of_tensorflow_are_imported_in_few_places() -> None:
 
 def test_what_is_needed_before_a_run_imports_no_tensorflow() -> None:
     paths = [path.relative_to(ROOT) for room in WITHOUT_TENSORFLOW for path in files_of(room)]
-    names = {'.'.join(path.with_suffix('').parts).removesuffix('.__init__') for path in paths} - {
-        *WITH_TENSORFLOW
-    }
-    names |= {'tf_cnn.launch.launcher', 'models.registry', 'sys'}
+    paths += [path.relative_to(ROOT) for path in ROOT.glob('tf_cnn/*/config.py')]
+    names = {'.'.join(path.with_suffix('').parts).removesuffix('.__init__') for path in paths}
+    names |= {'tf_cnn.launch.launcher', *BEFORE_TENSORFLOW, 'sys'}
     code = f'import {", ".join(names)}; sys.exit("tensorflow" in sys.modules)'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)

@@ -183,8 +183,10 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
-planning = types.SimpleNamespace(make_plan=lambda params, environment: params)
-sys.modules['tf_cnn.planning.make_plan'] = planning
+planning = types.SimpleNamespace(
+    make_plan=lambda params, environment: params, ServerPlan=int
+)
+sys.modules['tf_cnn.run.plan'] = planning
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 

@@ -29,11 +29,10 @@ from tests.support.documents import (
 from tests.support.images import write_noise, write_photos
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan, ServerPlan
-from tf_cnn.run.params import Context, Params
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.run.parsing import parse_argv
+from tf_cnn.run.plan import Plan, ServerPlan, make_plan
 from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -99,7 +98,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
 def _idle(params: Params, *, alone: bool) -> list[str]:
     # Lines of clusters are those of several parameter servers, for which no flag about them is
     # idle.
-    facts = Context(
+    facts = RuleContext(
         is_single_process=alone,
         is_residual=MODELS.find_model(params.run.model).is_residual,
         num_ps=0 if alone else 2,

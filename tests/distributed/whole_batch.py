@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from models.registry import MODELS
 from preprocessing import ImageOptions
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import (
     BETAS,
     DECAY,
@@ -31,16 +31,13 @@ from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
 from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import copy_algorithm
-from tf_cnn.managers.classes import make_variable_mgr
 from tf_cnn.managers.manager_config import ManagerConfig
-from tf_cnn.managers.modes import Topology
-from tf_cnn.planning.step import StepConfig
+from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
 from tf_cnn.training.optimizers import Optimizer
-from tf_cnn.training.schedules import LearningRate
 
 Tensor = Any
 
@@ -151,20 +148,15 @@ def one_tower_graph(
     staged: bool = False,
 ) -> StepGraph:
     """Adds one tower of lenet that trains on these images to the current graph."""
-    settings = StepConfig(
-        network=MODELS.find_model('lenet').network,
-        num_classes=DATA_SETS['imagenet'].num_classes,
-        data_format='NHWC',
-        forward_only=False,
-        with_accuracy=False,
-        loss_type_to_report='total_loss',
-        weight_decay=weight_decay,
-        gradient_clip=None,
-        learning_rate=LearningRate((learning_rate,)),
+    settings = training_step(
+        MODELS.find_model('lenet').network,
+        DATA_SETS['imagenet'].num_classes,
         seed=SEED,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
     )
     parts = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
-    variables = make_variable_mgr('parameter_server', Topology.LOCAL, parts, staged=staged)
+    variables = MODES['parameter_server'].load_manager(Topology.LOCAL, is_staged=staged)(parts)
     return build_step_graph(settings, optimizer, variables, images)
 
 

@@ -19,11 +19,10 @@ from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import check_launch, make_plan
-from tf_cnn.planning.plan import Plan
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.params import Params
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, check_launch, make_plan
 
 pytestmark = pytest.mark.graph
 

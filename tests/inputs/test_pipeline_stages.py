@@ -13,8 +13,8 @@ from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA, pipeline_row_for
 from tf_cnn.inputs.data_sets import Arrays, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.pipeline_classes import PIPELINE_CLASSES
 from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, STAGES, TRANSFER
+from tf_cnn.system.loading import load
 
 pytestmark = pytest.mark.graph
 
@@ -38,7 +38,7 @@ def run(
     """
     with tf.Graph().as_default(), open_session(num_cpus=towers) as session:
         parts = InputConfig(source, cpus(towers), 4, 10, TRAINING, last_stage=until)
-        pipeline = PIPELINE_CLASSES[name](parts)
+        pipeline = load(pipeline_row_for(source, name).pipeline)(parts)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         for _ in range(steps):

@@ -13,13 +13,13 @@ import pytest
 
 from tests.support.machines import write_files
 from tests.support.outputs import check_line, refused
+from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
-from tf_cnn.planning.cluster_role import find_cluster_role
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import Machine
-from tf_cnn.planning.process_settings import choose_binding
-from tf_cnn.planning.this_process import NUMA, THIS_PROCESS, ProcessSettings
-from tf_cnn.run.parsing import make_params
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import choose_binding
+from tf_cnn.machine.this_process import NUMA, THIS_PROCESS, ProcessSettings
+from tf_cnn.run.devices import Devices
+from tf_cnn.run.params import Params
 
 pytestmark = pytest.mark.unit
 
@@ -125,12 +125,11 @@ def binding(
 ) -> tuple[NumaBinding, list[str]]:
     """What is bound, after it has been done to the thread that asks; and the warnings."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
-    params, environment = make_params(use_numa_affinity=wanted), ProcessEnvironment({}, root=root)
+    environment = ProcessEnvironment({}, root=root)
+    params = Params().replace(use_numa_affinity=wanted, device=kind)
     processes = replace(find_cluster_role(params, environment, []), place_on_host=place)
     warnings: list[str] = []
-    found = choose_binding(
-        params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None, warnings
-    )
+    found = choose_binding(params, environment, processes, Devices(towers, towers), None, warnings)
     shown = (not found.by_tensorflow and found.banner_text) or False
     THIS_PROCESS.apply(
         ProcessSettings(flags={NUMA: shown}, numa=found.banner_text, cores=found.cores)

@@ -28,8 +28,8 @@ from tests.support.machines import (
 from tests.support.outputs import refused
 from tf_cnn.cluster.environments import find_local_rank_and_size
 from tf_cnn.machine.gpus import count_gpus
+from tf_cnn.machine.this_process import THIS_PROCESS, ProcessSettings
 from tf_cnn.machine.visible_gpus import choose_visible_gpus, divide_gpus, gpus_of_process
-from tf_cnn.planning.this_process import THIS_PROCESS, ProcessSettings
 
 pytestmark = pytest.mark.unit
 
@@ -246,9 +246,9 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
 PLAN_EACH = """
 import json, os, sys
 from tf_cnn.run.parsing import make_params
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.this_process import THIS_PROCESS
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.run.plan import make_plan
+from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 import tensorflow.compat.v1 as tf
 def listed(kind):
@@ -264,7 +264,7 @@ for name, (flags, environ, _) in cases.items():
         os.environ.update(environ)
         plan = make_plan(make_params(**settings, **flags), ProcessEnvironment())
         THIS_PROCESS.apply(plan.session.process)
-        towers = plan.machine.towers if hasattr(plan, 'machine') else None
+        towers = plan.devices.towers if hasattr(plan, 'devices') else None
         run_environment = getattr(plan, 'run_environment', None)
         stored = run_environment and run_environment.environment.get(VISIBLE_VARIABLE)
         found = [os.environ.get(VISIBLE_VARIABLE), towers, stored]

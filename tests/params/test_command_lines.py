@@ -14,10 +14,10 @@ import pytest
 import tf_cnn_benchmarks
 from tests.support.documents import fit, joined, split_line
 from tests.support.images import write_cifar, write_noise
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.this_process import ThisProcess
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ThisProcess
 from tf_cnn.run.parsing import parse_argv
+from tf_cnn.run.plan import make_plan
 from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]

@@ -7,10 +7,10 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.run.params import Context
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.run.params import RuleContext
 from tf_cnn.run.parsing import make_params, parse_argv
+from tf_cnn.run.plan import make_plan
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -80,7 +80,7 @@ def check(argv: list[str], *, alone: bool = True) -> None:
     """
     given = parse_argv(argv).params
     model = MODELS.find_model(given.run.model)
-    given.check(Context(is_single_process=alone, is_residual=model.is_residual))
+    given.check(RuleContext(is_single_process=alone, is_residual=model.is_residual))
 
 
 @pytest.mark.parametrize('case', CLASHES, ids=lambda case: case[0])

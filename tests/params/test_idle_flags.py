@@ -4,7 +4,7 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import check_line
-from tf_cnn.run.params import SPECS, Context
+from tf_cnn.run.params import SPECS, RuleContext
 from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
@@ -132,7 +132,7 @@ def idle(argv: str, *, alone: bool | None = None) -> list[str]:
         MODELS.find_model(params.run.model).is_residual,
         len((params.cluster.ps_hosts or '').split(',')),
     )
-    facts = Context(
+    facts = RuleContext(
         is_single_process=alone,
         is_residual=residual,
         num_ps=num_ps if params.cluster.ps_hosts else 0,
@@ -185,7 +185,7 @@ def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> Non
             parsed = parse_argv(['--device=cpu', *other.split(), f'--{name}={spec.default}'])
             for alone in (True, False):
                 idle = parsed.params.ignored_flag_warnings(
-                    Context(is_single_process=alone, is_residual=False)
+                    RuleContext(is_single_process=alone, is_residual=False)
                 )
                 assert not [
                     line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')

@@ -7,13 +7,13 @@ import pytest
 from tests.support.outputs import check_line, refused
 from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
-from tf_cnn.run.params import Context
+from tf_cnn.run.params import RuleContext
 from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
-RECORDS = Context(is_single_process=True, is_residual=False)
-ARRAYS = Context(is_single_process=True, is_residual=False, has_records=False)
+RECORDS = RuleContext(is_single_process=True, is_residual=False)
+ARRAYS = RuleContext(is_single_process=True, is_residual=False, has_records=False)
 TF_DATA, PREFETCH = '--use_datasets --data_dir=d', '--datasets_prefetch_buffer_size'
 OFFICIAL = '--data_dir=d --input_preprocessor=official_models_imagenet'
 OF_TF_DATA: dict[str, tuple[str, Any]] = {
@@ -65,7 +65,7 @@ def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
     ],
 )
 def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
-    flag: str, others: str, run: Context, reason: str
+    flag: str, others: str, run: RuleContext, reason: str
 ) -> None:
     [line] = parse_argv([*others.split(), flag]).params.ignored_flag_warnings(run)
     name = flag.lstrip('-').removeprefix('no').partition('=')[0]
@@ -114,7 +114,7 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
         ),
     ],
 )
-def test_what_has_no_effect_is_named(argv: str, run: Context, flags: list[str]) -> None:
+def test_what_has_no_effect_is_named(argv: str, run: RuleContext, flags: list[str]) -> None:
     lines = parse_argv(argv.split()).params.ignored_flag_warnings(run)
     assert len(lines) == len(flags), lines
     for line, flag in zip(lines, flags, strict=True):

@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.outputs import check_file, check_outputs, check_path_conflicts
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.run.outputs import check_file, check_outputs, check_path_conflicts
 from tf_cnn.run.params import Params
 from tf_cnn.run.parsing import make_params, parse_argv
+from tf_cnn.run.plan import make_plan
 from tf_cnn.system.atomic import write_atomically
 
 pytestmark = pytest.mark.unit

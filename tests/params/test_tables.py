@@ -1,64 +1,65 @@
-"""Each row of the tables of modes and of optimizers has its classes, which take what the row
-says.
-"""
+"""Each row of the tables of modes, optimizers, input pipelines and subcommands loads."""
 
 import inspect
-from collections.abc import Callable
 
 import pytest
 
 import tf_cnn_benchmarks
 import variable_mgr
-from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
-from tf_cnn.managers.modes import MODES, Mode, Topology
-from tf_cnn.run.params import SPECS
-from tf_cnn.run.parsing import make_params
+from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.inputs.catalog import INPUTS, InputRow
+from tf_cnn.inputs.pipeline import InputPipeline
+from tf_cnn.managers.modes import MODES, Topology
+from tf_cnn.system.loading import load
+from tf_cnn.training.config import OptimizerConfig
 from tf_cnn.training.optimizer_table import OPTIMIZERS
-from tf_cnn.training.optimizers import UPDATE_RULES, Optimizer
+from tf_cnn.training.optimizers import Optimizer, make_optimizer
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.unit
 
+MANAGERS = {path for mode in MODES.values() for path in mode.manager_paths}
+
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_the_rule_of_an_optimizer_is_made_of_the_values_of_its_flags(name: str) -> None:
-    row, params = OPTIMIZERS[name], make_params()
-    assert {*row.arguments} <= {*SPECS}
-    values = [params.value(argument) for argument in row.arguments]
-    rule = UPDATE_RULES[name](*values)
+    config = OptimizerConfig(optimizer=name)
+    rule = make_optimizer(config)
     assert isinstance(rule, Optimizer)
     # A dataclass, each of whose fields is one of the flags.
+    values = [getattr(config, argument) for argument in OPTIMIZERS[name].arguments]
     assert list(vars(rule).values()) == values
 
 
-def places_where(fits: Callable[[Mode], bool]) -> set[tuple[str, Topology]]:
-    return {
-        (mode.name, place)
-        for mode in MODES.values()
-        if fits(mode)
-        for place in Topology
-        if mode.runs_in(place)
-    }
+@pytest.mark.parametrize('path', sorted(MANAGERS))
+def test_each_manager_of_a_mode_loads(path: str) -> None:
+    manager = load(path)
+    assert issubclass(manager, VariableMgr)
+    assert not inspect.isabstract(manager)
+    assert getattr(variable_mgr, manager.__name__) is manager
+    assert getattr(tf_cnn_benchmarks, manager.__name__) is manager
 
 
-def test_each_row_has_its_classes_and_each_class_a_row() -> None:
-    assert {*UPDATE_RULES} == {*OPTIMIZERS}
-    assert {*MANAGERS} == places_where(lambda mode: True)
-    assert {*STAGED} == places_where(lambda mode: mode.can_stage)
-    assert {*RELAXED} == places_where(lambda mode: mode.can_relax)
-    assert {name for name, _ in MANAGERS} == {*MODES}
+@pytest.mark.parametrize('name', MODES)
+def test_a_mode_has_a_manager_where_it_is_not_refused(name: str) -> None:
+    mode = MODES[name]
+    places = {place for place in Topology if mode.runs_in(place)}
+    assert {*mode.managers} == places
+    assert {*mode.staged} in (set(), places)
+    assert {*mode.relaxed} in (set(), places)
 
 
-def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:
-    exported = {
-        getattr(variable_mgr, name)
-        for name in variable_mgr.__all__
-        if name.startswith('VariableMgr')
-    }
-    managers = {*MANAGERS.values(), *STAGED.values(), *RELAXED.values()}
-    assert exported - {VariableMgr} == managers
-    assert {each.__name__ for each in exported} == {
-        name for name in tf_cnn_benchmarks.__all__ if name.startswith('VariableMgr')
-    }
-    assert len(managers) == len({*MANAGERS.values()}) + len(STAGED) + len(RELAXED)
-    assert not any(map(inspect.isabstract, managers))
+@pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
+def test_each_input_pipeline_loads(row: InputRow) -> None:
+    assert issubclass(load(row.pipeline), InputPipeline)
+
+
+@pytest.mark.parametrize('name', SUBCOMMANDS)
+def test_each_subcommand_loads(name: str) -> None:
+    assert callable(load(SUBCOMMANDS[name].main))
+
+
+def test_the_prescribed_names_of_managers_are_exported() -> None:
+    names = {name for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
+    assert names <= {*tf_cnn_benchmarks.__all__}
+    assert names - {'VariableMgr'} <= {path.partition(':')[2] for path in MANAGERS}

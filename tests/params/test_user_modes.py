@@ -20,7 +20,7 @@ from tf_cnn.compare.repeats import repeat_key
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.modes import MODES
 from tf_cnn.managers.user_modes import register_variable_mgr
-from tf_cnn.run.params import Context
+from tf_cnn.run.params import RuleContext
 from tf_cnn.run.parsing import make_params
 from variable_mgr import VariableMgr
 
@@ -265,7 +265,7 @@ def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Pat
     params = make_params(
         variable_mgr_file=str(write(tmp_path)), variable_update='replicated', num_gpus=2
     )
-    (line,) = params.ignored_flag_warnings(Context(is_single_process=True, is_residual=False))
+    (line,) = params.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))
     check_line(line, f'--variable_mgr_file={tmp_path}/mine.py', '--variable_update')
     assert (
         ran(

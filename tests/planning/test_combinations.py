@@ -25,12 +25,11 @@ from tests.support.machines import open_mpi, slurm_step, tf_config
 from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import FlagSpec
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan, ServerPlan
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.original_flags import FLAGS, TABLE, Status
 from tf_cnn.run.params import SPECS, Params
 from tf_cnn.run.parsing import ParsedFlags, parse_argv
+from tf_cnn.run.plan import Plan, ServerPlan, make_plan
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -356,7 +355,7 @@ def _check_nothing_changed(
     warnings = [*parsed.warnings, *plan.warnings]
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
-        everything.append(plan.params)
+        everything.append(plan.given)
     texts = split_command_line(argv, FLAGS, '').texts
     for name, text in texts.items():
         value = FLAGS[name].read(text)
@@ -369,7 +368,7 @@ def _check_nothing_changed(
         elif TABLE[name].status is not Status.RENAMED:
             assert value in (None, TABLE[name].accepted_value), (name, text)
         elif value:
-            ours = getattr(parsed.params, TABLE[name].message)
+            ours = parsed.params.value(TABLE[name].message)
             assert ours == value or any(
                 meant in str(ours) for meant in ('nccl', 'fp16', 'tf_data')
             ), (name, text)

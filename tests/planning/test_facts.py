@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan
-from tf_cnn.run.build import make_banner
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.run.banner import make_banner
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, make_plan
 from tf_cnn.run.result_builder import run_section
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]

@@ -34,18 +34,18 @@ from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.inputs.layout import shard_name
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import Threads
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Machine, Plan, ServerPlan
-from tf_cnn.planning.process_settings import Threads
-from tf_cnn.planning.session import session_config
-from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
+from tf_cnn.machine.this_process import THIS_PROCESS, ThisProcess
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
 from tf_cnn.results.statistics import summarize
+from tf_cnn.run.devices import Devices
 from tf_cnn.run.original_flags import TABLE, Status
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, ServerPlan, make_plan
+from tf_cnn.run.session_config import session_config
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.graph
@@ -169,10 +169,10 @@ def config(path: str) -> Look:
     def look(flags: Flags) -> Any:
         kind = flags.get('device', 'cpu')
         with _surroundings():
-            machine = Machine(kind, (f'/{kind}:0',), kind, ('/cpu:0',), 'NHWC')
-            params = make_params(**{'device': kind, **flags})
+            devices = Devices((f'/{kind}:0',), ('/cpu:0',))
+            params = make_params(**{'device': kind, 'data_format': 'NHWC', **flags})
             return attrgetter(path)(
-                session_config(params, machine, Threads(0, 0, ''), in_cluster=False)
+                session_config(params, devices, Threads(0, 0, ''), in_cluster=False)
             )
 
     return look
@@ -200,14 +200,16 @@ def onednn_switch(flags: Flags) -> str | None:
 
 def averaged_rate(flags: Flags) -> float:
     """Observes the rate printed after steps of 1, 2 and 3 seconds."""
-    return summarize(10, [1.0, 2.0, 3.0], fact('counts.ewma_weight')(flags)).images_per_second
+    return summarize(
+        10, [1.0, 2.0, 3.0], fact('params.run.display_perf_ewma')(flags)
+    ).images_per_second
 
 
 def rates(flags: Flags) -> list[float]:
     """Observes the learning rates of steps in the first 120 epochs; an epoch has 100 steps of 500
     images.
     """
-    learning_rate = fact('step.learning_rate')({**SMALL_RUN, 'batch_size': 500, **flags})
+    learning_rate = fact('learning_rate')({**SMALL_RUN, 'batch_size': 500, **flags})
     with tf.Graph().as_default(), open_session() as session:
         steps = (0, 50, 150, 250, 350, 12_000)
         return [
@@ -474,7 +476,7 @@ WALK: dict[str, Row] = {
     'eval_during_training_at_specified_steps': Row('2', lines),
     'eval_during_training_every_n_epochs': Row(0.0001, lines),
     'eval_during_training_every_n_steps': Row(2, lines),
-    'eval_interval_secs': Row(5, fact('evaluations.interval_secs'), EVAL),
+    'eval_interval_secs': Row(5, fact('params.evaluation.eval_interval_secs'), EVAL),
     'force_gpu_compatible': Row(True, config(f'{_OPTIONS}.force_gpu_compatible')),
     'forward_only': Row(True, work),
     'fp16_enable_auto_loss_scale': Row(True, work, {'use_fp16': True}),

@@ -14,13 +14,12 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan
-from tf_cnn.planning.this_process import THIS_PROCESS
-from tf_cnn.run.build import make_banner
-from tf_cnn.run.params import Context
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import THIS_PROCESS
+from tf_cnn.run.banner import make_banner
+from tf_cnn.run.params import RuleContext
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, make_plan
 
 pytestmark = pytest.mark.graph
 
@@ -136,7 +135,7 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
     set_gpus: Callable[..., None],
 ) -> None:
-    facts = Context(is_single_process=True, is_residual=False)
+    facts = RuleContext(is_single_process=True, is_residual=False)
     flags = {
         'gpu_thread_mode': 'global',
         'per_gpu_thread_count': 4,
@@ -194,13 +193,14 @@ def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_
 ) -> None:
     set_gpus(capability)
     plan = plan_of(**flags)
-    banner, machine = make_banner(plan), plan.machine
+    banner, devices = make_banner(plan), plan.params.devices
     assert f'\nData format: {shown}\n' in banner
-    assert (machine.data_format, machine.tf32, 'TF32' in banner) == (shown.split()[0], tf32, tf32)
+    assert (devices.data_format, plan.devices.tf32) == (shown.split()[0], tf32)
+    assert ('TF32' in banner) == tf32
     # The layout pass leaves the format as it is.
     rewrite = plan.session.config.graph_options.rewrite_options
     assert rewrite.layout_optimizer == rewrite.OFF
-    if machine.kind == 'gpu':
+    if devices.device == 'gpu':
         assert (
             tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.precision.tf32
         )
@@ -211,5 +211,5 @@ def test_the_environment_may_forbid_tf32(
 ) -> None:
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     plan = plan_of()
-    assert (plan.machine.tf32, 'TF32' in make_banner(plan)) == (False, False)
+    assert (plan.devices.tf32, 'TF32' in make_banner(plan)) == (False, False)
     assert plan.run_environment.environment['NVIDIA_TF32_OVERRIDE'] == '0'

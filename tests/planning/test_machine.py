@@ -1,6 +1,5 @@
 """The GPUs of the machine and the flags decide on devices, data format and session settings."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -12,16 +11,16 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line, refused
+from tf_cnn.cluster.cluster_role import ClusterRole, find_cluster_role
+from tf_cnn.machine.config import DeviceConfig
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.planning.cluster_role import find_cluster_role
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.machine import find_machine
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import ClusterRole, Machine, Plan
-from tf_cnn.planning.session import describe_session
-from tf_cnn.planning.this_process import ProcessSettings
-from tf_cnn.run.params import Context, Params
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessSettings
+from tf_cnn.run.devices import Devices, choose_devices
+from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, make_plan
+from tf_cnn.run.session_config import configure_session
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 
@@ -39,10 +38,15 @@ ENVIRONMENT = ProcessEnvironment({})
 ALONE = find_cluster_role(make_params(), ENVIRONMENT, [])
 
 
-def machine_of(params: Params, processes: ClusterRole = ALONE) -> Machine:
-    """The machine of a run of one process, or of one process of a cluster."""
+def devices_of(params: Params, processes: ClusterRole = ALONE) -> tuple[DeviceConfig, Devices]:
+    """The devices of a run of one process, or of one process of a cluster."""
+    resolved, devices = resolved_of(params, processes)
+    return resolved.devices, devices
+
+
+def resolved_of(params: Params, processes: ClusterRole) -> tuple[Params, Devices]:
     gpus = ENVIRONMENT.process.start_tensorflow(ProcessSettings())
-    return find_machine(params, ENVIRONMENT, processes, None, gpus)
+    return choose_devices(params, ENVIRONMENT, processes, None, gpus)
 
 
 def in_cluster_of(params: Params) -> ClusterRole:
@@ -56,25 +60,27 @@ def in_cluster_of(params: Params) -> ClusterRole:
         if controlled
         else {'job_name': 'worker'}
     )
-    return find_cluster_role(dataclasses.replace(params, **flags), ENVIRONMENT, [])
+    return find_cluster_role(params.replace(**flags), ENVIRONMENT, [])
 
 
 def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
     """The settings of its sessions."""
-    machine = machine_of(params, processes)
-    return describe_session(params, ENVIRONMENT, processes, machine, ProcessSettings(), []).config
+    resolved, devices = resolved_of(params, processes)
+    return configure_session(
+        resolved, ENVIRONMENT, processes, devices, ProcessSettings(), []
+    ).config
 
 
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
-    machine = machine_of(make_params())
-    assert machine.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
-    assert machine.parameter_devices == machine.towers
-    assert machine.data_format == ('NCHW' if num_gpus_here else 'NHWC')
+    flags, devices = devices_of(make_params())
+    assert devices.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
+    assert devices.parameter_devices == devices.towers
+    assert flags.data_format == ('NCHW' if num_gpus_here else 'NHWC')
     # The CPU has as many virtual devices as asked for.
     params = make_params(device='cpu', num_gpus=3)
-    machine = machine_of(params)
-    assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
-    assert machine.parameter_devices == ('/cpu:0',)
+    _, devices = devices_of(params)
+    assert devices.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
+    assert devices.parameter_devices == ('/cpu:0',)
     assert config_of(params).device_count == {'CPU': 3, 'GPU': 0}
 
 
@@ -82,7 +88,7 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
 def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('tf_cnn.planning.machine.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('tf_cnn.run.devices.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [
         line
@@ -133,13 +139,14 @@ def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str |
         ),
         '--device=cpu',
     ):
-        machine_of(make_params(device=device, num_gpus=4))
+        devices_of(make_params(device=device, num_gpus=4))
 
 
 def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
     for kind, places in (('gpu', ('/gpu:0', '/gpu:1')), ('cpu', ('/cpu:0',))):
         params = make_params(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
-        assert machine_of(params).parameter_devices == (places if num_gpus_here else ('/cpu:0',))
+        _, devices = devices_of(params)
+        assert devices.parameter_devices == (places if num_gpus_here else ('/cpu:0',))
 
 
 @pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
@@ -151,33 +158,40 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
         flags: dict[str, Any] = {'device': 'cpu', 'num_gpus': 3, 'variable_update': variable_update}
         plan = make_plan(make_params(**flags, local_parameter_device=kind), ProcessEnvironment({}))
         assert isinstance(plan, Plan)
-        assert plan.machine.parameter_devices == tuple(devices.split())
-        assert plan.variables.size_ranges is not None
-        kinds[kind] = [part.algorithm for part in plan.variables.size_ranges]
+        assert plan.devices.parameter_devices == tuple(devices.split())
+        size_ranges = plan.params.variables.size_ranges(plan.params)
+        assert size_ranges is not None
+        kinds[kind] = [part.algorithm for part in size_ranges]
     assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
 
 
 def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here: int) -> None:
     on_cpu: dict[str, Any] = {'device': 'cpu', 'num_gpus': 2}
-    expected = machine_of(make_params(**on_cpu))
+    expected = devices_of(make_params(**on_cpu))
     idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
-    assert len(idle.ignored_flag_warnings(Context(is_single_process=True, is_residual=False))) == 2
-    assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
+    assert (
+        len(idle.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))) == 2
+    )
+    assert devices_of(idle) == expected
     in_cluster = make_params(
         **on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu'
     )
     assert (
-        len(in_cluster.ignored_flag_warnings(Context(is_single_process=False, is_residual=False)))
+        len(
+            in_cluster.ignored_flag_warnings(
+                RuleContext(is_single_process=False, is_residual=False)
+            )
+        )
         == 1
     )
-    assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected
+    assert devices_of(in_cluster, in_cluster_of(in_cluster)) == expected
     # NCCL is for GPUs.
     assert (
-        machine_of(make_params(**on_cpu, variable_update='replicated', use_nccl=True)) == expected
+        devices_of(make_params(**on_cpu, variable_update='replicated', use_nccl=True)) == expected
     )
     on_cpu['variable_update'] = 'distributed_all_reduce'
     controller = in_cluster_of(make_params(**on_cpu))
-    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == machine_of(
+    assert devices_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == devices_of(
         make_params(**on_cpu), controller
     )
 
@@ -187,9 +201,9 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
     # More than are here.
     params = make_params(**mode, device='gpu')
     controller, workers = in_cluster_of(params), ['/job:worker/task:0', '/job:worker/task:1']
-    machine = machine_of(params, controller)
-    assert machine.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
-    assert machine.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
+    _, devices = devices_of(params, controller)
+    assert devices.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
+    assert devices.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
     # Those that are here are a worker's.
     assert config_of(params, controller).device_count == {'CPU': 1, 'GPU': 0}
     with refused(
@@ -199,10 +213,10 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
         'psgpu',
         'xring',
     ):
-        machine_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), controller)
+        devices_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), controller)
     if not num_gpus_here:
         with refused('--device=gpu', '--device=cpu'):
-            machine_of(make_params(**mode), controller)
+            devices_of(make_params(**mode), controller)
 
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
@@ -210,7 +224,7 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
 def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
     plan = make_plan(make_params(model='lenet', num_gpus=0, device=device), ProcessEnvironment({}))
     assert isinstance(plan, Plan)
-    assert plan.machine.towers == ('/cpu:0',)
+    assert plan.devices.towers == ('/cpu:0',)
 
 
 @pytest.mark.distributed

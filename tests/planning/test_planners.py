@@ -14,12 +14,13 @@ import tf_cnn_benchmarks
 from tests.support.machines import hydra, write_files
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_record
-from tf_cnn.planning.cluster_role import find_cluster_role
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import EvalSchedule, Machine
-from tf_cnn.planning.process_settings import Threads, choose_start, choose_threads
-from tf_cnn.planning.this_process import INTRA, ProcessSettings, ThisProcess
+from tf_cnn.cluster.cluster_role import find_cluster_role
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import Threads, choose_start, choose_threads
+from tf_cnn.machine.this_process import INTRA, ProcessSettings, ThisProcess
 from tf_cnn.results.summary import format_summary
+from tf_cnn.run.devices import Devices
+from tf_cnn.run.evaluations import EvalSchedule
 from tf_cnn.run.params import Params
 from tf_cnn.run.parsing import make_params
 
@@ -73,7 +74,7 @@ _WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
 # arena, and larger ones.
 _FREES_MEMORY = """
 import resource, sys, threading
-from tf_cnn.planning.this_process import keep_memory
+from tf_cnn.machine.this_process import keep_memory
 
 if sys.argv[1:] == ['keep']:
     keep_memory()
@@ -179,12 +180,14 @@ def threads_of(
     process = ThisProcess({})
     if earlier is not None:
         process.record({INTRA: earlier})
-    machine = Machine(
-        'cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC'
-    )
+    devices = Devices(tuple(f'/cpu:{index}' for index in range(num_towers)), ('/cpu:0',))
     warnings: list[str] = []
     return choose_threads(
-        params, ProcessEnvironment(variables or {}, process, root), machine, 12, warnings
+        params.replace(device='cpu'),
+        ProcessEnvironment(variables or {}, process, root),
+        devices,
+        12,
+        warnings,
     ), warnings
 
 

@@ -2,6 +2,7 @@
 alone.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
-from tf_cnn.managers.all_reduce_spec import parse_spec
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan, VariableConfig
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
+from tf_cnn.managers.config import VariableConfig
 from tf_cnn.run.build import build_step
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, make_plan
 
 pytestmark = pytest.mark.graph
 
@@ -41,18 +42,23 @@ def plan_of(**flags: Any) -> Plan:
 
 
 def variables_of(**flags: Any) -> VariableConfig:
-    return plan_of(**flags).variables
+    return plan_of(**flags).params.variables
+
+
+def size_ranges_of(**flags: Any) -> Sequence[SizeRange] | None:
+    plan = plan_of(**flags)
+    return plan.params.variables.size_ranges(plan.params)
 
 
 @pytest.mark.parametrize('where', [{}, WITH_SERVERS], ids=['alone', 'cluster'])
 def test_variables_are_staged_where_there_are_updates(where: Flags) -> None:
     assert [
-        variables_of(staged_vars=is_staged, **where).is_staged for is_staged in (False, True)
+        variables_of(staged_vars=is_staged, **where).staged_vars for is_staged in (False, True)
     ] == [
         False,
         True,
     ]
-    assert not variables_of(staged_vars=True, forward_only=True, **where).is_staged
+    assert not variables_of(staged_vars=True, forward_only=True, **where).staged_vars
 
 
 @pytest.mark.parametrize('mode', CLUSTERS)
@@ -97,14 +103,13 @@ def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int)
     ids=str,
 )
 def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: Flags, spec: str) -> None:
-    assert variables_of(
-        **{'variable_update': 'replicated', 'num_gpus': 2, **flags}
-    ).size_ranges == parse_spec(spec)
+    found = size_ranges_of(**{'variable_update': 'replicated', 'num_gpus': 2, **flags})
+    assert found == parse_spec(spec)
 
 
 def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known() -> None:
     flags: Flags = {'variable_update': 'replicated', 'hierarchical_copy': True}
-    assert variables_of(num_gpus=4, **flags).size_ranges is None
+    assert size_ranges_of(num_gpus=4, **flags) is None
     with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
         variables_of(num_gpus=3, **flags)
     with refused('--network_topology=gcp_v100', '--nohierarchical_copy', 'dgx1'):
@@ -126,14 +131,6 @@ def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: Flags) -
     assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
 
 
-def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
-    for flags, expected in (({}, True), ({'nesterov': False}, False)):
-        assert plan_of(optimizer='momentum', **flags).variables.optimizer.arguments == (
-            0.9,
-            expected,
-        )
-
-
 @pytest.mark.parametrize(
     ('flags', 'transfer'),
     [
@@ -148,16 +145,19 @@ def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
 def test_gradients_travel_in_the_16_bits_of_the_precision(
     flags: Flags, transfer: str | None
 ) -> None:
-    assert variables_of(variable_update='replicated', num_gpus=2, **flags).transfer == transfer
+    plan = plan_of(variable_update='replicated', num_gpus=2, **flags)
+    found = plan.params.variables.transfer_dtype(
+        plan.params, plan.topology, 2, plan.precision.compute_dtype.name
+    )
+    assert found == transfer
 
 
 def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None:
     flags: Flags = {'num_gpus': 2, 'hierarchical_copy': True, 'local_parameter_device': 'gpu'}
     # In two halves, nothing is summed on that device; this mode sums in no halves.
-    assert variables_of(variable_update='replicated', **flags).size_ranges is None
-    assert variables_of(variable_update='collective_all_reduce', **flags).size_ranges == parse_spec(
-        'psgpu'
-    )
+    assert size_ranges_of(variable_update='replicated', **flags) is None
+    found = size_ranges_of(variable_update='collective_all_reduce', **flags)
+    assert found == parse_spec('psgpu')
 
 
 ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {

@@ -16,7 +16,7 @@ from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.runs import losses, made
-from tf_cnn.run.params import Context
+from tf_cnn.run.params import RuleContext
 from tf_cnn.run.parsing import make_params
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -105,7 +105,7 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
 
 
 def test_a_cluster_must_sum_in_one_order() -> None:
-    in_a_cluster = Context(is_single_process=False, is_residual=False)
+    in_a_cluster = RuleContext(is_single_process=False, is_residual=False)
     for mode in ('parameter_server', 'distributed_replicated', 'horovod'):
         with refused(
             '--deterministic',

@@ -18,7 +18,8 @@ from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import random_images, random_weight
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
-from tf_cnn.run.build import build_step, make_banner
+from tf_cnn.run.banner import make_banner
+from tf_cnn.run.build import build_step
 from tf_cnn.run.constant_weights import FrozenNetwork
 from tf_cnn.run.evaluation import InferenceVariables
 

@@ -71,8 +71,8 @@ RUNS = """
 import sys
 from tf_cnn.system.errors import UsageError
 from tf_cnn.run.parsing import make_params
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.run.plan import make_plan
 
 for before, onednn in {steps}:
     if before:

@@ -26,8 +26,8 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.synchronous_step import SynchronousStep
-from tf_cnn.planning.plan import Plan
 from tf_cnn.run.build import build_step
+from tf_cnn.run.plan import Plan
 from tf_cnn.run.state import RunState, find_resume_point
 from tf_cnn.run.step_graph import StepGraph
 from tf_cnn.training.checkpoint_files import (
@@ -85,8 +85,9 @@ def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> Ru
     """The state of a run in one process that goes on from a checkpoint, or starts."""
     worker = Worker(plan.session.config)
     worker.join({'step': None, 'end': None})
-    checkpoints = dataclasses.replace(plan.checkpoints, resume_from=resume_from)
-    return RunState(checkpoints, built, worker, warn=print, note=print)
+    return RunState(
+        dataclasses.replace(plan, resume_from=resume_from), built, worker, warn=print, note=print
+    )
 
 
 class Trainer:
@@ -121,7 +122,7 @@ class Trainer:
         # A session draws other initial values at a second time.
         session = (start and self._session) or self._open()
         state = self._resumed if start else self._fresh
-        state.prepare(session, self._plan.counts)
+        state.prepare(session)
         self._built.prepare_first_step(session)
         losses = [
             float(session.run(self._built.fetches.as_dict())['loss']) for _ in range(num_steps)
@@ -260,7 +261,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])
-        state.prepare(session, plan.counts)
+        state.prepare(session)
         session.run(built.pipeline.initializers)
         session.run(begin[1])
         with failed():
@@ -297,10 +298,12 @@ def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did
     tmp_path: Path,
 ) -> None:
     plan = plan_of(model='trivial', train_dir=str(tmp_path), num_batches=NUM_STEPS)
-    counts, length = plan.counts, [plan.counts.num_warmup, plan.counts.num_timed, 1]
+    length = [plan.params.run.num_warmup_batches, plan.params.run.num_timed, 1]
     cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')
     processes = dataclasses.replace(plan.cluster_role, cluster=cluster)
-    saved = dataclasses.replace(plan.checkpoints, resume_from=f'{tmp_path}/model.ckpt-3')
+    alone = dataclasses.replace(plan, resume_from=f'{tmp_path}/model.ckpt-3')
+    in_cluster = dataclasses.replace(alone, cluster_role=processes)
+    fresh = dataclasses.replace(plan, cluster_role=processes)
     for mark, end in (
         (lambda: mark_training_begun(str(tmp_path), length, 9), 9),
         (lambda: mark_training_begun(str(tmp_path), [*length[:2], 2], 9), None),
@@ -310,9 +313,9 @@ def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did
         (lambda: clear_training_begun(str(tmp_path)), None),
     ):
         mark()
-        assert find_resume_point(saved, counts, processes) == {'step': 3, 'end': end}
-        assert find_resume_point(saved, counts, plan.cluster_role) == {'step': 3, 'end': None}
-        assert find_resume_point(plan.checkpoints, counts, processes) == {'step': None, 'end': None}
+        assert find_resume_point(in_cluster) == {'step': 3, 'end': end}
+        assert find_resume_point(alone) == {'step': 3, 'end': None}
+        assert find_resume_point(fresh) == {'step': None, 'end': None}
     (tmp_path / 'training-begun').write_text('{"length": [1, 2, 3], "end": Infinity}')
     with refused(tmp_path / 'training-begun', 'remove the file'):
-        find_resume_point(saved, counts, processes)
+        find_resume_point(in_cluster)

@@ -30,7 +30,7 @@ def build(
         'network': convolved,
         'seed': 7,
         'learning_rate': 0.1,
-        'with_accuracy': True,
+        'print_training_accuracy': True,
         **overrides,
     }
     manager = make_manager(mode, cpus(num_towers), seed=7)

@@ -9,29 +9,29 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
+from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import choose_start
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
+from tf_cnn.machine.this_process import ProcessSettings, ThisProcess
 from tf_cnn.machine.visible_gpus import choose_visible_gpus
-from tf_cnn.planning.cluster_role import find_cluster_role
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import Machine
-from tf_cnn.planning.process_settings import choose_start
-from tf_cnn.planning.session import describe_session
-from tf_cnn.planning.this_process import ProcessSettings, ThisProcess
-from tf_cnn.run.params import Context
+from tf_cnn.run.devices import Devices
+from tf_cnn.run.params import RuleContext
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.session_config import configure_session
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
-ALONE = Context(is_single_process=True, is_residual=False)
+ALONE = RuleContext(is_single_process=True, is_residual=False)
 
 
 def config_of(**flags: Any) -> tf.ConfigProto:
     towers = tuple(f'/cpu:{number}' for number in range(flags.get('num_gpus', 1)))
-    machine = Machine('cpu', towers, 'cpu', ('/cpu:0',), flags.get('data_format', 'NHWC'))
-    params, environment = make_params(device='cpu', **flags), ProcessEnvironment({})
+    devices, environment = Devices(towers, ('/cpu:0',)), ProcessEnvironment({})
+    params = make_params(**{'device': 'cpu', 'data_format': 'NHWC', **flags})
     processes = find_cluster_role(params, environment, [])
-    return describe_session(params, environment, processes, machine, ProcessSettings(), []).config
+    return configure_session(params, environment, processes, devices, ProcessSettings(), []).config
 
 
 def test_the_graph_is_rewritten_as_the_flags_say() -> None:

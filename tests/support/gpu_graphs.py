@@ -13,12 +13,11 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
 
 from tests.support.networks import needed_by
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.build import build_evaluation, build_step
 from tf_cnn.run.evaluation import SlicedVariables
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, make_plan
 from tf_cnn.run.step_graph import StepGraph
 
 Flags = Mapping[str, Any]
@@ -114,7 +113,7 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
         built = build_step(plan, 0)
         if plan.evaluations:
             build_evaluation(
-                plan, [SlicedVariables(built.slices) for _ in plan.machine.towers], 0, 1
+                plan, [SlicedVariables(built.slices) for _ in plan.devices.towers], 0, 1
             )
     fetched = tf.nest.flatten(built.fetches.as_dict())
     step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])

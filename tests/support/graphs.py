@@ -12,9 +12,11 @@ import tensorflow.compat.v1 as tf
 from models.model_spec import Build, Network
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
-from tf_cnn.planning.step import StepConfig
+from tf_cnn.run.params import Params
+from tf_cnn.run.step_graph import StepConfig
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
+from tf_cnn.training.precision import FP32, Precision
 from tf_cnn.training.schedules import LearningRate
 
 # ---- sessions ------------------------------------------------------------------------------------
@@ -50,25 +52,27 @@ def cpus(count: int) -> list[str]:
 
 
 def training_step(
-    network: Network | Build, num_classes: int, *, seed: int, learning_rate: float, **more: Any
+    network: Network | Build,
+    num_classes: int,
+    *,
+    seed: int,
+    learning_rate: float,
+    precision: Precision = FP32,
+    **flags: Any,
 ) -> StepConfig:
-    """Returns the settings of a step that trains a network, or a network's build function; more
-    overrides settings.
-    """
-    settings = {
-        'data_format': 'NHWC',
-        'forward_only': False,
-        'with_accuracy': False,
-        'loss_type_to_report': 'total_loss',
-        'weight_decay': 0.01,
-        'gradient_clip': None,
-        'learning_rate': LearningRate((learning_rate,)),
-        'seed': seed,
-    }
+    """Returns the settings of a step that trains a network, or a network's build function."""
+    params = Params().replace(
+        **{
+            'device': 'cpu',
+            'data_format': 'NHWC',
+            'weight_decay': 0.01,
+            'tf_random_seed': seed,
+            **flags,
+        }
+    )
     if not isinstance(network, Network):
-        build = network
-        network = Network(build)
-    return StepConfig(network=network, num_classes=num_classes, **{**settings, **more})
+        network = Network(network)
+    return StepConfig(params, network, num_classes, LearningRate((learning_rate,)), precision)
 
 
 # ---- input steps ---------------------------------------------------------------------------------

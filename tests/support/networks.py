@@ -14,13 +14,11 @@ from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
-from tf_cnn.managers.classes import make_variable_mgr
 from tf_cnn.managers.local import VariableMgrIndependent
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.planning.step import StepConfig
 from tf_cnn.run.exchange import GradientsInMemory
-from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.run.step_graph import StepConfig, StepGraph, build_step_graph
 from tf_cnn.training.precision import FP32, Precision
 from variable_mgr import VariableMgr
 
@@ -274,4 +272,6 @@ def make_manager(
         transfer=transfer,
         nccl_over_towers='gpu' in devices[0],
     )
-    return make_variable_mgr(mode, place, replace(common, **parts), staged=staged, relaxed=relaxed)
+    manager = MODES[mode].load_manager(place, is_staged=staged, is_relaxed=relaxed)
+    made: VariableMgr = manager(replace(common, **parts))
+    return made

@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.make_plan import make_plan
-from tf_cnn.planning.plan import Plan
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.results import schema
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
 from tf_cnn.run.parsing import make_params
+from tf_cnn.run.plan import Plan, make_plan
 from tf_cnn.training.contents import CLASS_NAMES
 
 

@@ -11,8 +11,8 @@ from tests.support.outputs import check_line, refused
 from tests.support.sample_results import plan_of
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.managers.modes import MODES
-from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.run.params import Params
+from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.configurations import make_sweep_plan
 from tf_cnn.sweep.duration import guess_seconds
 from tf_cnn.sweep.request import add_device_cpu, override, read_grid

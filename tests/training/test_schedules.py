@@ -17,7 +17,7 @@ from tests.support.graphs import open_session
 from tests.support.images import write_mnist
 from tests.support.outputs import check_line
 from tests.support.runs import plan_of, ran
-from tf_cnn.run.build import make_banner
+from tf_cnn.run.banner import make_banner
 from tf_cnn.training.schedules import LearningRate, parse_piecewise
 
 pytestmark = pytest.mark.graph
@@ -64,7 +64,7 @@ SCHEDULES: dict[str, tuple[Flags, OfEpochs]] = {
 
 
 def rate_of(**flags: Any) -> LearningRate:
-    return plan_of(**flags).step.learning_rate
+    return plan_of(**flags).learning_rate
 
 
 def first_worker(num_workers: int) -> Flags:
@@ -192,23 +192,23 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
     plan = plan_of(
         model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags
     )
-    rate, counts = plan.step.learning_rate, plan.counts
+    rate = plan.learning_rate
     assert rate.rates[0] == pytest.approx(0.1 * images_per_update / 256)
     assert rate.boundaries[0] == 30 * 1_281_167 // images_per_step
     # The workers share the epochs, whether they wait for each other or not.
-    assert counts.global_batch_size == num_workers * 2 * 50
-    assert counts.num_timed == np.ceil(0.03 * 1_281_167 / counts.global_batch_size)
+    assert plan.global_batch_size == num_workers * 2 * 50
+    assert plan.params.run.num_timed == np.ceil(0.03 * 1_281_167 / plan.global_batch_size)
 
 
 def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     plan = plan_of(
         model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2)
     )
-    assert (plan.counts.images_per_global_step, plan.counts.global_batch_size) == (
+    assert (plan.images_per_global_step, plan.global_batch_size) == (
         2 * 50,
         2 * 2 * 50,
     )
-    assert not plan.variables.is_synchronous
+    assert not plan.is_synchronous
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from tf_cnn.launch.ssh import SshTarget, connections
 from tf_cnn.machine.config import parse_gpu_indices
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.managers.modes import MODES, Mode, Topology, format_modes
-from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.run.params import Params, output_flags
 from tf_cnn.run.parsing import parse_argv
+from tf_cnn.run.plan import check_launch
 from tf_cnn.system.errors import RunError, UsageError, format_flag
 from tf_cnn.system.place import FOLDER
 

@@ -17,13 +17,13 @@ from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.run_sets import STDIN, RunSet, group_names, make_run_set, read_run_set
 from tf_cnn.flags.spec import flag
-from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate, print_table
 from tf_cnn.run.params import SPECS
 from tf_cnn.run.parsing import parse_argv
+from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     InterleavedRuns,

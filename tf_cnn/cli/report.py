@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
 from tf_cnn.flags.spec import flag
-from tf_cnn.planning.outputs import check_file
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import abbreviate
+from tf_cnn.run.outputs import check_file
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import RunError, UsageError, format_flag, missing_package_message, plural
 

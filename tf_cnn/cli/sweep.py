@@ -16,11 +16,11 @@ from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.managers.modes import MODES
-from tf_cnn.planning.make_plan import check_launch
 from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
 from tf_cnn.run.parsing import read_modes_of
+from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.configurations import (
     Configuration,
     ExcludedCombination,

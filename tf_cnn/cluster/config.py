@@ -11,7 +11,7 @@ from tf_cnn.flags.spec import NEW, Ignored, flag
 from tf_cnn.managers.modes import format_modes
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Context, Params
+    from tf_cnn.run.params import Params, RuleContext
 
 PROTOCOL = 'grpc'
 # The flags that say which process of a cluster this is.
@@ -99,8 +99,7 @@ class ClusterConfig:
         original=NEW,
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
-
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         mode = params.variables.mode
         role_flags = [name for name in ROLE_FLAGS if getattr(self, name) is not None]
         if mode.launcher and role_flags:
@@ -123,8 +122,7 @@ class ClusterConfig:
             flag_text = params.flag_text('server_protocol')
             yield f'{flag_text}: TensorFlow now supports {PROTOCOL} only; remove it'
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         ports, timeouts = ('num_ps', 'cluster_port'), ('connect_timeout_secs', 'ps_linger_secs')
         if params.variables.mode.launcher is not None:
             yield (

@@ -163,8 +163,8 @@ def _cluster_of_flags(params: 'Params', environ: Environ) -> Cluster | None:
     with problems.collecting():
         if hosts['ps'] and hosts['controller'] and params.variables.mode.has_controller:
             raise UsageError(
-                f'--controller_host={params.cluster.controller_host}: it conflicts with --ps_hosts; '
-                'use one of them'
+                f'--controller_host={params.cluster.controller_host}: it conflicts with '
+                '--ps_hosts; use one of them'
             )
     with problems.collecting():
         if hosts['worker']:

@@ -9,15 +9,22 @@ from tf_cnn.run.params import SPECS
 
 
 def settings_of(result: Result) -> dict[str, Any]:
-    """Returns the shape, and the values that the run used of flags that affect a step or the time
-    between steps.
+    """Returns the shape, and the values of flags that affect a step or the time between steps: of
+    given flags what the run used, of others the default.
 
-    A flag that names an output has the value True if the run wrote there, else False.
+    A flag that names an output has the value True if the run wrote there, else False. A few flags,
+    such as --batch_size, always have the value that the run used.
     """
     settings: dict[str, Any] = {'shape': result.shape}
     for name, value in result.command.flags.items():
-        if is_setting(name):
-            settings[name] = value is not None if name in SPECS and SPECS[name].output else value
+        if not is_setting(name):
+            continue
+        if name not in SPECS:
+            settings[name] = value
+        elif name not in result.given_flags:
+            settings[name] = default_setting(name)
+        else:
+            settings[name] = value is not None if SPECS[name].output else value
     return settings | _resolved_settings(result)
 
 

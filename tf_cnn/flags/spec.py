@@ -132,6 +132,7 @@ class FlagSpec:
         value too.
       setting: whether the flag changes a step or the time between steps, so that runs with
         different values are different settings in comparisons.
+      chosen: whether the run chooses a value if none is given, or 0 for a number of images.
       resolved: whether the result has the final value of the flag: --batch_size=0 becomes 64.
       target: the environment variable that TensorFlow reads instead of the flag, or the field of
         its ConfigProto.
@@ -157,6 +158,7 @@ class FlagSpec:
     shared_by_workers: bool = False
     shared_by_servers: bool = False
     setting: bool = True
+    chosen: bool = False
     resolved: bool = False
     target: str | None = None
 

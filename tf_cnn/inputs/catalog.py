@@ -1,6 +1,6 @@
 """The table of input pipelines. Does not import TensorFlow.
 
-Their classes are in inputs/pipeline_classes.py. To add one, see docs/extending.md.
+To add one, see docs/extending.md.
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ class InputRow:
 
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if no flag selects it.
+      pipeline: its class, 'module:Class'.
       source_type: the sources that it can read.
       repeatable: whether the seed alone determines the order of the images.
       in_memory: whether the run reads all images into memory in the model's size before the first
@@ -31,6 +32,7 @@ class InputRow:
     """
 
     name: str
+    pipeline: str
     source_type: type | UnionType
     repeatable: bool = True
     in_memory: bool = False
@@ -40,14 +42,33 @@ class InputRow:
 
 _ALL_STAGES = tuple(STAGES)
 INPUTS = (
-    InputRow('synthetic', type(None)),
+    InputRow('synthetic', 'tf_cnn.inputs.synthetic:SyntheticInput', type(None)),
     # The order of RecordInput also depends on how fast its readers are and when a step takes a
     # batch.
-    InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL_STAGES),
-    InputRow(TF_DATA, Shards, stages=_ALL_STAGES),
-    InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),
-    InputRow(DEVICE, Shards | Arrays, in_memory=True, on_devices=True),
-    InputRow(FEED_DICT, Shards | Arrays | None, in_memory=True),
+    InputRow(
+        RECORD_INPUT,
+        'tf_cnn.inputs.record_pipeline:RecordPipeline',
+        Shards,
+        repeatable=False,
+        stages=_ALL_STAGES,
+    ),
+    InputRow(TF_DATA, 'tf_cnn.inputs.tf_data_pipeline:TfDataPipeline', Shards, stages=_ALL_STAGES),
+    InputRow(
+        'arrays',
+        'tf_cnn.inputs.array_pipeline:ArrayPipeline',
+        Arrays,
+        stages=(READ, PREPROCESS, TRANSFER),
+    ),
+    InputRow(
+        DEVICE,
+        'tf_cnn.inputs.device_input:DeviceInput',
+        Shards | Arrays,
+        in_memory=True,
+        on_devices=True,
+    ),
+    InputRow(
+        FEED_DICT, 'tf_cnn.inputs.feed_input:FeedInput', Shards | Arrays | None, in_memory=True
+    ),
 )
 
 

@@ -1,8 +1,8 @@
 """The flags about data and the input pipeline. Does not import TensorFlow."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tf_cnn.flags.reasons import IN_EVAL, SYNTHETIC
 from tf_cnn.flags.spec import NEW, Ignored, flag, flag_names
@@ -22,7 +22,8 @@ from tf_cnn.inputs.pipeline_stages import STAGES
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Context, Params
+    from tf_cnn.run.context import Context
+    from tf_cnn.run.params import Params, RuleContext
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class DataConfig:
         f'classes.',
         choices=DATA_NAMES,
         common=True,
+        chosen=True,
     )
     augmentation: str | None = flag(
         None,
@@ -62,6 +64,7 @@ class DataConfig:
         'padded_crop for cifar10, none for mnist, else resized_crop.',
         choices=('resized_crop', 'padded_crop', 'none'),
         original=NEW,
+        chosen=True,
     )
     distortions: bool = flag(
         False,
@@ -98,16 +101,24 @@ class DataConfig:
         'ImageNet, without scaling.',
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        is_plain = context.data.preprocessor.is_plain
+        return replace(
+            self,
+            data_name=context.data.data_set.name,
+            augmentation=context.data.augmentation,
+            distortions=self.distortions and not is_plain,
+            resize_method='bilinear' if is_plain else self.resize_method,
+        )
 
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         if self.data_name == RECORDS and self.data_dir is None:
             yield (
                 f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, '
                 'or remove --data_name'
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         colours = ('distortions', 'distort_color_in_yiq')
         of_photographs = ('scaled_decode', 'input_preprocessor', 'ml_perf')
         if params.evaluation.eval:
@@ -149,6 +160,7 @@ class PipelineConfig:
         f'{RECORD_INPUT}, or {TF_DATA} with --deterministic.',
         choices=PIPELINES,
         original=NEW,
+        chosen=True,
     )
     input_only: str | None = flag(
         None,
@@ -179,6 +191,7 @@ class PipelineConfig:
         f'the number of shards read at the same time; by default {_CYCLE_LENGTH}.',
         lower_bound=1,
         unit='shards',
+        chosen=True,
     )
     datasets_parallel_interleave_prefetch: int | None = _tf_data_flag(
         None,
@@ -208,6 +221,13 @@ class PipelineConfig:
         """Returns the pipeline for records, and for other images if it reads them."""
         return record_pipeline_row(self.input_pipeline, deterministic=params.run.deterministic)
 
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        return replace(
+            self,
+            input_pipeline=context.data.input_row.name,
+            datasets_parallel_interleave_cycle_length=self.cycle_length,
+        )
+
     @property
     def cycle_length(self) -> int:
         """How many shards tf.data reads at the same time."""
@@ -227,8 +247,7 @@ class PipelineConfig:
             and record_pipeline_row(self.input_pipeline, deterministic=False).in_memory
         )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
-
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         evaluates = params.evaluation.eval
         reads_records = params.data.data_dir is not None and context and context.has_records
         if params.run.deterministic and reads_records and not evaluates:
@@ -287,8 +306,7 @@ class PipelineConfig:
                 'is no model to evaluate; remove one'
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         of_tf_data = tuple(name for name in flag_names(self) if name not in _OF_ALL_PIPELINES)
         if params.data.data_dir is None:
             yield of_tf_data, SYNTHETIC

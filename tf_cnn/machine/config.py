@@ -9,7 +9,7 @@ from tf_cnn.flags.spec import NEW, OTHER, Ignored, flag, specs_of
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Context, Params
+    from tf_cnn.run.params import Params, RuleContext
 
 _KINDS = ('cpu', 'gpu')
 
@@ -35,6 +35,7 @@ class DeviceConfig:
         original='its default is gpu',
         common=True,
         resolved=True,
+        chosen=True,
     )
     local_parameter_device: str | None = flag(
         None,
@@ -44,6 +45,7 @@ class DeviceConfig:
         'CPU; variables are spread over them. By default the kind of --device.',
         choices=_KINDS,
         original='its default is gpu',
+        chosen=True,
     )
     data_format: str | None = flag(
         None,
@@ -53,6 +55,7 @@ class DeviceConfig:
         original='its default is NCHW',
         common=True,
         resolved=True,
+        chosen=True,
     )
     num_intra_threads: int | None = flag(
         None,
@@ -60,6 +63,7 @@ class DeviceConfig:
         'the run chooses by its devices, towers and the CPU quota; --verbose tells what was '
         'chosen, and why.',
         unit='threads',
+        chosen=True,
     )
     num_inter_threads: int = flag(
         0,
@@ -101,8 +105,19 @@ class DeviceConfig:
     )
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    @property
+    def kind(self) -> str:
+        """The kind of the devices, of resolved flags."""
+        assert self.device
+        return self.device
 
+    @property
+    def layout(self) -> str:
+        """The data format, of resolved flags."""
+        assert self.data_format
+        return self.data_format
+
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         mode = params.variables.mode
         if self.num_gpus == 0 and self.device == 'gpu':
             yield params.conflict('num_gpus', 'device', 'use --num_gpus=1 or more, or --device=cpu')
@@ -114,8 +129,7 @@ class DeviceConfig:
                 f'{mode.launcher}',
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         if self.device == 'cpu':
             yield (
                 (
@@ -137,7 +151,7 @@ class DeviceConfig:
         if no_parameter_device := self._why_no_parameter_device(params, context):
             yield ('local_parameter_device',), no_parameter_device
 
-    def _why_no_parameter_device(self, params: 'Params', context: 'Context') -> str | None:
+    def _why_no_parameter_device(self, params: 'Params', context: 'RuleContext') -> str | None:
         if params.inputs.input_only:
             return NO_MODEL
         if params.evaluation.eval:
@@ -274,14 +288,13 @@ class TensorFlowConfig:
     )
     kmp_settings: int | None = flag(
         None,
-        'For a TensorFlow built with OpenMP: 1 prints its settings (KMP_, setting=FalseS).',
+        'For a TensorFlow built with OpenMP: 1 prints its settings (KMP_SETTINGS).',
         upper_bound=1,
         original='its default is 1',
-        target='KMP_, setting=FalseS',
+        target='KMP_SETTINGS',
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
-
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         if params.devices.device == 'cpu':
             return
         try:
@@ -299,8 +312,7 @@ class TensorFlowConfig:
                 f'list a number for each, or use --num_gpus={len(indices)}',
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         if params.devices.device == 'cpu':
             yield (
                 (

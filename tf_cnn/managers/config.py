@@ -3,21 +3,27 @@ TensorFlow.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tf_cnn.flags.reasons import IN_EVAL, NO_MODEL, ON_CPU, SINGLE_PROCESS
 from tf_cnn.flags.spec import NEW, Ignored, flag, flag_names
-from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, parse_spec
-from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, format_modes
+from tf_cnn.managers.all_reduce_spec import (
+    ALGORITHMS,
+    COLLECTIVE,
+    NCCL_TRANSFER_DTYPES,
+    SizeRange,
+    parse_spec,
+)
+from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, Topology, format_modes
 from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Context, Params
+    from tf_cnn.run.params import Params, RuleContext
 
-# The only number of GPUs that --network_topology=gcp_v100 describes.
-_GPUS_OF_GCP = 8
+# Of eight V100 of the Google Cloud, 0 is linked to 5 and 2 to 7 (`nvidia-smi topo -m` there).
+_GPUS_OF_GCP, _LINKS_OF_GCP = 8, ((0, 5), (2, 7))
 _OF_HALVES = ('hierarchical_copy', 'network_topology')
 _OF_SUMS = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
 
@@ -79,6 +85,7 @@ class VariableConfig:
         'bits: in the type of --precision, or in float16 with NCCL and Horovod. On by default if '
         'the mode can send the type of --precision.',
         original='its default is true',
+        chosen=True,
     )
     slice_variables: bool = flag(
         True,
@@ -137,6 +144,69 @@ class VariableConfig:
     def mode(self) -> Mode:
         return MODES[self.variable_update]
 
+    def resolve(
+        self, params: 'Params', topology: Topology, num_towers: int, compute_dtype: str
+    ) -> Self:
+        """Returns a copy without the flags that have no effect. params: with resolved devices."""
+        spec = self.all_reduce_spec if self.uses_all_reduce_spec(params) else None
+        if topology is Topology.CONTROLLER:
+            # A ring sends the fewest bytes per worker.
+            spec = spec or 'xring'
+        resolved = replace(
+            self,
+            all_reduce_spec=spec,
+            staged_vars=self.staged_vars and params.trains,
+            variable_consistency=self.variable_consistency if params.trains else 'strong',
+            hierarchical_copy=self.uses_hierarchical_copy(params),
+            horovod_device=None if params.devices.device == 'cpu' else self.horovod_device,
+        )
+        if self.compact_gradient_transfer is None:
+            dtypes = resolved.transfer_dtypes(params, topology, num_towers)
+            resolved = replace(resolved, compact_gradient_transfer=compute_dtype in dtypes)
+        return resolved
+
+    # ---- of resolved flags -----------------------------------------------------------------------
+
+    def size_ranges(self, params: 'Params') -> tuple[SizeRange, ...] | None:
+        """Returns the algorithm for each range of gradient sizes; None with --hierarchical_copy."""
+        if self.hierarchical_copy:
+            return None
+        return parse_spec(self.all_reduce_spec or f'ps{params.devices.local_parameter_device}')
+
+    def linked_towers(self, num_towers: int) -> tuple[tuple[int, int], ...]:
+        """Returns the pairs of linked GPUs, one of each half, that exchange the sums of the halves.
+
+        In the hybrid cube mesh of the DGX-1, GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i
+        is linked to GPU i + 4 (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4).
+        """
+        if self.network_topology == 'gcp_v100':
+            return _LINKS_OF_GCP
+        half = num_towers // 2
+        return tuple((tower, half + tower) for tower in range(half))
+
+    def uses_nccl(self, params: 'Params', topology: Topology, num_towers: int) -> bool:
+        """Whether NCCL sums gradients of at least some sizes."""
+        if topology is Topology.PEERS:
+            return self.mode.nccl_between_gpus and params.devices.device == 'gpu'
+        size_ranges = self.size_ranges(params) if num_towers > 1 and params.trains else None
+        return any('nccl' in size_range.names for size_range in size_ranges or ())
+
+    def transfer_dtypes(
+        self, params: 'Params', topology: Topology, num_towers: int
+    ) -> Sequence[str]:
+        """Returns the 16-bit types that gradients can be sent in."""
+        by_nccl = self.uses_nccl(params, topology, num_towers)
+        return NCCL_TRANSFER_DTYPES if by_nccl else self.mode.transfer_dtypes
+
+    def transfer_dtype(
+        self, params: 'Params', topology: Topology, num_towers: int, compute_dtype: str
+    ) -> str | None:
+        """Returns the dtype of gradients on the way; None: they are sent unchanged."""
+        if not self.compact_gradient_transfer:
+            return None
+        dtypes = self.transfer_dtypes(params, topology, num_towers)
+        return compute_dtype if compute_dtype in dtypes else dtypes[-1]
+
     def is_nccl_on_cpu(self, params: 'Params') -> bool:
         """Whether --all_reduce_spec names NCCL in a run on the CPU, which ignores the flag."""
         names_nccl = re.search(r'\bnccl\b', self.all_reduce_spec or '') is not None
@@ -190,8 +260,7 @@ class VariableConfig:
             )
         return None
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
-
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         mode, by_spec = self.mode, self.uses_all_reduce_spec(params)
         # Ignored flags need no validation.
         if self.all_reduce_spec is not None and by_spec:
@@ -235,8 +304,7 @@ class VariableConfig:
         elif mode.launcher and (conflict := self.cluster_conflict(params)):
             yield conflict
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         mode, forward_only, is_alone = self.mode, params.run.forward_only, context.is_single_process
         if params.inputs.input_only:
             yield flag_names(self), NO_MODEL

@@ -1,14 +1,14 @@
 """The table of variable update modes, the values of --variable_update. Does not import TensorFlow.
 
-A mode's name appears here and in classes.py, which names its managers; all other code reads its
-row.
-To add a mode, see docs/extending.md; tf_cnn/managers/user_modes.py adds modes that users define.
+All other code reads the row of a mode. To add a mode, see docs/extending.md;
+tf_cnn/managers/user_modes.py adds modes that users define.
 """
 
 import enum
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tf_cnn.system.loading import load
 from tf_cnn.system.user_file import UserFile
 
 
@@ -26,6 +26,8 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
+      managers: the variable manager, 'module:Class', for each topology that the mode runs in.
+      staged: the managers with --staged_vars; relaxed: with --variable_consistency=relaxed.
       refusals: the error message for each topology that the mode does not run in. {mode} stands
         for the flag with its value, {members} for the processes, and {ps} for the flag or variable
         that names the parameter servers.
@@ -44,16 +46,16 @@ class Mode:
       sums_in_fixed_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether workers sum by NCCL if their towers are GPUs.
       launcher: the program that must start and number the processes; None: any program can.
-      manager: the class of a user's mode, once its file has run; managers/classes.py has the
-        built-in classes.
+      user_manager: the class of a user's mode, once its file has run, instead of managers.
       file: the --variable_mgr_file that defines the mode, if one does.
     """
 
     name: str
     summary: str
     refusals: Mapping[Topology, str]
-    can_stage: bool = False
-    can_relax: bool = False
+    managers: Mapping[Topology, str] = field(default_factory=dict)
+    staged: Mapping[Topology, str] = field(default_factory=dict)
+    relaxed: Mapping[Topology, str] = field(default_factory=dict)
     always_synchronous: bool = False
     forward_only_in_cluster: bool = True
     shares_model: bool = True
@@ -65,8 +67,16 @@ class Mode:
     sums_in_fixed_order: bool = False
     nccl_between_gpus: bool = False
     launcher: str | None = None
-    manager: type | None = None
+    user_manager: type | None = None
     file: UserFile | None = None
+
+    @property
+    def can_stage(self) -> bool:
+        return bool(self.staged)
+
+    @property
+    def can_relax(self) -> bool:
+        return bool(self.relaxed)
 
     @property
     def needs_servers(self) -> bool:
@@ -92,6 +102,23 @@ class Mode:
 
     def runs_in(self, topology: Topology) -> bool:
         return topology not in self.refusals
+
+    def load_manager(
+        self, topology: Topology, *, is_staged: bool = False, is_relaxed: bool = False
+    ) -> type:
+        """Imports the class of the variable manager. Needs TensorFlow."""
+        if self.user_manager:
+            return self.user_manager
+        path = (is_staged and self.staged.get(topology)) or (
+            is_relaxed and self.relaxed.get(topology)
+        )
+        manager: type = load(path or self.managers[topology])
+        return manager
+
+    @property
+    def manager_paths(self) -> tuple[str, ...]:
+        """The classes of the mode, 'module:Class'."""
+        return *self.managers.values(), *self.staged.values(), *self.relaxed.values()
 
 
 _NEEDS_CLUSTER = (
@@ -135,14 +162,26 @@ _ROWS = (
         'Every tower reads one copy of the variables; the devices that hold it receive the '
         'gradients.',
         {Topology.PEERS: _NEEDS_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
-        can_stage=True,
+        {
+            Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalFetchFromPS',
+            Topology.PARAMETER_SERVERS: (
+                'tf_cnn.managers.distributed:VariableMgrDistributedFetchFromPS'
+            ),
+        },
+        staged={
+            Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalFetchFromStagedPS',
+            Topology.PARAMETER_SERVERS: (
+                'tf_cnn.managers.distributed:VariableMgrDistributedFetchFromStagedPS'
+            ),
+        },
         parameter_device='variables',
     ),
     Mode(
         'replicated',
         'Every tower of one process has all variables; gradients are summed between the towers.',
         _ONE_PROCESS,
-        can_relax=True,
+        {Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalReplicated'},
+        relaxed={Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalRelaxedReplicated'},
         sums_towers=True,
         takes_all_reduce_spec=True,
         takes_hierarchy=True,
@@ -152,6 +191,7 @@ _ROWS = (
         'independent',
         'Every tower of one process trains a separate model; nothing is exchanged.',
         _ONE_PROCESS,
+        {Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrIndependent'},
         shares_model=False,
     ),
     Mode(
@@ -163,6 +203,11 @@ _ROWS = (
             Topology.PEERS: _NEEDS_SERVERS,
             Topology.CONTROLLER: _HAS_NO_CONTROLLER,
         },
+        {
+            Topology.PARAMETER_SERVERS: (
+                'tf_cnn.managers.distributed:VariableMgrDistributedReplicated'
+            )
+        },
         always_synchronous=True,
     ),
     Mode(
@@ -170,6 +215,10 @@ _ROWS = (
         'Every tower of every worker has all variables; the workers sum their gradients among '
         'themselves.',
         {Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
+        {
+            Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalReplicated',
+            Topology.PEERS: 'tf_cnn.managers.collective:VariableMgrCollectiveAllReduce',
+        },
         always_synchronous=True,
         forward_only_in_cluster=False,
         sums_towers=True,
@@ -193,6 +242,7 @@ _ROWS = (
                 '--variable_update=collective_all_reduce, which needs none'
             ),
         },
+        {Topology.CONTROLLER: 'tf_cnn.managers.collective:VariableMgrDistributedAllReduce'},
         always_synchronous=True,
         sums_towers=True,
         takes_all_reduce_spec=True,
@@ -206,6 +256,7 @@ _ROWS = (
             Topology.PARAMETER_SERVERS: _STARTED_BY_HOROVODRUN,
             Topology.CONTROLLER: _STARTED_BY_HOROVODRUN,
         },
+        {Topology.PEERS: 'tf_cnn.managers.horovod:VariableMgrHorovod'},
         always_synchronous=True,
         forward_only_in_cluster=False,
         # Horovod cannot sum bfloat16.

@@ -47,14 +47,14 @@ class Registration:
         file, earlier_mode = running_file(), MODES.get(self.mode.name)
         is_read = (
             earlier_mode is not None
-            and earlier_mode.manager is None
+            and earlier_mode.user_manager is None
             and earlier_mode in _modes_of(file)
         )
         if earlier_mode and is_read:
-            MODES[earlier_mode.name] = replace(earlier_mode, manager=manager)
+            MODES[earlier_mode.name] = replace(earlier_mode, user_manager=manager)
         else:
             _check_name(self.mode, MODES.values())
-            MODES[self.mode.name] = replace(self.mode, manager=manager)
+            MODES[self.mode.name] = replace(self.mode, user_manager=manager)
         return manager
 
 
@@ -169,20 +169,20 @@ def read_modes(path: str) -> None:
         MODES.setdefault(mode.name, mode)
 
 
-def load_manager(mode: Mode) -> None:
+def run_file_of(mode: Mode) -> None:
     """Runs the --variable_mgr_file that defines a mode, unless it has run. Needs TensorFlow.
 
     Raises UsageError if the file fails, or does not register the mode.
     """
-    if mode.file is None or mode.manager:
+    if mode.file is None or mode.user_manager:
         return
     try:
         mode.file.run()
     except BenchmarkError:
         for other in _modes_of(mode.file):
-            MODES[other.name] = replace(other, manager=None)
+            MODES[other.name] = replace(other, user_manager=None)
         raise
-    if MODES[mode.name].manager is None:
+    if MODES[mode.name].user_manager is None:
         reason = f'it ran without registering {mode.name}'
         raise UsageError(f'{mode.file.flag_text}: {reason}; use @{_DECORATOR} without a condition')
 
@@ -193,7 +193,7 @@ def convert_manager_errors(mode: Mode) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        if mode.manager is None or isinstance(error, BenchmarkError):
+        if mode.user_manager is None or isinstance(error, BenchmarkError):
             raise
         if mode.file:
             raise mode.file.explain(error) from error

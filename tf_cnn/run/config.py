@@ -2,11 +2,12 @@
 import TensorFlow.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tf_cnn.flags.reasons import IN_EVAL, NO_COMPUTING, NO_FOLDER, NO_MODEL, TRAINS_NOTHING
 from tf_cnn.flags.spec import (
@@ -20,13 +21,17 @@ from tf_cnn.flags.spec import (
     parse_numbers,
 )
 from tf_cnn.results.file_names import FIELD, OTHER_FIELDS, STDOUT
-from tf_cnn.system.errors import UsageError
+from tf_cnn.system.errors import UsageError, format_flag, plural
+from tf_cnn.training.schedules import epochs_to_steps
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Context, Params
+    from tf_cnn.run.context import Context
+    from tf_cnn.run.params import Params, RuleContext
 
 # The default number of timed steps.
 NUM_BATCHES = 100
+# With --target_seconds: more steps than a run can take.
+_MOST_BATCHES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class RunConfig:
         unit='images',
         common=True,
         resolved=True,
+        chosen=True,
     )
     num_batches: int | None = flag(
         None,
@@ -170,8 +176,37 @@ class RunConfig:
         setting=False,
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    @property
+    def num_timed(self) -> int:
+        """The timed steps; with --target_seconds more than a run can take. Of resolved flags."""
+        return _MOST_BATCHES if self.num_batches is None else self.num_batches
 
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        # An exchange has no images: each device counts one for a step.
+        batch_size = 1 if self.exchange_only else self.batch_size or context.model.batch_size
+        resolved = replace(
+            self,
+            batch_size=batch_size,
+            exchange_bytes=self.exchange_bytes if self.exchange_only else None,
+            freeze_when_forward_only=self.forward_only and self.freeze_when_forward_only,
+            print_training_accuracy=self.forward_only
+            or (self.print_training_accuracy and not self.exchange_only),
+            steps_per_run=1
+            if params.evaluation.eval or params.inputs.input_only
+            else self.steps_per_run,
+        )
+        num_batches = self.num_batches
+        if self.num_epochs is not None:
+            images_per_step = context.global_batch_size(dataclasses.replace(params, run=resolved))
+            num_images = context.num_epoch_images(params)
+            num_batches = math.ceil(epochs_to_steps(self.num_epochs, num_images, images_per_step))
+        elif num_batches is None and (
+            params.results.target_seconds is None or params.evaluation.eval
+        ):
+            num_batches = NUM_BATCHES
+        return replace(resolved, num_batches=num_batches)
+
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         # Importing the flags should not import the models.
         from models.registry import MODELS
 
@@ -227,8 +262,7 @@ class RunConfig:
         if self.exchange_bytes is not None and self.exchange_bytes % 4:
             yield f'{params.flag_text("exchange_bytes")}: a value has 4 bytes; use a multiple of 4'
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         evaluation = params.evaluation
         if self.exchange_only:
             yield ('batch_size', 'print_training_accuracy', 'loss_type_to_report'), NO_COMPUTING
@@ -315,6 +349,7 @@ class EvaluationConfig:
         0,
         'Images evaluated at a time on each device; 0 uses the batch size of training.',
         unit='images',
+        chosen=True,
     )
     num_eval_batches: int | None = flag(
         None,
@@ -362,8 +397,14 @@ class EvaluationConfig:
         setting=False,
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        return replace(
+            self,
+            eval_batch_size=self.eval_batch_size or params.run.batch_size,
+            eval_dir=self.eval_dir if context.cluster_role.is_chief else None,
+        )
 
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         kinds = [
             name for name in ('forward_only', 'eval', *self.SCHEDULE_FLAGS) if params.value(name)
         ]
@@ -402,8 +443,7 @@ class EvaluationConfig:
                 'workers that do not wait for each other stop at different steps; remove one',
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         if params.run.exchange_only:
             yield flag_names(self), '--exchange_only trains no model'
         if params.inputs.input_only:
@@ -472,8 +512,57 @@ class InstrumentConfig:
         output=Output.CHIEF_FOLDER,
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        """Keeps the profile and the summaries of the chief only.
 
+        Processes of one machine would overwrite each other's profile, and TensorBoard would merge
+        the workers' curves.
+        """
+        is_chief = context.cluster_role.is_chief
+        writes = is_chief and not (params.evaluation.eval or params.inputs.input_only)
+        resolved = replace(
+            self, profile_steps=None, profile_dir=None, save_summaries_steps=0, summary_verbosity=0
+        )
+        if writes and self.profile_steps:
+            flag_text = format_flag('profile_steps', self.profile_steps)
+            context.warnings.append(
+                f'{flag_text}: these timed steps run under the profiler, which makes them slower'
+            )
+            resolved = replace(
+                resolved, profile_steps=self.profile_steps, profile_dir=self.profile_dir
+            )
+        interval, verbosity = self.save_summaries_steps, self.summary_verbosity
+        if writes and params.checkpoints.train_dir and interval and verbosity:
+            # A frozen network has no variables, so only scalars can be written. Gradients stay
+            # inside a loop of steps.
+            has_gradients = params.trains and params.run.steps_per_run == 1
+            most = 3 if has_gradients else 1 if params.run.freeze_when_forward_only else 2
+            flag_text = f'--summary_verbosity={verbosity}'
+            if verbosity > most:
+                because = '--steps_per_run' if params.trains else '--forward_only'
+                context.warnings.append(
+                    f'{flag_text} writes the same as {most}, because of {because}'
+                )
+            elif verbosity >= 3:
+                which = 'each step' if interval == 1 else f'one step in {interval}'
+                context.warnings.append(
+                    f'{flag_text}: {which} computes the histograms of its gradients within its '
+                    'timed seconds, and is slower'
+                )
+            resolved = replace(
+                resolved, save_summaries_steps=interval, summary_verbosity=min(verbosity, most)
+            )
+        return resolved
+
+    def check_profile_steps(self, num_timed: int) -> None:
+        """Raises UsageError if the profile goes past the last timed step. Of resolved flags."""
+        if self.profile_steps and parse_numbers(self.profile_steps, int)[1] > num_timed:
+            raise UsageError(
+                f'{format_flag("profile_steps", self.profile_steps)}: the run has '
+                f'{plural(num_timed, "timed step")}; name no step after the last'
+            )
+
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
             if getattr(self, name) is not None and params.run.num_warmup_batches == 0:
                 yield params.conflict(
@@ -495,8 +584,7 @@ class InstrumentConfig:
                 'timed steps to profile, such as 10,20'
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         if params.inputs.input_only:
             yield flag_names(self), NO_MODEL
         if params.evaluation.eval:
@@ -569,8 +657,20 @@ class ResultConfig:
         'of this peak that the steps reached.',
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        # Only the chief writes the result.
+        is_chief, evaluates = context.cluster_role.is_chief, params.evaluation.eval
+        return replace(
+            self,
+            result_file=self.result_file if is_chief else None,
+            benchmark_log_dir=self.benchmark_log_dir if is_chief else None,
+            target_seconds=None if evaluates else self.target_seconds,
+            measure_peak=self.measure_peak
+            and not evaluates
+            and context.cluster_role.cluster is None,
+        )
 
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         # Params imports this module.
         from tf_cnn.run.params import SPECS, output_flags
 
@@ -622,8 +722,7 @@ class ResultConfig:
                 'this one; remove it'
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         if self.benchmark_log_dir is None:
             yield ('benchmark_test_id',), 'only --benchmark_log_dir uses it'
         if params.inputs.input_only:

@@ -10,15 +10,16 @@ from models.network_check import explain_network_errors
 from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
-from tf_cnn.run.build import build_evaluation, export, make_banner
+from tf_cnn.run.banner import make_banner
+from tf_cnn.run.build import build_evaluation, export
 from tf_cnn.run.evaluation import RestoredVariables, combine_accuracy, write_accuracy_summary
 from tf_cnn.run.export import ModelValues
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
+from tf_cnn.run.plan import Plan
 from tf_cnn.run.session import open_session
 from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.errors import RunError, format_flag
@@ -49,14 +50,17 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             towers = [
                 RestoredVariables(device, f'tower_{number}')
-                for number, device in enumerate(plan.machine.towers)
+                for number, device in enumerate(plan.devices.towers)
             ]
             evaluation = build_evaluation(plan, towers, worker.index, worker.num_training_tasks)
-            folder = plan.checkpoints.folder or ''
+            folder = plan.params.checkpoints.train_dir or ''
             saver = Checkpointer(
-                folder, _slices_by_name(towers), HOST_DEVICE, plan.checkpoints.max_to_keep
+                folder,
+                _slices_by_name(towers),
+                HOST_DEVICE,
+                plan.params.checkpoints.max_ckpts_to_keep,
             )
-            export_folder = plan.checkpoints.export_folder
+            export_folder = plan.params.checkpoints.export_saved_model
             model_values = ModelValues(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
         last = values = None
@@ -68,9 +72,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             for number, prefix in enumerate(_checkpoints_from_chief(plan, worker, console)):
                 with recorder.record_gap(PauseCause.EVALUATION):
                     console.progress(f'Evaluating {prefix}')
-                    line = check_classes(
-                        prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir
-                    )
+                    line = check_classes(prefix, plan.class_names, plan.params.data.data_dir)
                     if line and last is None:
                         console.note(line)
                     saver.restore(
@@ -79,8 +81,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                     worker_accuracy = evaluation.run(session, checkpoint_step(prefix))
                     accuracy = combine_accuracy(worker_accuracy, worker, f'accuracy/{number}')
                     recorder.add_evaluation(accuracy)
-                    if plan.evaluations and plan.evaluations.summary_folder:
-                        write_accuracy_summary(accuracy, plan.evaluations.summary_folder)
+                    if plan.params.evaluation.eval_dir:
+                        write_accuracy_summary(accuracy, plan.params.evaluation.eval_dir)
                 last = prefix
             if model_values and last:
                 values = model_values.read(session)
@@ -112,11 +114,11 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
 
     With --eval_interval_secs every new one follows, until the training has ended.
     """
-    folder = plan.checkpoints.folder or ''
+    folder = plan.params.checkpoints.train_dir or ''
     if prefix := parse_checkpoint_prefix(folder):
         yield prefix
         return
-    interval = plan.evaluations.interval_secs if plan.evaluations else 0.0
+    interval = plan.params.evaluation.eval_interval_secs
     last = latest_checkpoint(folder)
     if line := incomplete_checkpoint_warning(folder, last):
         console.warning(line)
@@ -163,9 +165,9 @@ def _names_in_training(plan: Plan) -> frozenset[str]:
 
     An evaluation may have fewer.
     """
-    with explain_network_errors(plan.step.network, plan.workload.model.name):
+    with explain_network_errors(plan.model.network, plan.model.name):
         return frozenset(
             variables_in_training(
-                plan.step.network, plan.data.image_shape, plan.step.num_classes
+                plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
             ).values
         )

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from models.layers import zeros
+from models.model_spec import Network
 from models.networks import variables_in_training
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
-from tf_cnn.planning.step import StepConfig
 from variable_mgr import VariableMgr
 
 Tensor = Any
@@ -66,13 +66,13 @@ class GradientsInMemory(InputPipeline):
 
 
 def gradient_shapes(
-    settings: StepConfig, image_shape: Sequence[int]
+    exchange_bytes: int | None, network: Network, image_shape: Sequence[int], num_classes: int
 ) -> list[tuple[str, Sequence[int]]]:
     """Returns (name, shape) of each trainable variable, in order of first use.
 
-    image_shape is [H, W, C].
+    exchange_bytes: the size of the tensor that replaces them, if any. image_shape is [H, W, C].
     """
-    if settings.exchange_bytes is not None:
-        return [(EXCHANGE_VARIABLE_NAME, (settings.exchange_bytes // tf.float32.size,))]
-    variables = variables_in_training(settings.network, image_shape, settings.num_classes)
+    if exchange_bytes is not None:
+        return [(EXCHANGE_VARIABLE_NAME, (exchange_bytes // tf.float32.size,))]
+    variables = variables_in_training(network, image_shape, num_classes)
     return [(name, value.shape.as_list()) for name, value in variables.trainable.items()]

@@ -7,14 +7,15 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.pipeline_stages import TRANSFER
-from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.run.build import make_banner, make_input
+from tf_cnn.run.banner import make_banner
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
+from tf_cnn.run.make_input import make_input
+from tf_cnn.run.plan import Plan
 from tf_cnn.run.result_builder import ResultBuilder
 from tf_cnn.run.session import open_session
 from tf_cnn.run.stage_times import StageTime, stage_rows
@@ -29,14 +30,14 @@ class _Stage:
     def __init__(self, plan: Plan, name: str) -> None:
         self.name = name
         self.time = StageTime(name, 0, 0.0, 0.0)
-        self._counts = plan.counts
+        self._plan = plan
         with tf.Graph().as_default() as self._graph:
-            tf.set_random_seed(plan.step.seed)
-            self.pipeline = make_input(plan, name)
+            tf.set_random_seed(plan.params.run.tf_random_seed)
+            self.pipeline = make_input(plan, plan.devices.towers, last_stage=name)
             self._ops = list(self.pipeline.per_step_ops)
             if name == TRANSFER:
                 batches = [
-                    self.pipeline.tower_batch(tower) for tower in range(len(plan.machine.towers))
+                    self.pipeline.tower_batch(tower) for tower in range(len(plan.devices.towers))
                 ]
                 self._ops += [
                     tensor.op for batch in batches for tensor in (batch.images, batch.labels)
@@ -51,7 +52,7 @@ class _Stage:
     ) -> Iterator[Step[StepValues]]:
         """Takes warm-up and timed steps in a new session; closing it frees the buffers."""
         begin = result_builder.begin_phase if result_builder else lambda phase: None
-        num_warmup = self._counts.num_warmup
+        num_warmup = self._plan.params.run.num_warmup_batches
         with open_session(worker.target, self._graph, worker.config) as session:
             begin('initialise')
             session.run(self.pipeline.initializers)
@@ -84,7 +85,7 @@ class _Stage:
                 yield from steps
             if timed_steps:
                 images, wall_seconds = (
-                    len(timed_steps) * self._counts.images_per_global_step,
+                    len(timed_steps) * self._plan.images_per_global_step,
                     timed_steps[-1].end - timed_steps[0].start,
                 )
                 self.time += StageTime(
@@ -101,7 +102,8 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
     """
     recorder = StepRecorder(plan, console, invocation)
     lifecycle = RunLifecycle(plan, console, recorder)
-    result_builder, counts = recorder.result_builder, plan.counts
+    result_builder, num_timed = recorder.result_builder, plan.params.run.num_timed
+    target = plan.params.results.target_seconds
     with lifecycle.guard():
         worker = lifecycle.join()
         console.progress('Building the graphs')
@@ -115,23 +117,23 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
                 for _ in stage.measure_steps(
                     worker,
                     num_timed,
-                    _make_time_limit(counts.target_secs and counts.target_secs / 2),
+                    _make_time_limit(target and target / 2),
                 ):
                     pass
 
         # A separate phase keeps these steps out of the time to the first step.
         result_builder.begin_phase('earlier_stages')
         for stage in earlier_stages:
-            take_half(stage, (counts.num_timed + 1) // 2)
+            take_half(stage, (num_timed + 1) // 2)
         console.progress(f'Running the input up to {last_stage.name}')
         for step in last_stage.measure_steps(
-            worker, counts.num_timed, lambda: recorder.has_reached_target, result_builder
+            worker, num_timed, lambda: recorder.has_reached_target, result_builder
         ):
             recorder.add_steps([step])
             recorder.print_due_steps([step])
         result_builder.end_timed_steps()
         for stage in reversed(earlier_stages):
-            take_half(stage, counts.num_timed // 2)
+            take_half(stage, num_timed // 2)
         result_builder.input_stages = stage_rows(
             [stage.time for stage in (*earlier_stages, last_stage)]
         )

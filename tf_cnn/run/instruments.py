@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
+from tf_cnn.flags.spec import parse_numbers
 from tf_cnn.graph.variables import Variable
-from tf_cnn.planning.plan import Instruments, Summaries
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
+from tf_cnn.run.config import InstrumentConfig
 from tf_cnn.system.atomic import move_atomically, write_atomically
 from tf_cnn.system.errors import RunError, plural
 
@@ -63,11 +64,11 @@ class StepTracer:
     Tracing slows the step, so the step is not timed.
     """
 
-    def __init__(self, instruments: Instruments) -> None:
+    def __init__(self, instruments: InstrumentConfig) -> None:
         self._trace_file = instruments.trace_file
-        self._chrome_format = instruments.chrome_format
+        self._chrome_format = instruments.use_chrome_trace_format
         self._tfprof_file = instruments.tfprof_file
-        self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
+        self._partitioned_graph_prefix = instruments.partitioned_graph_file_prefix
 
     @property
     def is_enabled(self) -> bool:
@@ -111,14 +112,14 @@ class StepTracer:
 
 
 class StepProfiler:
-    """Profiles the timed steps from steps[0] to steps[1], for TensorBoard.
+    """Profiles the timed steps of --profile_steps, for TensorBoard.
 
     Profiling slows these steps.
     """
 
-    def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
-        self._folder = folder
-        self._steps = steps
+    def __init__(self, instruments: InstrumentConfig) -> None:
+        self._folder = instruments.profile_dir or ''
+        self._steps = parse_numbers(instruments.profile_steps, int)
         self._is_running = False
         self.warning: str | None = None
 
@@ -152,7 +153,7 @@ class StepProfiler:
 
     def annotate_steps(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps take_steps(phase, indices), so that profiles show the phase and the first index."""
-        if self._steps is None:
+        if not self._steps:
             return take_steps
 
         def run(phase: Phase, indices: range) -> Values:
@@ -185,12 +186,13 @@ class SummaryWriter:
 
     def __init__(
         self,
-        summaries: Summaries,
+        train_dir: str,
+        instruments: InstrumentConfig,
         variables: Iterable[Variable],
         gradients: Sequence[tuple[Variable, Tensor]],
     ) -> None:
-        train_dir, verbosity = summaries.folder, summaries.verbosity
-        self._step_interval = summaries.every
+        verbosity = instruments.summary_verbosity
+        self._step_interval = instruments.save_summaries_steps
         self._variable_summary = self.gradient_summary = None
         if verbosity >= 2:
             self._variable_summary = tf.summary.merge(

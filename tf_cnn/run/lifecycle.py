@@ -20,10 +20,10 @@ from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.framing import FRAME_BYTES, scan_shards
 from tf_cnn.inputs.layout import DATASET_INFO_FILE
 from tf_cnn.inputs.shard_check import error_cause, first_fault
-from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Step
+from tf_cnn.run.plan import Plan
 from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.errors import RunError, UsageError, format_error, plural
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
@@ -85,14 +85,13 @@ class RunLifecycle:
             threading.Thread(
                 target=self._watch_shards, args=[shards], name='shards', daemon=True
             ).start()
-        checkpoints = self._plan.checkpoints
-        if checkpoints.saves and checkpoints.folder:
-            self._locks.enter_context(lock_folder(Path(checkpoints.folder)))
-            newest = latest_checkpoint(checkpoints.folder)
-            if newest != checkpoints.resume_from:
+        if folder := self._plan.checkpoint_folder:
+            self._locks.enter_context(lock_folder(Path(folder)))
+            newest = latest_checkpoint(folder)
+            if newest != self._plan.resume_from:
                 # The other tasks of a cluster already know the step that this one continues from.
                 raise RunError(
-                    f'--train_dir={checkpoints.folder}: another run saved {newest} there while '
+                    f'--train_dir={folder}: another run saved {newest} there while '
                     'this one was starting; start it again'
                 )
         self._recorder.join(worker)
@@ -239,7 +238,7 @@ class RunLifecycle:
                 self._console.note(
                     f'{stop.reason}: ending after this step; a second signal does not wait for it'
                 )
-            elif count == 2 and self._plan.checkpoints.saves:
+            elif count == 2 and self._plan.checkpoint_folder:
                 self._console.note(
                     f'{stop.reason}: saving after this step; a third signal ends at once, unsaved'
                 )
@@ -257,7 +256,7 @@ class RunLifecycle:
         if self._recorder.is_finished:
             # The main thread is about to end.
             return math.inf
-        if self.is_in_step and (num_signals < 2 or self._plan.checkpoints.saves):
+        if self.is_in_step and (num_signals < 2 or self._plan.checkpoint_folder):
             return max(GRACE_SECS, 2 * self._last_step_secs)
         return GRACE_SECS if num_signals < 2 else 0.0
 
@@ -330,11 +329,11 @@ def explain_fault(
 
     Searches the shards for up to _FAULT_SEARCH_SECS.
     """
-    shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
+    shards, batch_size = plan.data.shards, f'--batch_size={plan.params.run.batch_size}'
     if is_evaluating and plan.evaluations:
         shards, batch_size = (
             plan.data.validation_shards,
-            f'--eval_batch_size={plan.evaluations.batch_size}',
+            f'--eval_batch_size={plan.params.evaluation.eval_batch_size}',
         )
     cause = error_cause(error)
     line = f'{type(error).__name__}: {cause}'
@@ -346,7 +345,7 @@ def explain_fault(
     fault = first_fault(shards.paths, plan.data.data_set.num_classes, _FAULT_SEARCH_SECS)
     return (
         fault
-        or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may '
+        or f'{line} (--data_dir={plan.params.data.data_dir}; tf_cnn_benchmarks records --check may '
         'find more)'
     )
 

@@ -3,10 +3,11 @@ TensorFlow.
 """
 
 import dataclasses
+import enum
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_cnn.cluster.config import ClusterConfig
 from tf_cnn.flags.spec import FlagSpec, Output, specs_of
@@ -22,9 +23,27 @@ from tf_cnn.run.config import (
 from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.training.config import CheckpointConfig, OptimizerConfig, PrecisionConfig
 
+if TYPE_CHECKING:
+    from tf_cnn.run.context import Context
+
+
+class Role(enum.Enum):
+    """What a run does; the values are printed in the banner."""
+
+    TRAINING = 'training'
+    FORWARD_ONLY = 'forward-only'
+    EVALUATION = 'evaluation'
+    INPUT_ONLY = 'input-only'
+    EXCHANGE_ONLY = 'exchange-only'
+
+    @property
+    def has_manager(self) -> bool:
+        """Whether the run has a variable manager."""
+        return self not in (Role.EVALUATION, Role.INPUT_ONLY)
+
 
 @dataclass(frozen=True)
-class Context:
+class RuleContext:
     """Properties of a run that its flags alone do not give.
 
     Attributes:
@@ -94,6 +113,21 @@ class Params:
         return f'{self.flag_text(name)} conflicts with {self.flag_text(other_name)}: {reason}'
 
     @property
+    def role(self) -> Role:
+        if self.evaluation.eval:
+            return Role.EVALUATION
+        if self.inputs.input_only:
+            return Role.INPUT_ONLY
+        if self.run.exchange_only:
+            return Role.EXCHANGE_ONLY
+        return Role.TRAINING if self.trains else Role.FORWARD_ONLY
+
+    @property
+    def exchanges_one_tensor(self) -> bool:
+        """Whether one tensor replaces the gradients of the model."""
+        return self.run.exchange_only and self.run.exchange_bytes is not None
+
+    @property
     def trains(self) -> bool:
         return not self.run.forward_only and not self.evaluation.eval
 
@@ -107,7 +141,7 @@ class Params:
     def evaluates(self) -> bool:
         return self.evaluation.eval or self.evaluates_in_training
 
-    def check(self, context: Context | None = None) -> None:
+    def check(self, context: RuleContext | None = None) -> None:
         """Raises UsageError with a line for each violated rule between flags.
 
         Without a context, rules that depend on it are skipped.
@@ -116,7 +150,7 @@ class Params:
         if lines:
             raise UsageError(*lines)
 
-    def ignored_flag_warnings(self, context: Context) -> list[str]:
+    def ignored_flag_warnings(self, context: RuleContext) -> list[str]:
         """Returns a warning for each given flag that this run ignores, with the first reason.
 
         Flags with their default value, and switches that turn off what is off by default, are
@@ -133,6 +167,16 @@ class Params:
                 lines.append(f'{flag_text} has no effect: {reasons[name]}')
         return lines
 
+    def resolve(self, context: 'Context') -> 'Params':
+        """Decides what was left to the run and does not depend on devices: each group sees those
+        before it resolved.
+        """
+        params = self
+        for name in _RESOLVED_BEFORE_DEVICES:
+            group = getattr(params, name).resolve(params, context)
+            params = dataclasses.replace(params, **{name: group})
+        return params
+
     def shared_flags(self, *, serves: bool) -> dict[str, Any]:
         """Returns the flags that need the same value in all processes of a cluster.
 
@@ -145,6 +189,17 @@ class Params:
         }
 
 
+# A batch of an evaluation has the batch size of training by default.
+_RESOLVED_BEFORE_DEVICES = (
+    'run',
+    'data',
+    'inputs',
+    'evaluation',
+    'checkpoints',
+    'instruments',
+    'results',
+    'precision',
+)
 GROUPS: Mapping[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Params).items() if name != 'given_flags'
 }

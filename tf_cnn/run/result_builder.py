@@ -18,7 +18,6 @@ from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.inputs.buffers import Buffer, max_total_bytes
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
-from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import find_warnings
 from tf_cnn.results.benchmark_log import run_info
@@ -34,7 +33,8 @@ from tf_cnn.results.sections import (
 )
 from tf_cnn.results.steps import Accuracy, Step, StepLog, StepValues
 from tf_cnn.run.invocation import Invocation
-from tf_cnn.run.params import output_flags
+from tf_cnn.run.params import Role, output_flags
+from tf_cnn.run.plan import Plan
 from tf_cnn.system.errors import format_flag, plural
 
 # A multiply-add is two operations. For each product of the forward pass, the backward pass has two
@@ -46,42 +46,38 @@ _TRAINING_PASSES = 3
 
 def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
     """Returns the resolved settings of a run, as a section of its result."""
-    data, machine, counts, variables = plan.data, plan.machine, plan.counts, plan.variables
-    role, evaluations, has_fixed_length = (
-        plan.workload.role,
-        plan.evaluations,
-        not counts.target_secs,
-    )
-    evaluation = evaluations if role is Role.EVALUATION else None
-    batch_size = evaluation.batch_size if evaluation else counts.batch_size
+    data, devices, params = plan.data, plan.devices, plan.params
+    evaluates = plan.role is Role.EVALUATION
+    has_fixed_length = not params.results.target_seconds
+    batch_size = params.evaluation.eval_batch_size if evaluates else params.run.batch_size
     return sections.RunSection(
-        role=role.value,
+        role=plan.role.value,
         has_synchronous_workers=plan.cluster_role.is_synchronous,
         image_size=data.image_size,
         data_set=data.data_set.name,
-        is_synthetic=data.folder is None,
+        is_synthetic=params.data.data_dir is None,
         num_missing_shards=data.shards.num_missing if data.shards else 0,
-        device=machine.kind,
-        devices=machine.towers,
-        data_format=machine.data_format,
-        tf32=machine.tf32,
+        device=params.devices.kind,
+        devices=devices.towers,
+        data_format=params.devices.layout,
+        tf32=devices.tf32,
         onednn=plan.session.onednn,
-        images_per_step=counts.images_per_global_step,
-        num_warmup=counts.num_warmup,
-        display_every=counts.display_every,
-        num_timed=counts.num_timed if has_fixed_length else None,
-        num_epochs=counts.num_epochs if has_fixed_length else None,
-        variable_update=variables.variable_update,
-        sync=variables.is_synchronous,
-        all_reduce_spec=variables.banner_spec,
-        optimizer=variables.optimizer.name,
+        images_per_step=plan.images_per_global_step,
+        num_warmup=params.run.num_warmup_batches,
+        display_every=params.run.display_every,
+        num_timed=params.run.num_batches if has_fixed_length else None,
+        num_epochs=plan.num_epochs if has_fixed_length else None,
+        variable_update=params.variables.variable_update,
+        sync=plan.is_synchronous,
+        all_reduce_spec=plan.banner_spec,
+        optimizer=params.optimizer.optimizer,
         batch_size=batch_size,
-        global_batch_size=batch_size * len(machine.towers) * plan.cluster_role.num_training_tasks,
-        input_pipeline=None if evaluation else data.input_row.name,
-        steps_per_run=1 if evaluation or role is Role.INPUT_ONLY else counts.steps_per_run,
-        precision=str(plan.step.precision),
+        global_batch_size=batch_size * len(devices.towers) * plan.cluster_role.num_training_tasks,
+        input_pipeline=None if evaluates else data.input_row.name,
+        steps_per_run=params.run.steps_per_run,
+        precision=str(plan.precision),
         num_skipped_steps=num_skipped_steps,
-        **{f'{flag}_sha256': digest for flag, digest in plan.workload.file_hashes.items()},
+        **{f'{flag}_sha256': digest for flag, digest in plan.file_hashes.items()},
     )
 
 
@@ -103,7 +99,7 @@ class ResultBuilder:
         self._phase: str | None = 'import'
         self._phase_start = invocation.start_time
         self._started_at = self._unix_at_zero + invocation.start_time
-        self._energy_meter = EnergyMeter(plan.machine.kind, plan.run_environment.environment)
+        self._energy_meter = EnergyMeter(plan.params.devices.kind, plan.run_environment.environment)
         self._noise_meter = NoiseMeter(in_cluster=plan.cluster_role.cluster is not None)
         # Set between begin_timed_steps and end_timed_steps, which sets the three attributes below.
         self._is_metering = False
@@ -152,14 +148,14 @@ class ResultBuilder:
         """Returns the peak memory in bytes that TensorFlow held on each GPU of this process; empty
         on a CPU.
         """
-        machine = self._plan.machine
-        if machine.kind != 'gpu' or not machine.is_local:
+        devices = self._plan.devices
+        if self._plan.params.devices.device != 'gpu' or not devices.is_local:
             return {}
         return {
             tower: int(
                 tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak']
             )
-            for tower in machine.towers
+            for tower in devices.towers
         }
 
     # ---- the document ----------------------------------------------------------------------------
@@ -207,12 +203,12 @@ class ResultBuilder:
             ended_at=_format_utc(time.time()),
             program=sections.ProgramSection(VERSION, run_environment.git_commit),
             command=sections.CommandSection(
-                self._invocation.argv, self._flags(), dict(plan.params.given_flags)
+                self._invocation.argv, self._plan.params.values(), dict(plan.params.given_flags)
             ),
             run=measurements.run,
             cluster=self._cluster(),
             model=sections.ModelSection(
-                name=plan.workload.model_name,
+                name=plan.model_name,
                 parameters=parameters,
                 gmacs_per_image=None if multiply_adds is None else multiply_adds / 1e9,
             ),
@@ -240,30 +236,16 @@ class ResultBuilder:
         """Returns the beginning of benchmark_run.log, see results.benchmark_log."""
         plan = self._plan
         return run_info(
-            model=plan.workload.model_name,
+            model=plan.model_name,
             data_set=plan.data.data_set.name,
-            flags=self._flags(),
+            flags=self._plan.params.values(),
             machine=plan.run_environment.machine,
             environment=plan.run_environment.environment,
             tensorflow_version=tf.version.VERSION,
             tensorflow_git=tf.version.GIT_VERSION,
-            test_id=plan.reports.test_id,
+            test_id=plan.params.results.benchmark_test_id,
             available_memory=psutil.virtual_memory().available,
         )
-
-    def _flags(self) -> dict[str, Any]:
-        plan, params = self._plan, self._plan.params
-        # What the run decided replaces None and 0.
-        resolved = {
-            'batch_size': plan.counts.batch_size,
-            'num_batches': None if plan.counts.target_secs else plan.counts.num_timed,
-            'device': plan.machine.kind,
-            'data_format': plan.machine.data_format,
-            'local_parameter_device': plan.machine.parameter_device_kind,
-            'all_reduce_spec': plan.machine.all_reduce_spec,
-            'init_learning_rate': plan.step.learning_rate.rates[0],
-        }
-        return {**params.values(), **resolved}
 
     def _rerun_flags(self, batch_size: int) -> list[str]:
         """Returns the flags that measure the setting of this run again in one process."""
@@ -271,7 +253,7 @@ class ResultBuilder:
         if self._plan.cluster_role.cluster:
             # The flags of one task of a cluster mean nothing to a process alone.
             return [
-                format_flag('model', self._plan.workload.model_name),
+                format_flag('model', self._plan.model_name),
                 format_flag('batch_size', batch_size),
             ]
         return [
@@ -298,8 +280,8 @@ class ResultBuilder:
         """Returns (parameters, multiply-adds per image), for the image shape and classes of this
         run.
         """
-        model, data = self._plan.workload.model, self._plan.data
-        if (size := self._plan.workload.exchange_bytes) is not None:
+        model, data = self._plan.model, self._plan.data
+        if (size := self._plan.params.run.exchange_bytes) is not None:
             return size // 4, None
         data_set = DATA_SETS.get(model.data_set)
         has_usual_classes = (
@@ -318,7 +300,7 @@ class ResultBuilder:
     def _compute(
         self, multiply_adds: int | None, throughput: ThroughputSection
     ) -> sections.ComputeSection:
-        flops, role = None, self._plan.workload.role
+        flops, role = None, self._plan.role
         if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
             flops = (
                 _FLOPS_PER_MULTIPLY_ADD

@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.planning.plan import Checkpoints, ClusterRole, Counts
+from tf_cnn.run.plan import Plan
 from tf_cnn.run.schedule import Schedule, make_schedule
 from tf_cnn.run.step_graph import StepGraph
-from tf_cnn.system.errors import RunError
+from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.training.checkpoint_files import (
     checkpoint_step,
     clear_training_begun,
@@ -31,45 +31,42 @@ class RunState:
 
     def __init__(
         self,
-        checkpoints: Checkpoints,
+        plan: Plan,
         step_graph: StepGraph,
         worker: Worker,
         warn: Callable[[str], None],
         note: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
-        self._checkpoints = checkpoints
+        self._plan = plan
+        # None if this process saves no checkpoints.
+        self._folder = plan.checkpoint_folder
         self._step_graph = step_graph
         self._worker = worker
         self._warn, self._note = warn, note
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = step_graph.global_step.assign(self._new_step)
-        self._saver = (
-            self._make_saver(checkpoints.folder)
-            if checkpoints.saves and checkpoints.folder
-            else None
-        )
+        self._saver = self._make_saver(self._folder) if self._folder else None
         self._warm_start = None
-        if checkpoints.warm_start:
+        if plan.warm_start:
             self._warm_start = WarmStart(
-                checkpoints.warm_start,
-                checkpoints.warm_start_flag,
+                plan.warm_start,
+                format_flag('backbone_model_path', plan.params.checkpoints.backbone_model_path),
                 step_graph.model_slices,
                 HOST_DEVICE,
-                checkpoints.class_names,
+                plan.class_names,
             )
 
     def _make_saver(self, folder: str) -> Checkpointer:
-        names, resumed = self._checkpoints.class_names, self._checkpoints.resume_from
+        names, resumed = self._plan.class_names, self._plan.resume_from
         if names is None and resumed:
             # Training on images without class names does not remove the names from the checkpoint.
             names = read_class_names(resumed)
-        return Checkpointer(
-            folder, self._step_graph.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names
-        )
+        num_kept = self._plan.params.checkpoints.max_ckpts_to_keep
+        return Checkpointer(folder, self._step_graph.slices, HOST_DEVICE, num_kept, names)
 
-    def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
+    def prepare(self, session: tf.Session) -> Schedule:
         """Sets the variables, and returns the schedule of the steps that follow."""
         worker = self._worker
         announced_steps = worker.announced_steps()
@@ -83,14 +80,15 @@ class RunState:
                 announced_steps[1],
             )
         num_counters = 1 if worker.is_synchronous else worker.num_training_tasks
+        flags = self._plan.params.run
         schedule = make_schedule(
-            start_step, end_step, counts.num_warmup, counts.num_timed, num_counters
+            start_step, end_step, flags.num_warmup_batches, flags.num_timed, num_counters
         )
         worker.announce(schedule.start_step, schedule.end_step)
         self.steps_taken = schedule.start_step
-        if self._checkpoints.saves and self._checkpoints.folder:
-            length = _run_length(counts, num_counters) if worker.cluster else None
-            mark_training_begun(self._checkpoints.folder, length, schedule.end_step)
+        if self._folder:
+            length = _run_length(self._plan, num_counters) if worker.cluster else None
+            mark_training_begun(self._folder, length, schedule.end_step)
             if schedule.is_fresh:
                 # If the variables are lost later, training can restart from this checkpoint.
                 self.save(session)
@@ -114,10 +112,9 @@ class RunState:
         return step
 
     def _start_from_saved(self, session: tf.Session) -> None:
-        if self._checkpoints.resume_from:
+        if resumed := self._plan.resume_from:
             assert self._saver
-            resumed = self._checkpoints.resume_from
-            line = check_classes(resumed, self._checkpoints.class_names, self._checkpoints.data_dir)
+            line = check_classes(resumed, self._plan.class_names, self._plan.params.data.data_dir)
             self._saver.restore(session, resumed)
             self._note(f'Continuing from {resumed}')
             if line:
@@ -149,7 +146,8 @@ class RunState:
         """Returns whether to save now. previous_step is the global step after the previous session
         call.
         """
-        step_interval, interval_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
+        flags = self._plan.params.checkpoints
+        step_interval, interval_secs = flags.save_model_steps, flags.save_model_secs
         is_due_by_step = (
             step_interval is not None
             and self.steps_taken // step_interval > previous_step // step_interval
@@ -184,40 +182,39 @@ class RunState:
     def finish(self, session: tf.Session) -> None:
         """Saves the last checkpoint, and marks the training in its folder as ended."""
         self.save(session)
-        if self._checkpoints.saves and self._checkpoints.folder:
-            mark_training_ended(self._checkpoints.folder, True)
+        if self._folder:
+            mark_training_ended(self._folder, True)
 
     def forget_training(self) -> None:
         """Makes the next run train anew instead of continuing this training."""
-        if self._checkpoints.saves and self._checkpoints.folder:
-            clear_training_begun(self._checkpoints.folder)
+        if self._folder:
+            clear_training_begun(self._folder)
 
 
-def find_resume_point(
-    checkpoints: Checkpoints, counts: Counts, processes: ClusterRole
-) -> ResumePoint:
+def find_resume_point(plan: Plan) -> ResumePoint:
     """Returns the newest checkpoint of this process, and the end step of its training if that was
     not reached.
     """
-    if not checkpoints.resume_from or not checkpoints.folder:
+    folder, processes = plan.checkpoint_folder, plan.cluster_role
+    if not plan.resume_from or not folder:
         return NO_RESUME_POINT
-    step = checkpoint_step(checkpoints.resume_from)
+    step = checkpoint_step(plan.resume_from)
     num_counters = 1 if processes.is_synchronous else processes.num_training_tasks
-    end_step = (
-        read_end_step(checkpoints.folder, _run_length(counts, num_counters))
-        if processes.cluster
-        else None
-    )
+    end_step = None
+    if processes.cluster:
+        end_step = read_end_step(folder, _run_length(plan, num_counters))
     # Asynchronous workers may have taken a few steps past the end.
     return {'step': step, 'end': None if end_step is None else max(end_step, step)}
 
 
-def _run_length(counts: Counts, num_counters: int) -> list[int] | None:
+def _run_length(plan: Plan, num_counters: int) -> list[int] | None:
     """Returns a value that is equal for runs of equal length; None if the clock ends the run.
 
     num_counters: see make_schedule.
     """
-    return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counters]
+    if plan.params.results.target_seconds:
+        return None
+    return [plan.params.run.num_warmup_batches, plan.params.run.num_timed, num_counters]
 
 
 def restart_number(worker: Worker) -> int:

@@ -7,18 +7,20 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from models.layers import VariableSource
+from models.model_spec import Network
 from models.networks import build_network, label_ranks
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
 from tf_cnn.managers.synchronous_step import SynchronousStep
-from tf_cnn.planning.step import StepConfig
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.run.constant_weights import FrozenNetwork
 from tf_cnn.run.exchange import GradientsInMemory
+from tf_cnn.run.params import Params
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
-from tf_cnn.training.precision import LossScale, make_loss_scale
+from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
+from tf_cnn.training.schedules import LearningRate
 from variable_mgr import VariableMgr
 
 Tensor = Any
@@ -28,6 +30,21 @@ Tensor = Any
 _AUXILIARY_WEIGHT = 0.4
 # More than any network has dropout layers, so that seeds of towers never overlap.
 _SEEDS_PER_TOWER = 1000
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """What a step computes; params: the resolved flags.
+
+    first_tower: the index of this process's first tower among the towers of all processes.
+    """
+
+    params: Params
+    network: Network
+    num_classes: int
+    learning_rate: LearningRate
+    precision: Precision = FP32
+    first_tower: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +159,7 @@ class _Tower:
 
 # Long, to show a whole step in order, from the batch to the update.
 def build_step_graph(
-    settings: StepConfig,
+    config: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
     pipeline: InputPipeline,
@@ -155,8 +172,8 @@ def build_step_graph(
         them.
     """
     with tf.device(manager.scalar_device):
-        loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
-    towers = _build_towers(settings, optimizer, manager, pipeline, loss_scale, frozen_network)
+        loss_scale = make_loss_scale(config.precision, manager.create_scalar)
+    towers = _build_towers(config, optimizer, manager, pipeline, loss_scale, frozen_network)
     ops = list(pipeline.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
@@ -167,15 +184,15 @@ def build_step_graph(
         initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
-        loss = _reported_loss(settings, towers)
+        loss = _reported_loss(config, towers)
         learning_rate = None
-        if not settings.forward_only:
-            learning_rate = settings.learning_rate.rate_at(global_step.value)
+        if not config.params.run.forward_only:
+            learning_rate = config.learning_rate.rate_at(global_step.value)
             step = OptimizerStep(
                 optimizer,
                 learning_rate,
                 global_step.value,
-                settings.gradient_clip,
+                config.params.optimizer.gradient_clip,
                 loss_scale,
                 [tower.base_loss for tower in towers],
             )
@@ -194,10 +211,10 @@ def build_step_graph(
             step_op = manager.count_step(global_step, [loss.op])
         ops.append(step_op)
         steps_after = updated_at = top_1 = top_5 = None
-        if settings.forward_only or manager.synchronous_step is None:
+        if config.params.run.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([step_op]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
-        if pipeline.per_step_ops and not settings.deterministic:
+        if pipeline.per_step_ops and not config.params.run.deterministic:
             # GPUs have no clock.
             with tf.device(HOST_DEVICE), tf.control_dependencies([step_op]):
                 updated_at = tf.timestamp()
@@ -237,7 +254,7 @@ def build_step_graph(
             bytes_per_server=manager.bytes_of_servers,
             transfer=TransferSection(
                 tuple(manager.bytes_of_servers.values()),
-                manager.bytes_of_step(forward_only=settings.forward_only),
+                manager.bytes_of_step(forward_only=config.params.run.forward_only),
             ),
             slices=slices,
             model_slices=model_slices,
@@ -259,7 +276,7 @@ def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list
 
 
 def _build_towers(
-    settings: StepConfig,
+    config: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
     pipeline: InputPipeline,
@@ -277,14 +294,14 @@ def _build_towers(
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
         # Each tower uses different dropout seeds.
-        seed = settings.seed + _SEEDS_PER_TOWER * (settings.first_tower + number)
+        seed = config.params.run.tf_random_seed + _SEEDS_PER_TOWER * (config.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
             source: VariableSource = (
                 frozen_network.constants_for(device) if frozen_network else variables
             )
             towers.append(
                 _build_tower(
-                    settings,
+                    config,
                     optimizer,
                     manager,
                     number,
@@ -300,7 +317,7 @@ def _build_towers(
 
 # Nine arguments, since a tower uses every input of the step.
 def _build_tower(
-    settings: StepConfig,
+    config: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
     number: int,
@@ -311,42 +328,44 @@ def _build_tower(
     frozen_network: FrozenNetwork | None,
 ) -> _Tower:
     logits, auxiliary = build_network(
-        settings.network,
+        config.network,
         batch.images,
-        settings.num_classes,
+        config.num_classes,
         source,
-        settings.data_format,
-        is_training=not settings.forward_only,
+        config.params.devices.layout,
+        is_training=not config.params.run.forward_only,
         keep_statistics=manager.keeps_statistics(number),
         seed=seed,
-        dtype=settings.precision.compute_dtype,
+        dtype=config.precision.compute_dtype,
         norms=frozen_network.norms if frozen_network else None,
     )
-    smoothing = 0.0 if settings.forward_only else settings.label_smoothing
+    smoothing = 0.0 if config.params.run.forward_only else config.params.optimizer.label_smoothing
     base_loss = _cross_entropy(logits, batch.labels, smoothing)
     if auxiliary is not None:
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
-    top_k = _top_k_accuracy(logits, batch.labels) if settings.with_accuracy else None
+    top_k = (
+        _top_k_accuracy(logits, batch.labels) if config.params.run.print_training_accuracy else None
+    )
     objective = base_loss / manager.num_averaged_towers
-    if settings.forward_only:
+    if config.params.run.forward_only:
         return _Tower(base_loss, objective, None, top_k, [])
     trainable = manager.trainable_variables_on_device(number)
     if not trainable:
         raise ValueError('the network has no trainable variable')
     penalty = None
     trains_with_penalty = manager.leads(number) and not optimizer.decays_weights
-    reports_penalty = settings.loss_type_to_report == 'total_loss' and (
+    reports_penalty = config.params.run.loss_type_to_report == 'total_loss' and (
         manager.leads(number) or number == 0
     )
-    if settings.weight_decay and (trains_with_penalty or reports_penalty):
+    if config.params.optimizer.weight_decay and (trains_with_penalty or reports_penalty):
         kernels = [
             tf.cast(variable.value, tf.float32)
             for variable in trainable
             if variable.has_weight_decay
         ]
-        if settings.single_l2_loss_op and kernels:
+        if config.params.optimizer.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
-        penalty = settings.weight_decay * tf.add_n(
+        penalty = config.params.optimizer.weight_decay * tf.add_n(
             [tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])]
         )
         if trains_with_penalty:
@@ -366,7 +385,7 @@ def _build_tower(
     return _Tower(base_loss, objective, penalty, top_k, gradients)
 
 
-def _reported_loss(settings: StepConfig, towers: Sequence[_Tower]) -> Tensor:
+def _reported_loss(config: StepConfig, towers: Sequence[_Tower]) -> Tensor:
     """Returns a float32 scalar: the mean over this process's images, with weight decay unless
     --loss_type_to_report=base_loss.
     """
@@ -374,7 +393,7 @@ def _reported_loss(settings: StepConfig, towers: Sequence[_Tower]) -> Tensor:
     penalties = [tower.penalty for tower in towers if tower.penalty is not None]
     return (
         loss + _mean(penalties)
-        if penalties and settings.loss_type_to_report == 'total_loss'
+        if penalties and config.params.run.loss_type_to_report == 'total_loss'
         else loss
     )
 

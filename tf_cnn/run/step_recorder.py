@@ -13,7 +13,6 @@ from typing import Any
 
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.buffers import format_memory
-from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results import console as lines
 from tf_cnn.results.benchmark_log import BenchmarkLog
 from tf_cnn.results.console import Console
@@ -25,6 +24,8 @@ from tf_cnn.results.statistics import RunningRate
 from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
 from tf_cnn.results.summary import format_summary
 from tf_cnn.run.invocation import Invocation
+from tf_cnn.run.params import Role
+from tf_cnn.run.plan import Plan
 from tf_cnn.run.result_builder import ResultBuilder, run_section
 from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.system.errors import RunError, format_flag
@@ -49,9 +50,13 @@ class StepRecorder:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
-        self._has_images = plan.workload.role is not Role.EXCHANGE_ONLY
-        self._has_losses = plan.workload.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
-        self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
+        self._has_images = plan.role is not Role.EXCHANGE_ONLY
+        self._has_losses = plan.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
+        self._log = (
+            BenchmarkLog(plan.params.results.benchmark_log_dir)
+            if plan.params.results.benchmark_log_dir
+            else None
+        )
         self._steps: list[Step[StepValues]] = []
         # The seconds after each step that have a known cause, by the number of the step.
         self._gap_seconds: dict[int, dict[PauseCause, float]] = {}
@@ -65,7 +70,7 @@ class StepRecorder:
         # What --target_seconds does not count, since the first timed step.
         self._evaluation_secs = 0.0
         self._gap_start = clock()
-        self._file = ResultFile(path) if (path := plan.reports.result_file) else None
+        self._file = ResultFile(path) if (path := plan.params.results.result_file) else None
         self._finish_lock = threading.Lock()
         self.is_finished = False
         self._result: Result | None = None
@@ -75,15 +80,13 @@ class StepRecorder:
         """Reserves the file of the result for the block; raises UsageError if another process has
         it.
         """
-        reports = self._plan.reports
-        if reports.result_file is None:
+        path = self._plan.params.results.result_file
+        if path is None:
             yield
             return
-        with reserve(reports.result_file, reports.numbered_result_file) as self._file:
-            if self._file.path != reports.result_file:
-                self._console.note(
-                    f'{reports.result_file} is there, so the result goes to {self._file.path}'
-                )
+        with reserve(path, self._plan.numbered_result_file) as self._file:
+            if self._file.path != path:
+                self._console.note(f'{path} is there, so the result goes to {self._file.path}')
             yield
 
     def join(self, worker: Worker) -> None:
@@ -110,25 +113,23 @@ class StepRecorder:
             self._show_live(step)
 
     def _show_live(self, step: Step[StepValues]) -> None:
-        counts = self._plan.counts
+        flags, target = self._plan.params.run, self._plan.params.results.target_seconds
         if step.phase is Phase.WARMUP:
-            self._console.steps('warm-up step', step.index, counts.num_warmup)
+            self._console.steps('warm-up step', step.index, flags.num_warmup_batches)
             return
-        rate = self._rate.rate(counts.images_per_global_step, counts.ewma_weight)
+        rate = self._rate.rate(self._plan.images_per_global_step, flags.display_perf_ewma)
         text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
-        total = self._agreed_num_timed or counts.num_timed
-        if counts.target_secs and self._agreed_num_timed is None and self._timed_start is not None:
+        total = self._agreed_num_timed or flags.num_timed
+        if target and self._agreed_num_timed is None and self._timed_start is not None:
             # As many as fit into the time at this speed.
-            total = math.ceil(
-                counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9)
-            )
+            total = math.ceil(target * step.index / max(step.end - self._timed_start, 1e-9))
         self._console.steps('step', step.index, max(total, step.index), text)
 
     def begin_timed_steps(self) -> None:
         """Reads the meters. Workers that train together agree on a number of timed steps for
         --target_seconds.
         """
-        target, worker = self._plan.counts.target_secs, self._worker
+        target, worker = self._plan.params.results.target_seconds, self._worker
         if (
             target
             and self._steps
@@ -148,7 +149,7 @@ class StepRecorder:
     @property
     def has_reached_target(self) -> bool:
         """Returns whether the timed steps have taken --target_seconds."""
-        target = self._plan.counts.target_secs
+        target = self._plan.params.results.target_seconds
         if target is None or self._timed_start is None:
             return False
         if self._agreed_num_timed is not None:
@@ -200,7 +201,7 @@ class StepRecorder:
         for step in steps:
             if step.phase is not Phase.TIMED:
                 return
-            if step.index == 1 or step.index % self._plan.counts.display_every == 0:
+            if step.index == 1 or step.index % self._plan.params.run.display_every == 0:
                 with self.record_gap(PauseCause.PRINTING):
                     self._print_step(step)
                     self._log_step(step)
@@ -208,7 +209,7 @@ class StepRecorder:
     def _print_step(self, step: Step[StepValues]) -> None:
         if not self._last_printed_step:
             with_accuracy = step.values.top_1 is not None
-            loss_name = self._plan.reports.losses.name if self._has_losses else None
+            loss_name = self._plan.params.run.loss_type_to_report if self._has_losses else None
             self._console.result(
                 lines.format_step_header(
                     loss_name, with_accuracy=with_accuracy, with_images=self._has_images
@@ -216,23 +217,25 @@ class StepRecorder:
             )
         self._last_printed_step = step.index
         rate = self._rate.rate(
-            self._plan.counts.images_per_global_step, self._plan.counts.ewma_weight
+            self._plan.images_per_global_step, self._plan.params.run.display_perf_ewma
         )
         if self._has_images:
             text = lines.format_step(step.index, rate, step.values, with_loss=self._has_losses)
         else:
-            text = lines.format_exchange(step.index, rate, self._plan.counts.images_per_global_step)
+            text = lines.format_exchange(step.index, rate, self._plan.images_per_global_step)
         self._console.result(text)
 
     def _log_step(self, step: Step[StepValues]) -> None:
         rate, values = (
             self._rate.rate(
-                self._plan.counts.images_per_global_step, self._plan.counts.ewma_weight
+                self._plan.images_per_global_step, self._plan.params.run.display_perf_ewma
             ),
             step.values,
         )
         accuracies = {'top_1_accuracy': values.top_1, 'top_5_accuracy': values.top_5}
-        losses = {self._plan.reports.losses.name: values.loss} if self._has_losses else {}
+        losses = (
+            {self._plan.params.run.loss_type_to_report: values.loss} if self._has_losses else {}
+        )
         self._add_to_log(
             step.index, {'current_examples_per_sec': rate.images_per_second, **losses, **accuracies}
         )
@@ -251,7 +254,7 @@ class StepRecorder:
         now = self._clock()
         prepare_seconds = max(0.0, now - self._gap_start - accuracy.seconds)
         self._evaluations.append(replace(accuracy, end=now, prepare_seconds=prepare_seconds))
-        is_evaluation_run = self._plan.workload.role is Role.EVALUATION
+        is_evaluation_run = self._plan.role is Role.EVALUATION
         self._console.result(
             (lines.format_accuracy if is_evaluation_run else lines.format_interim_accuracy)(
                 accuracy
@@ -305,7 +308,7 @@ class StepRecorder:
     def _print_advice(self, result: Result, num_timed: int) -> None:
         if stages := self.result_builder.input_stages:
             self._console.result(
-                format_stage_table(stages, num_timed, self._plan.counts.target_secs)
+                format_stage_table(stages, num_timed, self._plan.params.results.target_seconds)
             )
             if buffers := self.result_builder.input_buffers:
                 self._console.result(format_memory(buffers))
@@ -376,12 +379,12 @@ class StepRecorder:
                 )
         if self.num_skipped:
             self._console.warning(lines.format_skipped(self.num_skipped))
-        if not exit_info.is_complete and self._plan.workload.role is not Role.EVALUATION:
-            counts = self._plan.counts
+        if not exit_info.is_complete and self._plan.role is not Role.EVALUATION:
+            target = self._plan.params.results.target_seconds
             planned_steps = (
-                f'of as many as take {counts.target_secs:g} seconds'
-                if counts.target_secs
-                else f'of {counts.num_timed}'
+                f'of as many as take {target:g} seconds'
+                if target
+                else f'of {self._plan.params.run.num_timed}'
             )
             global_step = measurements.steps[-1].values.steps_after if measurements.steps else None
             self._console.warning(

@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tf_cnn.flags.reasons import (
     IN_EVAL,
@@ -23,7 +23,8 @@ from tf_cnn.training.optimizer_table import (
 from tf_cnn.training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Context, Params
+    from tf_cnn.run.context import Context
+    from tf_cnn.run.params import Params, RuleContext
 
 # Each flag in _WHOLE_SCHEDULES sets the rate of the whole training and excludes all others; the
 # flags in _RATE_FLAGS can be combined.
@@ -65,6 +66,7 @@ class OptimizerConfig:
         "The learning rate; by default the model's own schedule, see docs/training.md. "
         '--learning_rate is another name for it.',
         common=True,
+        chosen=True,
     )
     piecewise_learning_rate_schedule: str | None = flag(
         None,
@@ -140,8 +142,7 @@ class OptimizerConfig:
     def row(self) -> OptimizerRow:
         return OPTIMIZERS[self.optimizer]
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
-
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         schedule = self.piecewise_learning_rate_schedule
         if schedule is not None:
             try:
@@ -172,8 +173,7 @@ class OptimizerConfig:
                 'the first sets the learning rate of the whole training; remove one',
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         if params.inputs.input_only:
             yield flag_names(self), NO_MODEL
         if params.evaluation.eval:
@@ -249,8 +249,14 @@ class PrecisionConfig:
         shared_by_workers=False,
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
+        learns = params.data.data_dir is not None and not (
+            params.run.forward_only or params.run.exchange_only
+        )
+        return replace(self, continue_on_nan=self.continue_on_nan or not learns)
 
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         if self.fp16_vars and self.precision != 'fp32' and not params.optimizer.row.fits_16_bits:
             yield params.conflict(
                 'fp16_vars',
@@ -259,8 +265,7 @@ class PrecisionConfig:
                 f'{format_optimizers(lambda row: row.fits_16_bits)}, or remove --fp16_vars',
             )
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         of_scale = (
             'fp16_loss_scale',
             'fp16_enable_auto_loss_scale',
@@ -339,11 +344,14 @@ class CheckpointConfig:
         output=Output.NEW_FOLDER,
     )
 
-    def problems(self, params: 'Params', context: 'Context | None') -> Iterator[str]:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        exports = context.cluster_role.is_chief and not params.run.forward_only
+        return replace(self, export_saved_model=self.export_saved_model if exports else None)
+
+    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
         return iter(())
 
-    def ignored(self, params: 'Params', context: 'Context') -> Ignored:
-
+    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
         of_checkpoints = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
         instruments = params.instruments
         if params.inputs.input_only:

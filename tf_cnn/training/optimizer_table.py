@@ -1,7 +1,4 @@
-"""The table of optimizers, the values of --optimizer. Does not import TensorFlow.
-
-UPDATE_RULES in tf_cnn/training/optimizers.py has the class of each name.
-"""
+"""The table of optimizers, the values of --optimizer. Does not import TensorFlow."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,21 +11,26 @@ class OptimizerRow:
     Attributes:
       name: the flag's value.
       summary: what the optimizer does, for the docs and --help.
+      rule: its class, 'module:Class'.
       arguments: the flags that give the arguments of its class, in order.
       fits_16_bits: whether its slots can be stored in 16 bits.
     """
 
     name: str
     summary: str
+    rule: str
     arguments: tuple[str, ...] = ()
     fits_16_bits: bool = False
 
 
 _ROWS = (
-    OptimizerRow('sgd', 'gradient descent', fits_16_bits=True),
+    OptimizerRow(
+        'sgd', 'gradient descent', 'tf_cnn.training.optimizers:GradientDescent', fits_16_bits=True
+    ),
     OptimizerRow(
         'momentum',
         "gradient descent with momentum, Nesterov's unless --nonesterov is given",
+        'tf_cnn.training.optimizers:Momentum',
         ('momentum', 'nesterov'),
         fits_16_bits=True,
     ),
@@ -36,16 +38,19 @@ _ROWS = (
     OptimizerRow(
         'rmsprop',
         'gradients divided by the root of their mean square, with momentum',
+        'tf_cnn.training.optimizers:RmsProp',
         ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
     ),
     OptimizerRow(
         'adam',
         'mean gradients divided by the root of their mean square',
+        'tf_cnn.training.optimizers:Adam',
         ('adam_beta1', 'adam_beta2', 'adam_epsilon'),
     ),
     OptimizerRow(
         'lars',
         'momentum with a separate learning rate for each layer',
+        'tf_cnn.training.optimizers:Lars',
         ('momentum', 'lars_eta', 'weight_decay'),
     ),
 )

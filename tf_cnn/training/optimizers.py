@@ -6,13 +6,15 @@ The kernels lock the variables, so that no update by asynchronous workers is los
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable, create_variable
+from tf_cnn.system.loading import load
+from tf_cnn.training.config import OptimizerConfig
 from tf_cnn.training.precision import LossScale
 
 Tensor = Any
@@ -254,14 +256,11 @@ class Lars(Optimizer):
         return Momentum(self.momentum).make_apply(tf.constant(1.0), step, make_slot)
 
 
-# By the values of --optimizer; params/optimizer_table.py has their other properties.
-UPDATE_RULES: Mapping[str, Callable[..., Optimizer]] = {
-    'sgd': GradientDescent,
-    'momentum': Momentum,
-    'rmsprop': RmsProp,
-    'adam': Adam,
-    'lars': Lars,
-}
+def make_optimizer(config: OptimizerConfig) -> Optimizer:
+    """Returns the update rule of --optimizer, with the flags that are its arguments."""
+    arguments = [getattr(config, name) for name in config.row.arguments]
+    optimizer: Optimizer = load(config.row.rule)(*arguments)
+    return optimizer
 
 
 class OptimizerStep:

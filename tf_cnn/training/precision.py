@@ -9,13 +9,16 @@ range of float32.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.graph.variables import Variable
 from tf_cnn.training.contents import OPTIONAL_PREFIX
+
+if TYPE_CHECKING:
+    from tf_cnn.run.params import Params
 
 Tensor = Any
 
@@ -65,6 +68,18 @@ class Precision:
 
 
 FP32 = Precision()
+
+
+def make_precision(params: 'Params') -> Precision:
+    flags = params.precision
+    if flags.precision != 'fp16' or not params.trains or params.run.exchange_only:
+        return Precision(flags.precision, flags.fp16_vars)
+    return Precision(
+        'fp16',
+        flags.fp16_vars,
+        flags.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        flags.fp16_inc_loss_scale_every_n if flags.fp16_enable_auto_loss_scale else None,
+    )
 
 
 class LossScale:

@@ -1,26 +1,106 @@
-"""Finds the processes of a run, and the role of this process. Does not import TensorFlow."""
+"""The processes of a run, and the role of this process. Does not import TensorFlow."""
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.environments import find_launch, find_local_rank_and_size, find_rank_variables
 from tf_cnn.cluster.private_network import is_private
+from tf_cnn.cluster.shape import Shape
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
-from tf_cnn.flags.spec import Output
-from tf_cnn.machine.visible_gpus import SINGLE_PROCESS
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import ClusterRole, Workload
-from tf_cnn.planning.process_settings import find_visible_gpus
-from tf_cnn.run.params import Params, output_flags
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import find_visible_gpus
+from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
 from tf_cnn.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from tf_cnn.run.params import Params
 
 # The most ports in a rule of iptables.
 _MOST_PORTS = 15
 
 
+@dataclass(frozen=True)
+class ClusterRole:
+    """The processes of a run, and the role of this process."""
+
+    cluster: Cluster | None  # None for a run of one process
+    horovod: Any  # the module horovod.tensorflow if Horovod started the processes, else None
+    # Whether the workers take each step together; in a server: whether the loss of a training task
+    # stops the others.
+    is_synchronous: bool
+    shared_settings: Mapping[
+        str, Any
+    ]  # the flags that all processes of the cluster need with the same values
+    connect: Timeout
+    step_limit: Timeout
+    place_on_host: RankAndSize = SINGLE_PROCESS
+    devices_per_worker: int = 1
+
+    @property
+    def is_single_process(self) -> bool:
+        """Whether this is the only process, without a launcher."""
+        return self.cluster is None and self.horovod is None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process initializes variables, saves checkpoints and writes summaries."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this process only serves other tasks and takes no steps."""
+        return self.cluster is not None and self.cluster.is_server
+
+    @property
+    def job(self) -> str:
+        return self.cluster.job if self.cluster else 'worker'
+
+    @property
+    def is_parameter_server(self) -> bool:
+        return self.job == 'ps'
+
+    @property
+    def has_local_towers(self) -> bool:
+        """Whether this process has towers; parameter servers and controllers have none."""
+        return not self.remote_tower_prefixes and not self.is_parameter_server
+
+    @property
+    def remote_tower_prefixes(self) -> tuple[str, ...]:
+        """The device prefixes of the workers that a controller drives; empty in other processes."""
+        has_controller = (
+            self.cluster is not None and self.cluster.controller_hosts and not self.is_server
+        )
+        return (
+            tuple(task.device for task in self.cluster.servers)
+            if self.cluster and has_controller
+            else ()
+        )
+
+    @property
+    def num_hosts(self) -> int:
+        """The number of processes with the towers that this process drives."""
+        return len(self.remote_tower_prefixes) or 1
+
+    @property
+    def shape(self) -> Shape:
+        num_ps = self.cluster.num_ps if self.cluster else 0
+        return Shape(self.num_hosts * self.num_training_tasks, self.devices_per_worker, num_ps)
+
+    @property
+    def num_training_tasks(self) -> int:
+        """The number of training tasks."""
+        return len(self.cluster.training_tasks) if self.cluster else 1
+
+    @property
+    def index(self) -> int:
+        """The index of this process among the training tasks."""
+        return self.cluster.index if self.cluster else 0
+
+
 def find_cluster_role(
-    params: Params, environment: ProcessEnvironment, warnings: list[str]
+    params: 'Params', environment: ProcessEnvironment, warnings: list[str]
 ) -> ClusterRole:
     horovod, cluster = _find_cluster(params, environment)
     in_step = params.variables.cross_replica_sync and not params.run.forward_only
@@ -54,29 +134,17 @@ def find_cluster_role(
     return cluster_role
 
 
-def add_file_hashes(cluster_role: ClusterRole, workload: Workload) -> ClusterRole:
+def add_file_hashes(cluster_role: ClusterRole, hashes: Mapping[str, str]) -> ClusterRole:
     """Adds the hashes of user files for the model and the mode to the shared settings.
 
     A parameter server needs no such files, so it compares only the files that it has.
     """
     settings = dict(cluster_role.shared_settings)
     for flag in ('model_file', 'variable_mgr_file'):
-        digest = workload.file_hashes.get(flag)
+        digest = hashes.get(flag)
         if digest or not cluster_role.is_server:
             settings[f'SHA-256 of --{flag}'] = digest
     return replace(cluster_role, shared_settings=settings)
-
-
-def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> Params:
-    """Removes the output files that another process writes from the flags.
-
-    horovodrun gives all processes the same flags, so only the chief writes. In other clusters each
-    process has separate flags.
-    """
-    if cluster_role.horovod is None or cluster_role.is_chief:
-        return params
-    without = dict.fromkeys(output_flags(Output.FILE, Output.PREFIX))
-    return params.replace(**without)
 
 
 def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
@@ -106,7 +174,7 @@ def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
     )
 
 
-def _find_cluster(params: Params, environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
+def _find_cluster(params: 'Params', environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
     """Returns horovod.tensorflow, or None if the mode does not need it, and the cluster."""
     if params.variables.mode.launcher is None:
         return None, find_cluster(params, environment.variables)

@@ -1,6 +1,5 @@
-"""Plans the files of a run: checkpoints, exported model, profiles, summaries and results.
-
-Does not import TensorFlow.
+"""The files of a run: whether they can be written, and the name of the result file. Does not import
+TensorFlow.
 """
 
 import contextlib
@@ -16,23 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.flags.spec import Output, parse_numbers
-from tf_cnn.planning.plan import (
-    Checkpoints,
-    ClusterRole,
-    Counts,
-    Data,
-    Instruments,
-    Losses,
-    Reports,
-    Summaries,
-    Workload,
-)
+from tf_cnn.cluster.cluster_role import ClusterRole
+from tf_cnn.flags.spec import Output
 from tf_cnn.results.file_names import FIELD, STDOUT, fill_fields, numbered_path
 from tf_cnn.results.result_file import check_not_reserved
+from tf_cnn.run.context import Context
 from tf_cnn.run.params import SPECS, Params, output_flags
 from tf_cnn.system.atomic import resolve_safely
-from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
@@ -57,187 +47,77 @@ def field_values(
     }
 
 
+def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> Params:
+    """Removes the output files that another process writes from the flags.
+
+    horovodrun gives all processes the same flags, so only the chief writes. In other clusters each
+    process has separate flags.
+    """
+    if cluster_role.horovod is None or cluster_role.is_chief:
+        return params
+    return params.replace(**dict.fromkeys(output_flags(Output.FILE, Output.PREFIX)))
+
+
+def find_result_file(params: Params, context: Context) -> tuple[str | None, str | None]:
+    """Returns the file of the result, and a name with {run} in it to use if that file exists.
+
+    The file is None if this process writes none, and the name is None if the user chose the name.
+    """
+    path = params.results.result_file
+    if path is None:
+        return None, None
+    values = field_values(
+        context.given,
+        model=context.model.name,
+        batch_size=params.run.batch_size,
+        shape=context.cluster_role.shape,
+    )
+    numbered, path = numbered_path(path, values), fill_fields(path, values)
+    check_file('result_file', path)
+    if numbered is None:
+        check_not_reserved(path)
+    return path, numbered
+
+
 def find_checkpoints(
-    params: Params, cluster_role: ClusterRole, data: Data, warnings: list[str]
-) -> Checkpoints:
+    params: Params, folder: str | None, cluster_role: ClusterRole, warnings: list[str]
+) -> tuple[str | None, str | None]:
+    """Returns the prefix of the checkpoint that training continues from, and of another one that
+    it starts from.
+
+    folder: where this process saves checkpoints, if it does.
+    """
     from tf_cnn.training.checkpoint_files import (
         find_checkpoint,
         incomplete_checkpoint_warning,
         latest_checkpoint,
     )
 
-    is_chief = cluster_role.is_chief
-    saves = (
-        params.checkpoints.train_dir is not None
-        and params.trains
-        and params.inputs.input_only is None
-        and is_chief
-    )
-    resume_from = (
-        latest_checkpoint(params.checkpoints.train_dir)
-        if saves and params.checkpoints.train_dir
-        else None
-    )
-    if (
-        saves
-        and params.checkpoints.train_dir
-        and (line := incomplete_checkpoint_warning(params.checkpoints.train_dir, resume_from))
-    ):
-        warnings.append(line)
-    warm_start = None
-    flag = format_flag('backbone_model_path', params.checkpoints.backbone_model_path)
-    if params.checkpoints.backbone_model_path and params.trains and is_chief:
+    resume_from = warm_start = None
+    if folder:
+        resume_from = latest_checkpoint(folder)
+        if line := incomplete_checkpoint_warning(folder, resume_from):
+            warnings.append(line)
+    path = params.checkpoints.backbone_model_path
+    if path and params.trains and cluster_role.is_chief:
+        flag = format_flag('backbone_model_path', path)
         if resume_from:
             warnings.append(f'{flag} has no effect: training continues from {resume_from}')
         else:
-            warm_start = find_checkpoint(params.checkpoints.backbone_model_path, flag)
-            if line := incomplete_checkpoint_warning(
-                params.checkpoints.backbone_model_path, warm_start
-            ):
+            warm_start = find_checkpoint(path, flag)
+            if line := incomplete_checkpoint_warning(path, warm_start):
                 warnings.append(line)
-    return Checkpoints(
-        folder=params.checkpoints.train_dir,
-        saves=saves,
-        every_secs=params.checkpoints.save_model_secs,
-        every_steps=params.checkpoints.save_model_steps,
-        max_to_keep=params.checkpoints.max_ckpts_to_keep,
-        resume_from=resume_from,
-        warm_start=warm_start,
-        warm_start_flag=flag,
-        export_folder=params.checkpoints.export_saved_model
-        if is_chief and not params.run.forward_only
-        else None,
-        data_dir=data.folder,
-        class_names=data.data_set.class_names if data.folder else None,
-    )
+    return resume_from, warm_start
 
 
-def find_reports(
-    params: Params, cluster_role: ClusterRole, workload: Workload, counts: Counts
-) -> Reports:
-    """Plans the result and its files. Only the chief writes them."""
-    result_file, log_folder = (
-        (params.results.result_file, params.results.benchmark_log_dir)
-        if cluster_role.is_chief
-        else (None, None)
-    )
-    numbered = None
-    if result_file is not None:
-        values = field_values(
-            params,
-            model=workload.model.name,
-            batch_size=counts.batch_size,
-            shape=cluster_role.shape,
-        )
-        numbered, result_file = numbered_path(result_file, values), fill_fields(result_file, values)
-        check_file('result_file', result_file)
-        if numbered is None:
-            check_not_reserved(result_file)
-    paths = {name: params.value(name) for name, spec in SPECS.items() if spec.is_path} | {
-        'result_file': result_file
-    }
-    check_path_conflicts({name: path for name, path in paths.items() if path})
-    return Reports(
-        result_file=result_file,
-        numbered_result_file=numbered,
-        log_folder=log_folder,
-        test_id=params.results.benchmark_test_id,
-        measures_peak=params.results.measure_peak
-        and not params.evaluation.eval
-        and cluster_role.cluster is None,
-        idle_secs=params.results.wait_for_idle,
-        losses=_describe_losses(params),
-    )
-
-
-def find_instruments(
-    params: Params, cluster_role: ClusterRole, counts: Counts, warnings: list[str]
-) -> Instruments:
-    """Plans the diagnostic files. Only the chief writes profiles and summaries.
-
-    Processes of one machine would overwrite each other's profile, and TensorBoard would merge the
-    workers' curves.
-    """
-    is_chief, num_timed = cluster_role.is_chief, counts.num_timed
-    profile_steps = summaries = None
-    if (
-        params.instruments.profile_steps
-        and params.instruments.profile_dir
-        and is_chief
-        and not params.evaluation.eval
-    ):
-        flag = format_flag('profile_steps', params.instruments.profile_steps)
-        first, last = parse_numbers(params.instruments.profile_steps, int)
-        if last > num_timed:
-            raise UsageError(
-                f'{flag}: the run has {plural(num_timed, "timed step")}; name no step '
-                'after the last'
-            )
-        warnings.append(
-            f'{flag}: these timed steps run under the profiler, which makes them slower'
-        )
-        profile_steps = first, last
-    if (
-        params.checkpoints.train_dir
-        and params.instruments.save_summaries_steps
-        and params.instruments.summary_verbosity
-        and is_chief
-        and not params.evaluation.eval
-    ):
-        verbosity = params.instruments.summary_verbosity
-        # A frozen network has no variables, so only scalars can be written. Gradients stay inside a
-        # loop of steps.
-        has_gradients = params.trains and params.run.steps_per_run == 1
-        most = (
-            3
-            if has_gradients
-            else 1
-            if params.run.forward_only and params.run.freeze_when_forward_only
-            else 2
-        )
-        summaries = Summaries(
-            params.checkpoints.train_dir,
-            params.instruments.save_summaries_steps,
-            min(verbosity, most),
-        )
-        if verbosity > most:
-            because = '--steps_per_run' if params.trains else '--forward_only'
-            warnings.append(
-                f'--summary_verbosity={verbosity} writes the same as {most}, because of {because}'
-            )
-        elif verbosity >= 3:
-            every = params.instruments.save_summaries_steps
-            warnings.append(
-                f'--summary_verbosity={verbosity}: '
-                f'{"each step" if every == 1 else f"one step in {every}"} computes the histograms '
-                'of its gradients within its timed seconds, and is slower'
-            )
-    return Instruments(
-        trace_file=params.instruments.trace_file,
-        chrome_format=params.instruments.use_chrome_trace_format,
-        tfprof_file=params.instruments.tfprof_file,
-        partitioned_graph_prefix=params.instruments.partitioned_graph_file_prefix,
-        graph_file=params.instruments.graph_file,
-        profile_folder=params.instruments.profile_dir or '',
-        profile_steps=profile_steps,
-        summaries=summaries,
-    )
-
-
-def _describe_losses(params: Params) -> Losses:
-    advice = []
-    if params.precision.precision == 'fp16':
-        advice.append('--precision=bf16, which has larger numbers')
-        if not params.precision.fp16_enable_auto_loss_scale:
-            advice.append('--fp16_enable_auto_loss_scale')
-    # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
-    learns = bool(params.data.data_dir) and not (
-        params.run.forward_only or params.run.exchange_only
-    )
-    return Losses(
-        params.run.loss_type_to_report,
-        params.precision.continue_on_nan or not learns,
-        tuple(advice),
+def check_paths(params: Params) -> None:
+    """Checks that no output replaces another flag's path, or a file of a run below that path."""
+    check_path_conflicts(
+        {
+            name: path
+            for name, spec in SPECS.items()
+            if spec.is_path and (path := params.value(name))
+        }
     )
 
 

@@ -1,4 +1,4 @@
-"""Plans the settings of sessions and of the whole process."""
+"""The settings of sessions and of the whole process."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
+from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpu_memory import make_gpu_options, memory_flags
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import ClusterRole, Machine
-from tf_cnn.planning.process_settings import (
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import (
     XLA_ON_CPU,
     Threads,
     choose_binding,
@@ -18,7 +18,8 @@ from tf_cnn.planning.process_settings import (
     choose_threads,
     process_cores,
 )
-from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
+from tf_cnn.machine.this_process import INTRA, NUMA, TF32, ProcessSettings
+from tf_cnn.run.devices import Devices
 from tf_cnn.run.params import Params
 from tf_cnn.system.errors import UsageError, format_flag
 
@@ -50,30 +51,30 @@ class SessionConfig:
     onednn: bool | None = None  # whether TensorFlow uses oneDNN on CPUs; None if unknown
 
 
-def describe_session(
+def configure_session(
     params: Params,
     environment: ProcessEnvironment,
     cluster_role: ClusterRole,
-    machine: Machine | None,
+    devices: Devices | None,
     start: ProcessSettings,
     warnings: list[str],
 ) -> SessionConfig:
-    """Plans the settings of sessions or of a server.
+    """Chooses the settings of sessions or of a server.
 
-    machine: None in a parameter server, which holds variables on the CPU.
+    devices: None in a parameter server, which holds variables on the CPU.
     """
     onednn = uses_onednn()
     if params.tensorflow.onednn is not None and onednn is (not params.tensorflow.onednn):
         written = params.flag_text('onednn')
         warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
-    if machine is None:
+    if devices is None:
         return SessionConfig(
             tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn
         )
-    on_gpus = machine.kind == 'gpu' and machine.is_local
-    numa = choose_binding(params, environment, cluster_role, machine, start.gpus, warnings)
+    on_gpus = params.devices.device == 'gpu' and devices.is_local
+    numa = choose_binding(params, environment, cluster_role, devices, start.gpus, warnings)
     threads = choose_threads(
-        params, environment, machine, len(numa.cores or process_cores()), warnings
+        params, environment, devices, len(numa.cores or process_cores()), warnings
     )
     gpu_variables = choose_gpu_variables(params, environment, warnings) if on_gpus else {}
     # TensorFlow binds devices, not the process.
@@ -85,24 +86,24 @@ def describe_session(
         numa=numa.banner_text,
         cores=numa.cores,
     )
-    config = session_config(params, machine, threads, in_cluster=cluster_role.cluster is not None)
+    config = session_config(params, devices, threads, in_cluster=cluster_role.cluster is not None)
     config.use_per_session_threads = not cluster_role.is_server
     config.experimental.use_numa_affinity = numa.by_tensorflow
-    if params.devices.xla and machine.is_local and not cluster_role.is_server:
-        check_xla(config, machine.towers[0])
+    if params.devices.xla and devices.is_local and not cluster_role.is_server:
+        check_xla(config, devices.towers[0])
     return SessionConfig(config, process, threads, onednn)
 
 
 def session_config(
-    params: Params, machine: Machine, threads: Threads, *, in_cluster: bool
+    params: Params, devices: Devices, threads: Threads, *, in_cluster: bool
 ) -> tf.ConfigProto:
     """Returns the settings of a session.
 
     in_cluster: whether the session runs on a server of a cluster.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
-    if machine.kind == 'cpu' or not machine.is_local:
-        config.device_count['CPU'] = len(machine.towers) if machine.is_local else 1
+    if params.devices.device == 'cpu' or not devices.is_local:
+        config.device_count['CPU'] = len(devices.towers) if devices.is_local else 1
         config.device_count['GPU'] = 0
     config.intra_op_parallelism_threads = threads.intra_op
     config.inter_op_parallelism_threads = threads.inter_op
@@ -111,8 +112,10 @@ def session_config(
     # Without this option, TensorFlow places and copies the whole graph for the first step, although
     # a sixth of it never runs. With it, TensorFlow runs no graph passes; their fusions make forward
     # steps and steps on GPUs faster. Servers do not support the option.
-    has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
-    needs_passes = machine.data_format != 'NHWC' or params.tensorflow.rewriter_config is not None
+    has_copies = params.devices.device == 'cpu' and len(devices.towers) > 1 and params.trains
+    needs_passes = (
+        params.devices.data_format != 'NHWC' or params.tensorflow.rewriter_config is not None
+    )
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
     if params.devices.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
@@ -127,7 +130,7 @@ def session_config(
         if not params.tensorflow.enable_optimizations:
             rewrite.disable_model_pruning = True
             config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
-    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
+    if params.devices.device == 'cpu' and params.devices.data_format == 'NCHW':
         # The CPU's kernels are made for NHWC.
         rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
     elif rewrite.layout_optimizer == rewrite.DEFAULT:

@@ -1,7 +1,7 @@
-"""The inputs of planning besides flags: environment variables, settings of earlier runs of this
+"""What a run depends on besides its flags: environment variables, settings of earlier runs of this
 process, and the system's files.
 
-Nothing else in planning reads os.environ, so that tests can pass a ProcessEnvironment.
+Nothing else that prepares a run reads os.environ, so that tests can pass a ProcessEnvironment.
 """
 
 import sys
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
+from tf_cnn.machine.this_process import THIS_PROCESS, ThisProcess
 from tf_cnn.system.kernel_files import ROOT
 
 # Device files of a GPU with the AMD driver, or in Windows Subsystem for Linux.
@@ -17,7 +17,7 @@ _OTHER_GPUS = ('dev/kfd', 'dev/dxg')
 
 
 class ProcessEnvironment:
-    """The process that plans a run, and its host. `root` is the folder with dev/, proc/ and sys/.
+    """The process of a run, and its host. `root` is the folder with dev/, proc/ and sys/.
 
     variables: by default the environment variables as the user set them.
     """

@@ -1,4 +1,4 @@
-"""Plans the settings of a run for its whole process: the start of TensorFlow, GPUs, threads, and
+"""Chooses the settings of a run for its whole process: the start of TensorFlow, GPUs, threads, and
 the binding to a NUMA node.
 
 Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and
@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
@@ -22,14 +23,17 @@ from tf_cnn.machine.config import TARGETS, parse_gpu_indices
 from tf_cnn.machine.gpu_memory import memory_flags
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
+from tf_cnn.machine.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
 from tf_cnn.machine.visible_gpus import RankAndSize, choose_visible_gpus
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import ClusterRole, Machine
-from tf_cnn.planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
-from tf_cnn.run.params import Params
 from tf_cnn.system.errors import UsageError, format_flag, plural
+
+if TYPE_CHECKING:
+    from tf_cnn.cluster.cluster_role import ClusterRole
+    from tf_cnn.run.devices import Devices
+    from tf_cnn.run.params import Params
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'
@@ -57,7 +61,7 @@ _THREADS_OF_GPU = 2
 
 
 def find_visible_gpus(
-    params: Params, environment: ProcessEnvironment, place: RankAndSize, *, computes: bool = True
+    params: 'Params', environment: ProcessEnvironment, place: RankAndSize, *, computes: bool = True
 ) -> str | None:
     """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU.
 
@@ -73,14 +77,14 @@ def process_cores() -> tuple[int, ...]:
 
 
 def choose_start(
-    params: Params,
+    params: 'Params',
     environment: ProcessEnvironment,
-    cluster_role: ClusterRole,
+    cluster_role: 'ClusterRole',
     gpus: str | None,
     warnings: list[str],
 ) -> ProcessSettings:
-    """Plans the settings that TensorFlow reads when it starts; warns of ignored flags about OpenMP
-    or memory.
+    """Chooses the settings that TensorFlow reads when it starts; warns of ignored flags about
+    OpenMP or memory.
     """
     flag_values = {flag: params.value(flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
@@ -124,7 +128,7 @@ def choose_start(
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
 
 
-def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | None:
+def _onednn_switch(params: 'Params', environment: ProcessEnvironment) -> str | None:
     """Returns the value of TF_ENABLE_ONEDNN_OPTS; None: do not set it.
 
     Raises UsageError if TensorFlow or the environment has another value already.
@@ -148,7 +152,7 @@ def _onednn_switch(params: Params, environment: ProcessEnvironment) -> str | Non
 
 
 def choose_gpu_variables(
-    params: Params, environment: ProcessEnvironment, warnings: list[str]
+    params: 'Params', environment: ProcessEnvironment, warnings: list[str]
 ) -> Mapping[str, str | None]:
     """Returns the environment variables for GPUs, except the ones that the user has set; warns of
     flags that they override.
@@ -171,7 +175,7 @@ def choose_gpu_variables(
     return {name: value for name, value in variables.items() if name not in user_variables}
 
 
-def _threads_per_gpu(params: Params) -> int:
+def _threads_per_gpu(params: 'Params') -> int:
     """Returns the threads of each GPU if it has private threads."""
     return params.devices.per_gpu_thread_count or _THREADS_OF_GPU
 
@@ -190,9 +194,9 @@ class Threads:
 
 
 def choose_threads(
-    params: Params,
+    params: 'Params',
     environment: ProcessEnvironment,
-    machine: Machine,
+    devices: 'Devices',
     num_cores: int,
     warnings: list[str],
 ) -> Threads:
@@ -204,9 +208,9 @@ def choose_threads(
     (tf_cnn/inputs/each_image.py).
     """
     threads = (
-        _threads_beside_gpus(params, environment, machine, num_cores)
-        if machine.kind == 'gpu' and machine.is_local
-        else _threads_for_cores(params, environment, machine, num_cores)
+        _threads_beside_gpus(params, environment, devices, num_cores)
+        if params.devices.device == 'gpu' and devices.is_local
+        else _threads_for_cores(params, environment, devices, num_cores)
     )
     given_flags = [
         params.given_flags[name]
@@ -224,7 +228,7 @@ def choose_threads(
         or earlier == threads.intra_op
     ):
         return threads
-    if machine.kind == 'cpu' and (earlier or num_cores) < (threads.intra_op or num_cores):
+    if params.devices.device == 'cpu' and (earlier or num_cores) < (threads.intra_op or num_cores):
         warnings.append(
             f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, '
             'since TensorFlow keeps its threads until the process ends; start a new process for '
@@ -234,7 +238,7 @@ def choose_threads(
 
 
 def _apply_thread_variables(
-    threads: Threads, params: Params, environment: ProcessEnvironment, warnings: list[str]
+    threads: Threads, params: 'Params', environment: ProcessEnvironment, warnings: list[str]
 ) -> Threads:
     """Returns the threads that TensorFlow uses with the environment's variables for them.
 
@@ -271,7 +275,7 @@ def _apply_thread_variables(
 
 
 def _threads_beside_gpus(
-    params: Params, environment: ProcessEnvironment, machine: Machine, num_cores: int
+    params: 'Params', environment: ProcessEnvironment, devices: 'Devices', num_cores: int
 ) -> Threads:
     """Chooses the threads of a process with GPUs.
 
@@ -288,8 +292,8 @@ def _threads_beside_gpus(
         == _SHARED_POOL
     ):
         return Threads(0, params.devices.num_inter_threads, reason)
-    updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (
-        machine.all_reduce_spec or ''
+    updates_on_host = params.devices.local_parameter_device == 'cpu' or 'pscpu' in (
+        params.variables.all_reduce_spec or ''
     )
     num_inter_threads = max(
         num_cores - _threads_per_gpu(params) * params.devices.num_gpus, (num_cores + 1) // 2, 2
@@ -300,10 +304,10 @@ def _threads_beside_gpus(
 
 
 def _threads_for_cores(
-    params: Params, environment: ProcessEnvironment, machine: Machine, num_cores: int
+    params: 'Params', environment: ProcessEnvironment, devices: 'Devices', num_cores: int
 ) -> Threads:
     num_towers, inter = (
-        len(machine.towers) if machine.is_local else 1,
+        len(devices.towers) if devices.is_local else 1,
         params.devices.num_inter_threads,
     )
     quota = cpu_limit(environment.root)
@@ -320,15 +324,15 @@ def _threads_for_cores(
 
 
 def choose_binding(
-    params: Params,
+    params: 'Params',
     environment: ProcessEnvironment,
-    cluster_role: ClusterRole,
-    machine: Machine,
+    cluster_role: 'ClusterRole',
+    devices: 'Devices',
     gpus: str | None,
     warnings: list[str],
 ) -> NumaBinding:
     """Chooses the NUMA node for this process, which is bound before TensorFlow starts threads."""
-    if not params.tensorflow.use_numa_affinity or not machine.is_local:
+    if not params.tensorflow.use_numa_affinity or not devices.is_local:
         return NumaBinding()
     if cluster_role.is_server:
         # In a worker of a controller, only TensorFlow can bind the devices.
@@ -337,13 +341,13 @@ def choose_binding(
         return NumaBinding(bound)
     # Without a list, all GPUs are visible.
     of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE_VARIABLE: gpus})[
-        : len(machine.towers)
+        : len(devices.towers)
     ]
     binding = choose_node(
         cores_by_node(environment.root, process_cores()),
         cluster_role.place_on_host,
-        of_gpus if machine.kind == 'gpu' else None,
-        len(machine.towers),
+        of_gpus if params.devices.device == 'gpu' else None,
+        len(devices.towers),
     )
     if binding.reason:
         warnings.append(f'{NUMA}=True has no effect: {binding.reason}')

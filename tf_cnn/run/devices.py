@@ -1,149 +1,158 @@
-"""Plans the devices of towers, variables and sums, and describes the machine for the result.
-
-Does not import TensorFlow.
+"""The devices of towers and variables, and the machine of a run for the result. Does not import
+TensorFlow.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tf_cnn.cluster.topology import topology_of
+from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
+from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.processors import has_native_arithmetic
 from tf_cnn.machine.run_environment import describe_machine, git_commit, library_variables
-from tf_cnn.managers.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
-from tf_cnn.managers.modes import Topology
-from tf_cnn.planning.environment import ProcessEnvironment
-from tf_cnn.planning.plan import (
-    ClusterRole,
-    Machine,
-    OptimizerConfig,
-    RunEnvironment,
-    VariableConfig,
-)
-from tf_cnn.run.params import Context, Params
+from tf_cnn.managers.all_reduce_spec import parse_spec
+from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.system.errors import ErrorCollector, UsageError, plural
 
 if TYPE_CHECKING:
-    from tf_cnn.planning.session import SessionConfig
-
-# See _leaders_of_halves.
-_LINKS_OF_GCP = ((0, 5), (2, 7))
+    from tf_cnn.run.session_config import SessionConfig
 
 
-def choose_device(params: Params) -> Params:
+@dataclass(frozen=True)
+class RunEnvironment:
+    """The machine, environment variables and version of a run, see machine.run_environment."""
+
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+    git_commit: str | None
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a run.
+
+    Attributes:
+      towers: the device of each tower.
+      parameter_devices: the devices that hold shared variables; in a worker of parameter servers,
+        the devices that receive variables and sum gradients.
+      hosts: the CPU of each process that has towers, in order.
+      data_format_reason: for the banner; empty if the run had no choice.
+      tf32: whether fp32 is computed in TF32; None if that is unknown.
+    """
+
+    towers: tuple[str, ...]
+    parameter_devices: tuple[str, ...]
+    hosts: tuple[str, ...] = (HOST_DEVICE,)
+    data_format_reason: str = ''
+    tf32: bool | None = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the towers are in this process, rather than in workers that it controls."""
+        return self.hosts == (HOST_DEVICE,)
+
+
+def replace_no_gpus(params: Params) -> Params:
     """Returns the flags with --num_gpus=0 replaced by one CPU device."""
-    return (
-        params
-        if params.devices.num_gpus
-        else params.replace(num_gpus=1, device=params.devices.device or 'cpu')
-    )
+    if params.devices.num_gpus:
+        return params
+    return params.replace(num_gpus=1, device=params.devices.device or 'cpu')
 
 
-def find_machine(
+def choose_devices(
     params: Params,
     environment: ProcessEnvironment,
     cluster_role: ClusterRole,
     gpus_of_host: str | None,
     gpus: Sequence[Any],
-) -> Machine:
-    """Plans the devices of the towers, and the settings that depend on them.
+) -> tuple[Params, Devices]:
+    """Returns the flags with the devices that the run chooses, and the devices.
 
     Raises UsageError if this machine lacks the devices.
 
     gpus: the GPUs that TensorFlow sees in this process. gpus_of_host: CUDA_VISIBLE_DEVICES for this
     process, maybe hidden from TensorFlow; None if the host has no GPU.
     """
-    mode, elsewhere = params.variables.mode, cluster_role.remote_tower_prefixes
+    variables, elsewhere = params.variables, cluster_role.remote_tower_prefixes
+    flags = params.devices
     # A controller hides its GPUs from TensorFlow. Its workers are assumed to have GPUs if it does.
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
-    if elsewhere and params.devices.device is None and not has_gpus:
+    if elsewhere and flags.device is None and not has_gpus:
         raise UsageError(
             '--device is missing: this process has no GPU, and does not know the devices of the '
             'workers; use --device=gpu or --device=cpu'
         )
-    kind = params.devices.device or ('gpu' if has_gpus else 'cpu')
-    spec = (
-        params.variables.all_reduce_spec if params.variables.uses_all_reduce_spec(params) else None
-    )
+    kind = flags.device or ('gpu' if has_gpus else 'cpu')
     if cluster_role.cluster is None:
-        places_parameters = mode.parameter_device and not params.variables.has_other_reduce_flag(
-            params
-        )
+        has_other_flag = variables.has_other_reduce_flag(params)
+        places_parameters = variables.mode.parameter_device and not has_other_flag
     else:
         places_parameters = bool(cluster_role.cluster.ps_hosts)
     parameter_kind = kind
     # On a CPU 'gpu' means its virtual devices; a single virtual device is the host itself.
-    if (
-        places_parameters
-        and not params.evaluation.eval
-        and (kind == 'gpu' or params.devices.num_gpus > 1)
-    ):
-        parameter_kind = params.devices.local_parameter_device or kind
+    has_choice = kind == 'gpu' or flags.num_gpus > 1
+    if places_parameters and not params.evaluation.eval and has_choice:
+        parameter_kind = flags.local_parameter_device or kind
     _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
     towers = tuple(
-        f'{worker}/{kind}:{i}'
-        for worker in elsewhere or ['']
-        for i in range(params.devices.num_gpus)
+        f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(flags.num_gpus)
     )
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
+        precision = params.precision
         capabilities: list[Capability | None] = (
-            [None] if elsewhere else gpu_capabilities(gpus[: params.devices.num_gpus])
+            [None] if elsewhere else gpu_capabilities(gpus[: flags.num_gpus])
         )
-        data_format, reason = choose_data_format(params.precision.precision, capabilities)
-        tf32 = params.precision.tf32 and uses_tf32(
-            params.precision.precision, capabilities, environment.variables
+        data_format, reason = choose_data_format(precision.precision, capabilities)
+        tf32 = precision.tf32 and uses_tf32(
+            precision.precision, capabilities, environment.variables
         )
-    return Machine(
-        kind=kind,
+    devices = Devices(
         towers=towers,
-        parameter_device_kind=parameter_kind,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
-        data_format=params.devices.data_format or data_format,
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in elsewhere or ['']),
-        # A ring sends the fewest bytes per worker.
-        all_reduce_spec=spec or ('xring' if elsewhere else None),
-        data_format_reason='' if params.devices.data_format else reason,
+        data_format_reason='' if flags.data_format else reason,
         tf32=tf32,
     )
+    resolved = params.replace(
+        device=kind,
+        local_parameter_device=parameter_kind,
+        data_format=flags.data_format or data_format,
+    )
+    return resolved, devices
 
 
 def warn_of_devices(
-    params: Params,
-    environment: ProcessEnvironment,
-    machine: Machine,
-    run: Context,
-    warnings: list[str],
-) -> None:
-    """Warns about a slow precision on the CPU, and about the devices that a run without --device
-    uses.
+    params: Params, kind: str, environment: ProcessEnvironment, context: RuleContext
+) -> Iterator[str]:
+    """Yields warnings about a slow precision on the CPU, and about the devices that a run without
+    --device uses. params: as given; kind: the kind of the devices.
     """
     computes = not (params.inputs.input_only or params.run.exchange_only)
-    if machine.kind == 'cpu' and params.precision.precision == 'fp16' and computes:
-        warnings += _warn_of_fp16(environment)
+    if kind == 'cpu' and params.precision.precision == 'fp16' and computes:
+        yield from _warn_of_fp16(environment)
     if params.devices.device is not None:
         return
     variables, root = environment.variables, environment.root
     if (
-        machine.kind == 'cpu'
+        kind == 'cpu'
         and has_nvidia_gpu(variables, root)
         and (reason := explain_missing_gpu(variables, root))
     ):
-        warnings.append(
+        yield (
             'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the '
             f'CPU: {reason}; or use --device=cpu'
         )
     # The flags that have no effect on this kind of device.
-    earlier_lines = params.ignored_flag_warnings(run)
-    warnings += (
-        line
-        for line in params.replace(device=machine.kind).ignored_flag_warnings(run)
-        if line not in earlier_lines
-    )
+    earlier_lines = params.ignored_flag_warnings(context)
+    for line in params.replace(device=kind).ignored_flag_warnings(context):
+        if line not in earlier_lines:
+            yield line
 
 
 def _warn_of_fp16(environment: ProcessEnvironment) -> Iterator[str]:
@@ -250,75 +259,3 @@ def describe_run_environment(
         cores=process.cores or None,
     )
     return RunEnvironment(facts, library_variables(variables), git_commit())
-
-
-def place_variables(
-    params: Params, cluster_role: ClusterRole, machine: Machine, computed_in: str
-) -> VariableConfig:
-    """Plans the placement of variables, the sums of gradients, and the optimizer.
-
-    computed_in: the dtype of activations.
-    """
-    mode, topology = params.variables.mode, topology_of(cluster_role.cluster)
-    optimizer, num_towers = params.optimizer.row, len(machine.towers)
-    sums_towers = num_towers > 1 and params.trains
-    by_halves = params.variables.uses_hierarchical_copy(params)
-    leaders = _leaders_of_halves(params, num_towers) if by_halves else ()
-    sums = (
-        None
-        if by_halves
-        else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
-    )
-    by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
-    if topology is Topology.PEERS:
-        by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
-    return VariableConfig(
-        mode=mode,
-        is_staged=params.variables.staged_vars and params.trains,
-        is_relaxed=params.variables.variable_consistency == 'relaxed' and params.trains,
-        is_synchronous=params.variables.cross_replica_sync
-        and cluster_role.is_synchronous
-        and mode.shares_model,
-        size_ranges=sums,
-        leaders=leaders,
-        banner_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
-        num_packets=params.variables.gradient_repacking,
-        small_max_bytes=params.variables.agg_small_grads_max_bytes,
-        small_max_group=params.variables.agg_small_grads_max_group,
-        transfer=_find_transfer(
-            params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, computed_in
-        ),
-        slices_variables=params.variables.slice_variables,
-        horovod_device=None if machine.kind == 'cpu' else params.variables.horovod_device,
-        uses_nccl=by_nccl,
-        optimizer=OptimizerConfig(
-            optimizer.name, tuple(params.value(name) for name in optimizer.arguments)
-        ),
-    )
-
-
-def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs of linked GPUs, one of each half, that exchange the sums of the halves.
-
-    params.variable_flags checks that there are enough towers. In the hybrid cube mesh of the DGX-1,
-    GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked to GPU i + 4 (NVIDIA DGX-1
-    System Architecture, WP-08437-002, figure 4). Of eight V100 of the Google Cloud, 0 is linked to
-    5 and 2 to 7 (`nvidia-smi topo -m` there).
-    """
-    if params.variables.network_topology == 'dgx1':
-        half = num_towers // 2
-        return tuple((tower, half + tower) for tower in range(half))
-    return _LINKS_OF_GCP
-
-
-def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> str | None:
-    """Returns the dtype of gradients on the way, one of these; None: they are sent unchanged."""
-    fits = computed_in in dtypes
-    compacts = (
-        fits
-        if params.variables.compact_gradient_transfer is None
-        else params.variables.compact_gradient_transfer
-    )
-    if not compacts:
-        return None
-    return computed_in if fits else dtypes[-1]

@@ -1,0 +1,122 @@
+"""How many images a run evaluates, and when. Does not import TensorFlow."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tf_cnn.flags.spec import parse_numbers
+from tf_cnn.run.config import NUM_BATCHES
+from tf_cnn.run.context import Context
+from tf_cnn.run.params import Params
+from tf_cnn.system.errors import plural
+from tf_cnn.training.schedules import epochs_to_steps
+
+
+@dataclass(frozen=True)
+class EvalSchedule:
+    """The global steps after which training waits for an evaluation."""
+
+    every: Fraction | None = (
+        None  # the interval in steps; the first step that reaches a multiple counts
+    )
+    at: frozenset[int] = frozenset()  # single steps
+
+    def is_due(self, step: int, last_step: int) -> bool:
+        """Whether an evaluation became due after step `since`, the last one asked about, and up to
+        `step`.
+        """
+        if self.every is not None:
+            return step // self.every > last_step // self.every
+        return any(last_step < at <= step for at in self.at)
+
+    def warning(self, start: int, end: int) -> str | None:
+        """Returns a warning if training from step `start` to `end` misses evaluations."""
+        if late := [str(at) for at in sorted(self.at) if at > end]:
+            return (
+                f'training ends after {plural(end, "step")}: there is no evaluation after '
+                f'{", ".join(late)}'
+            )
+        if self.every is not None and not self.is_due(end, start):
+            return (
+                f'training goes from step {start} to {end}: there is no evaluation, the next one '
+                f'is due after {math.ceil((end // self.every + 1) * self.every)}'
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """The images and the schedule of evaluations.
+
+    Attributes:
+      num_batches: global batches; None: until the last example.
+      num_examples: examples that all processes evaluate together.
+      num_passes: over the whole set; if num_examples is None too, each example is evaluated once.
+      banner_batches: shown in the banner, with num_epochs; None: all batches.
+    """
+
+    num_batches: int | None
+    num_examples: int | None
+    num_passes: float | None
+    banner_batches: int | None
+    num_epochs: float
+    schedule: EvalSchedule
+
+
+def find_evaluations(params: Params, context: Context) -> Evaluations | None:
+    """Returns the images and schedule of evaluations; None if the run evaluates nothing.
+
+    params: with a resolved batch size.
+    """
+    if not params.evaluates:
+        return None
+    role, evaluation, data = context.cluster_role, params.evaluation, context.data
+    # Without synchronous steps the chief evaluates alone.
+    num_processes = role.num_training_tasks if role.is_synchronous else 1
+    images_of_batch = (
+        evaluation.eval_batch_size * role.num_hosts * params.devices.num_gpus * num_processes
+    )
+    requested_batches, num_passes = evaluation.num_eval_batches, evaluation.num_eval_epochs
+    if evaluation.eval and requested_batches is None and num_passes is None:
+        requested_batches, num_passes = context.given.run.num_batches, params.run.num_epochs
+    num_available = data.num_examples(validates=evaluation.eval or data.validation is not None)
+    num_batches = num_examples = None
+    if data.validation is None:
+        if requested_batches is None and num_passes is not None:
+            requested_batches = math.ceil(
+                epochs_to_steps(num_passes, num_available, images_of_batch)
+            )
+        num_batches = requested_batches or (
+            NUM_BATCHES if evaluation.eval else params.run.num_batches or NUM_BATCHES
+        )
+    elif requested_batches is not None:
+        num_examples = requested_batches * images_of_batch
+    shown_batches = num_batches or requested_batches
+    return Evaluations(
+        num_batches=num_batches,
+        num_examples=num_examples,
+        num_passes=num_passes if num_examples is None and num_batches is None else None,
+        banner_batches=shown_batches,
+        num_epochs=shown_batches * images_of_batch / (num_available or math.inf)
+        if shown_batches
+        else num_passes or 1.0,
+        schedule=_eval_schedule(params, context),
+    )
+
+
+def _eval_schedule(params: Params, context: Context) -> EvalSchedule:
+    evaluation = params.evaluation
+    per_epoch = Fraction(
+        context.data.data_set.num_train_examples, context.images_per_global_step(params)
+    )
+    if evaluation.eval_during_training_every_n_steps is not None:
+        return EvalSchedule(every=Fraction(evaluation.eval_during_training_every_n_steps))
+    if evaluation.eval_during_training_every_n_epochs is not None:
+        return EvalSchedule(
+            every=Fraction(str(evaluation.eval_during_training_every_n_epochs)) * per_epoch
+        )
+    epochs = parse_numbers(evaluation.eval_during_training_at_specified_epochs, float)
+    steps = parse_numbers(evaluation.eval_during_training_at_specified_steps, int)
+    return EvalSchedule(
+        at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)])
+    )

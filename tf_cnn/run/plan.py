@@ -1,0 +1,376 @@
+"""The plan of a run: its resolved flags, and what they lead to on this machine. Does not import
+TensorFlow before it is needed.
+
+Checks that need no TensorFlow run first, so most errors appear together and within a second.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from models.model_spec import ModelSpec
+from tf_cnn.cluster.cluster_role import (
+    ClusterRole,
+    add_file_hashes,
+    find_cluster_role,
+    warn_of_open_ports,
+)
+from tf_cnn.cluster.discovery import evaluator_params
+from tf_cnn.cluster.environments import is_evaluator
+from tf_cnn.cluster.topology import topology_of
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.process_settings import choose_start, find_visible_gpus
+from tf_cnn.managers.modes import Mode, Topology
+from tf_cnn.managers.user_modes import read_modes, run_file_of
+from tf_cnn.run.context import Context
+from tf_cnn.run.data import Data, open_data
+from tf_cnn.run.devices import (
+    Devices,
+    RunEnvironment,
+    choose_devices,
+    describe_run_environment,
+    replace_no_gpus,
+    warn_of_devices,
+)
+from tf_cnn.run.evaluations import Evaluations, find_evaluations
+from tf_cnn.run.learning_rate import make_learning_rate
+from tf_cnn.run.outputs import (
+    check_outputs,
+    check_paths,
+    find_checkpoints,
+    find_result_file,
+    remove_outputs_of_other_tasks,
+)
+from tf_cnn.run.params import SPECS, Params, Role, RuleContext
+from tf_cnn.run.workload import check_folder, find_workload, hash_files
+from tf_cnn.system.errors import ErrorCollector
+from tf_cnn.training.schedules import LearningRate
+
+if TYPE_CHECKING:
+    from tf_cnn.run.session_config import SessionConfig
+    from tf_cnn.training.precision import Precision
+
+# The maximum length of a list of class names in a message.
+_LONGEST_NAMES = 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of one process.
+
+    Attributes:
+      params: the resolved flags; given: the flags before they were resolved.
+      mode: the row of --variable_update when the plan was made; a later run of this process may
+        have another file with a mode of this name.
+      file_hashes: the SHA-256 of the --model_file and --variable_mgr_file that the run uses, by
+        flag.
+      evaluations: None if the run evaluates nothing.
+      numbered_result_file: the name with {run} in it to use if the file of params exists; None if
+        the user chose the name.
+      resume_from: the prefix of the checkpoint that training continues from.
+      warm_start: the prefix of another checkpoint that training starts from.
+    """
+
+    params: Params
+    given: Params
+    warnings: tuple[str, ...]
+    cluster_role: ClusterRole
+    model: ModelSpec
+    mode: Mode
+    file_hashes: Mapping[str, str]
+    data: Data
+    devices: Devices
+    learning_rate: LearningRate
+    session: 'SessionConfig'
+    evaluations: Evaluations | None
+    numbered_result_file: str | None
+    resume_from: str | None
+    warm_start: str | None
+    run_environment: RunEnvironment
+
+    @property
+    def role(self) -> Role:
+        return self.params.role
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, or the size of the tensor in its place."""
+        if self.params.exchanges_one_tensor:
+            return f'{self.params.run.exchange_bytes} bytes'
+        return self.model.name
+
+    @property
+    def topology(self) -> Topology:
+        return topology_of(self.cluster_role.cluster)
+
+    @property
+    def first_tower(self) -> int:
+        """The index of this process's first tower among the towers of all processes."""
+        return self.cluster_role.index * len(self.devices.towers)
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether all towers take one step of one model together."""
+        variables = self.params.variables
+        return (
+            variables.cross_replica_sync
+            and self.cluster_role.is_synchronous
+            and self.mode.shares_model
+        )
+
+    @functools.cached_property
+    def precision(self) -> 'Precision':
+        from tf_cnn.training.precision import make_precision
+
+        return make_precision(self.params)
+
+    @property
+    def context(self) -> Context:
+        return Context(self.given, self.cluster_role, self.model, self.data)
+
+    @property
+    def global_batch_size(self) -> int:
+        """The images per step on all devices of all workers."""
+        return self.context.global_batch_size(self.params)
+
+    @property
+    def images_per_global_step(self) -> int:
+        """The images of all workers in synchronous modes, else of one worker."""
+        return self.context.images_per_global_step(self.params)
+
+    @property
+    def num_epochs(self) -> float:
+        """The timed steps of all workers, in epochs."""
+        num_images = self.context.num_epoch_images(self.params)
+        return self.params.run.num_timed * self.global_batch_size / (num_images or math.inf)
+
+    @property
+    def checkpoint_folder(self) -> str | None:
+        """The folder where this process saves checkpoints; None if it saves none."""
+        return _checkpoint_folder(self.params, self.cluster_role)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of labels 0, 1, ...; checkpoints store them. None if --data_dir has none."""
+        return self.data.data_set.class_names if self.params.data.data_dir else None
+
+    @property
+    def banner_spec(self) -> str | None:
+        """The --all_reduce_spec that the banner shows."""
+        variables = self.params.variables
+        sums_towers = len(self.devices.towers) > 1 and self.params.trains
+        shows_spec = self.mode.takes_all_reduce_spec and sums_towers
+        return variables.all_reduce_spec if shows_spec else None
+
+    @property
+    def shared_data(self) -> dict[str, str | int]:
+        """Properties of the images that all workers must share, by description; empty for synthetic
+        images.
+
+        With other classes, one label would be a cat to one worker and a dog to another.
+        """
+        if not self.class_names:
+            return self._shared_images
+        names = ', '.join(self.class_names)
+        if len(names) > _LONGEST_NAMES:
+            digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+            names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {digest})'
+        return {'as class names': names, **self._shared_images}
+
+    @property
+    def _shared_images(self) -> dict[str, str | int]:
+        """Numbers of images that all workers must share; empty if nothing depends on them.
+
+        With different numbers, workers would count different steps in an epoch: their learning
+        rates would differ, or they would wait for each other forever.
+        """
+        if self.params.data.data_dir is None or not self.cluster_role.is_synchronous:
+            return {}
+        params, rate = self.given, self.learning_rate
+        has_epochs = (
+            params.run.num_epochs is not None
+            or params.evaluation.eval_during_training_every_n_epochs is not None
+            or params.evaluation.eval_during_training_at_specified_epochs is not None
+            or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
+        )
+        numbers: dict[str, str | int] = {}
+        if has_epochs:
+            numbers['training images'] = self.data.data_set.num_train_examples
+        if has_epochs or self.data.validation is not None:
+            numbers['validation images'] = self.data.data_set.num_validation_examples
+        return numbers
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """A server: a parameter server, or a worker that a controller drives.
+
+    linger_secs: time that the server stays after all training tasks have finished.
+    """
+
+    cluster_role: ClusterRole
+    session: 'SessionConfig'
+    linger_secs: float
+    warnings: tuple[str, ...]
+
+
+# Long, because it shows all of planning on one screen. A block that finds an error skips its rest;
+# steps that depend on its results are nested in it.
+def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerPlan:
+    """Returns the plan of this process: of a run, or of a server.
+
+    Raises:
+      UsageError: settings conflict with each other, the cluster, the data, the files or this
+        machine.
+      RunError: a checkpoint or the data cannot be read.
+    """
+    problems, warnings = ErrorCollector(), list[str]()
+    collecting = problems.collecting
+    if params.variables.variable_mgr_file:
+        # The file may have changed, or another run may have read a file with the same modes.
+        read_modes(params.variables.variable_mgr_file)
+        SPECS['variable_update'].read(params.variables.variable_update)
+    given = replace_no_gpus(evaluator_params(params, environment.variables))
+    cluster_role: ClusterRole | None = None
+    model: ModelSpec | None = None
+    devices: Devices | None = None
+    with collecting():
+        cluster_role = find_cluster_role(given, environment, warnings)
+    computes = not (cluster_role and cluster_role.is_parameter_server)
+    with collecting():
+        model, folder = find_workload(given, reads=computes)
+    if cluster_role:
+        if model:
+            file_hashes = hash_files(given, model)
+            cluster_role = add_file_hashes(cluster_role, file_hashes)
+            with collecting():
+                rules = RuleContext(
+                    is_single_process=cluster_role.is_single_process,
+                    is_residual=model.is_residual,
+                    has_records=folder is None or folder.data_set.has_records,
+                    num_ps=cluster_role.shape.num_ps,
+                )
+                given.check(rules)
+                # An evaluator gets the flags of the training tasks, which do not ignore them.
+                if not is_evaluator(environment.variables):
+                    warnings += given.ignored_flag_warnings(rules)
+        given = remove_outputs_of_other_tasks(given, cluster_role)
+        with collecting():
+            place, has_towers = cluster_role.place_on_host, cluster_role.has_local_towers
+            gpus = find_visible_gpus(given, environment, place, computes=has_towers)
+            with collecting():
+                if not cluster_role.is_server and environment.has_no_gpus(given.devices.device):
+                    choose_devices(given, environment, cluster_role, gpus, ())
+        with collecting():
+            if not cluster_role.is_server:
+                check_outputs(given, is_chief=cluster_role.is_chief)
+        with collecting():
+            if model and cluster_role.is_server:
+                check_folder(given, folder)
+            elif model:
+                data = open_data(given, model, folder, warnings)
+                context = Context(given, cluster_role, model, data, warnings)
+                resolved = given.resolve(context)
+                with collecting():
+                    path, numbered = find_result_file(resolved, context)
+                    resolved = resolved.replace(result_file=path)
+                    check_paths(given.replace(result_file=path))
+                with collecting():
+                    resolved.instruments.check_profile_steps(resolved.run.num_timed)
+                evaluations = find_evaluations(resolved, context)
+    problems.raise_all()
+    assert cluster_role
+    assert model
+    start = choose_start(given, environment, cluster_role, gpus, warnings)
+    # ---- from here on TensorFlow is needed ----
+    visible_gpus = environment.process.start_tensorflow(start)
+    from tf_cnn.run.session_config import configure_session
+    from tf_cnn.run.user_network import check_user_network
+    from tf_cnn.training.precision import make_precision
+
+    if cluster_role.is_server:
+        if computes:
+            given, devices = choose_devices(given, environment, cluster_role, gpus, visible_gpus)
+        session = configure_session(given, environment, cluster_role, devices, start, warnings)
+        linger_secs = given.cluster.ps_linger_secs
+        return ServerPlan(cluster_role, session, linger_secs, tuple(warnings))
+    params, devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
+    variables = params.variables.resolve(
+        params,
+        topology_of(cluster_role.cluster),
+        len(devices.towers),
+        make_precision(params).compute_dtype.name,
+    )
+    params = dataclasses.replace(params, variables=variables)
+    with collecting():
+        if params.role.has_manager:
+            run_file_of(variables.mode)
+    with collecting():
+        check_user_network(params, model, data)
+    with collecting():
+        session = configure_session(params, environment, cluster_role, devices, start, warnings)
+    problems.raise_all()
+    warnings += warn_of_devices(given, params.devices.kind, environment, rules)
+    warn_of_open_ports(cluster_role, warnings)
+    resume_from, warm_start = find_checkpoints(
+        params, _checkpoint_folder(params, cluster_role), cluster_role, warnings
+    )
+    learning_rate = make_learning_rate(params, context)
+    params = params.replace(
+        init_learning_rate=learning_rate.rates[0],
+        num_intra_threads=session.threads.intra_op,
+        num_inter_threads=session.threads.inter_op,
+    )
+    return Plan(
+        params=params,
+        given=given,
+        warnings=tuple(warnings),
+        cluster_role=cluster_role,
+        model=model,
+        mode=params.variables.mode,
+        file_hashes=file_hashes,
+        data=data,
+        devices=devices,
+        learning_rate=learning_rate,
+        session=session,
+        evaluations=evaluations,
+        numbered_result_file=numbered,
+        resume_from=resume_from,
+        warm_start=warm_start,
+        run_environment=describe_run_environment(environment, session),
+    )
+
+
+def check_launch(params: Params, *, is_single_process: bool = False, is_local: bool = True) -> None:
+    """Checks the flags of a cluster or of one process before it is started, without TensorFlow.
+
+    make_plan finds errors that depend on the role of a process or on its devices.
+
+    is_local: whether the processes will run on this machine, with its folders and files.
+    """
+    problems = ErrorCollector()
+    with problems.collecting():
+        model, folder = find_workload(params, reads=is_local)
+        with problems.collecting():
+            params.check(
+                RuleContext(
+                    is_single_process=is_single_process,
+                    is_residual=model.is_residual,
+                    has_records=folder is None or folder.data_set.has_records,
+                )
+            )
+        if is_local:
+            check_folder(params, folder)
+    with problems.collecting():
+        if is_local:
+            check_outputs(params, is_chief=True)
+    problems.raise_all()
+
+
+def _checkpoint_folder(params: Params, cluster_role: ClusterRole) -> str | None:
+    saves = params.trains and params.inputs.input_only is None and cluster_role.is_chief
+    return params.checkpoints.train_dir if saves else None
