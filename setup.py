@@ -195,7 +195,7 @@ setup(
     py_modules=['tf_cnn_benchmarks', *TOP_MODULES],
     packages=PACKAGES,
     package_data={
-        'models': ['costs.csv'],
+        'models': ['catalog.json'],
         'tf_cnn': ['py.typed'],
         'tf_cnn.compare': ['templates/*'],
         'tf_cnn.results': ['result.schema.json'],

@@ -355,9 +355,7 @@ def seed_of(name: str, seed: int) -> int:
 
 def __getattr__(name: str) -> Any:
     # The managers of the modes derive from VariableMgr, so they are imported on first use.
-    from tf_cnn.managers.modes import MODES
-
-    for mode in MODES.values():
+    for mode in load('tf_cnn.managers.modes:MODES').values():
         for path in mode.manager_paths:
             if path.endswith(f':{name}'):
                 return load(path)

@@ -1,5 +1,6 @@
 """ConvNeXt: Liu et al. 2022 (arXiv:2201.03545)."""
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, truncated_normal
 
 # Channels and blocks of the four stages of ConvNeXt-T: table 9.
@@ -12,6 +13,9 @@ _LAYER_SCALE = 1e-6
 _kernel_initializer = truncated_normal(0.02)  # of every kernel, as in the authors' code
 
 
+# The learning rate is 0.004 for 4096 images with AdamW (table 5), scaled linearly to the batch size
+# (Goyal et al. 2017, arXiv:1706.02677).
+@model('convnext_tiny', 'imagenet', image_size=224, batch_size=32, learning_rate=0.004 * 32 / 4096)
 def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """The logits [N, num_classes] of images x.
 

@@ -2,28 +2,30 @@
 
     python -m models.costs
 
-counts all built-in models again, and writes the table (models/costs.csv) and the list of models in
+counts all built-in models again, and writes models/catalog.json and the list of models in
 docs/models.md.
 """
 
-import csv
+import importlib
+import json
 import os
+import pkgutil
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.catalog import CATALOG_FILE, DECLARED, read_catalog, read_costs, to_row
 from models.model_spec import ModelSpec
-from models.registry import MODELS
+from models.registry import MODELS, Registry
 
-_TABLE = Path(__file__).with_name('costs.csv')
 _DOCS = Path(__file__).resolve().parent.parent / 'docs' / 'models.md'
 # The list in docs/models.md begins with this line and ends at the next empty line.
 _DOCS_HEAD = (
     '| model | data set | parameters | GMACs per image | image size | batch size | learning rate '
     '|\n'
 )
-_COLUMNS = ('name', 'data_set', 'image_size', 'parameters', 'multiply_adds')
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def list_costs(pattern: str = '*') -> list[ModelCost]:
     """Returns the costs of all models that match a pattern with shell wildcards. Counts costs that
     are not in the table.
     """
-    cost_table = read_table()
+    cost_table = read_costs()
     costs = []
     for model in MODELS.list_specs(pattern):
         key = (model.name, model.data_set, model.image_size)
@@ -49,18 +51,6 @@ def list_costs(pattern: str = '*') -> list[ModelCost]:
         parameters, multiply_adds = row or _count_cost(model)
         costs.append(ModelCost(model, parameters, multiply_adds / 1e9))
     return costs
-
-
-def read_table() -> dict[tuple[str, str, int], tuple[int, int]]:
-    """Reads the table: (name, data set, image size) -> (parameters, multiply-adds)."""
-    with _TABLE.open(newline='') as file:
-        return {
-            (row['name'], row['data_set'], int(row['image_size'])): (
-                int(row['parameters']),
-                int(row['multiply_adds']),
-            )
-            for row in csv.DictReader(file)
-        }
 
 
 def _count_cost(model: ModelSpec) -> tuple[int, int]:
@@ -72,12 +62,20 @@ def _count_cost(model: ModelSpec) -> tuple[int, int]:
     return cost.parameters, cost.multiply_adds
 
 
-def write_table() -> None:
-    with _TABLE.open('w', newline='') as file:
-        writer = csv.writer(file, lineterminator='\n')
-        writer.writerow(_COLUMNS)
-        for model in MODELS.list_specs():
-            writer.writerow((model.name, model.data_set, model.image_size, *_count_cost(model)))
+def write_catalog() -> None:
+    """Counts all built-in models, and writes them to models/catalog.json."""
+    rows = [to_row(spec, *_count_cost(spec)) for spec in declared_models()]
+    lines = ',\n'.join(json.dumps(row) for row in rows)
+    CATALOG_FILE.write_text(f'[\n{lines}\n]\n')
+
+
+def declared_models() -> list[ModelSpec]:
+    """Returns the models that the modules of this package declare. Needs TensorFlow."""
+    package = sys.modules[__package__ or 'models']
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name != 'costs':
+            importlib.import_module(f'{package.__name__}.{module.name}')
+    return DECLARED
 
 
 def format_docs_table(costs: Sequence[ModelCost]) -> str:
@@ -102,5 +100,6 @@ def replace_docs_table(text: str, costs: Sequence[ModelCost]) -> str:
 
 
 if __name__ == '__main__':
-    write_table()
+    write_catalog()
+    MODELS = Registry(read_catalog())
     _DOCS.write_text(replace_docs_table(_DOCS.read_text(), list_costs()))

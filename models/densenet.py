@@ -2,10 +2,26 @@
 
 from collections.abc import Sequence
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, he_normal
+from models.model_spec import RateSchedule
 
 
-# DenseNets differ in the keyword arguments; the table of models in models/zoo.py sets them.
+# Section 4.2: a learning rate of 0.1 for 256 images, scaled linearly to the batch size (Goyal et
+# al. 2017, arXiv:1706.02677).
+@model(
+    'densenet121',
+    'imagenet',
+    image_size=224,
+    batch_size=32,
+    learning_rate=0.0125,
+    blocks=(6, 12, 24, 16),
+    growth_rate=32,
+    bottleneck=True,
+    compression=0.5,
+    stem_filters=64,
+    small_images=False,
+)
 def densenet(
     cnn: LayerBuilder,
     x: Tensor,
@@ -67,3 +83,29 @@ def densenet(
                 x = cnn.concat([x, composite(new_features, growth_rate, 3)])
     x = cnn.relu(cnn.batch_norm(x, 'final_bn'))
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+
+# DenseNets for CIFAR-10: as in the paper, or as in the original program, where a transition has
+# 2 * growth_rate channels. The rate drops after half and three quarters of 300 epochs: section 4.2.
+_CIFAR_SCHEDULE = RateSchedule(
+    ((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), rounds_epochs_down=True
+)
+for _depth, _growth_rate in ((40, 12), (100, 12), (100, 24)):
+    for _suffix in ('', '_paper'):
+        model(
+            f'densenet{_depth}_k{_growth_rate}{_suffix}',
+            'cifar10',
+            image_size=32,
+            batch_size=64,
+            learning_rate=0.1,
+            any_size=True,
+            schedule=_CIFAR_SCHEDULE,
+            blocks=[(_depth - 4) // 3] * 3,
+            growth_rate=_growth_rate,
+            bottleneck=False,
+            compression=1.0,
+            stem_filters=16,
+            small_images=True,
+            transition_filters=None if _suffix else 2 * _growth_rate,
+            use_bias=not _suffix,
+        )(densenet)

@@ -1,7 +1,9 @@
 """EfficientNet: Tan & Le 2019 (arXiv:1905.11946)."""
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, variance_scaling
 from models.mobilenet import conv_norm, inverted_residual
+from models.model_spec import BatchNorm
 
 # Kernel size, expansion, filters, number of blocks, and strides of the first block: table 1, stages
 # 2 to 8.
@@ -21,6 +23,17 @@ _DROPOUT = 0.2
 _DROP_PATH = 0.2
 
 
+# Batch norm: the decay of section 5.2, and the epsilon of the authors' code. The learning rate is
+# 0.256 (section 5.2) for 4096 images (the authors' code) with RMSProp, scaled linearly to the batch
+# size (Goyal et al. 2017, arXiv:1706.02677).
+@model(
+    'efficientnet_b0',
+    'imagenet',
+    image_size=224,
+    batch_size=32,
+    learning_rate=0.002,
+    batch_norm=BatchNorm(decay=0.99, epsilon=1e-3),
+)
 def efficientnet_b0(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     x = conv_norm(cnn, x, 32, 3, 'conv1', cnn.swish, strides=2)
     blocks_before = 0

@@ -3,6 +3,7 @@
 As usual in benchmarks, it has neither local response normalisation nor the two auxiliary heads.
 """
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, he_normal
 
 # Table 1: filters of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj, by module. 4a and 5a
@@ -20,6 +21,7 @@ _MODULES = {
 }
 
 
+@model('googlenet', 'imagenet', image_size=224, batch_size=32, learning_rate=0.005)
 def googlenet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     x = _conv(cnn, x, 64, 7, 'conv1', strides=2)
     x = cnn.max_pool(x, 3, 2, 'SAME')

@@ -4,7 +4,12 @@ v3: Szegedy et al. 2015 (arXiv:1512.00567), table 1 and figures 5 to 8.
 v4: Szegedy et al. 2016 (arXiv:1602.07261), figures 3 to 9.
 """
 
+from models.catalog import model
 from models.layers import LayerBuilder, Padding, Tensor, he_normal, truncated_normal
+from models.model_spec import BatchNorm
+
+# As in keras.applications: without a learned factor (gamma).
+_BATCH_NORM = BatchNorm(epsilon=1e-3, scale=False)
 
 
 def _conv(
@@ -41,10 +46,26 @@ def _split_3x3(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> list[Te
 # ---- v3 ------------------------------------------------------------------------------------------
 
 
+@model(
+    'inception3',
+    'imagenet',
+    image_size=299,
+    batch_size=32,
+    learning_rate=0.005,
+    batch_norm=_BATCH_NORM,
+)
 def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     return _head(cnn, _mixed_8x8(cnn, _mixed_17x17(cnn, _stem_and_35x35(cnn, x))), num_classes)
 
 
+@model(
+    'inception3_aux',
+    'imagenet',
+    image_size=299,
+    batch_size=32,
+    learning_rate=0.005,
+    batch_norm=_BATCH_NORM,
+)
 def inception3_aux(cnn: LayerBuilder, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor | None]:
     """Returns the logits of images x and, while training, the logits of the auxiliary head after
     the last 17x17 block.
@@ -132,6 +153,14 @@ def _auxiliary_head(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 # ---- v4 ------------------------------------------------------------------------------------------
 
 
+@model(
+    'inception4',
+    'imagenet',
+    image_size=299,
+    batch_size=32,
+    learning_rate=0.005,
+    batch_norm=_BATCH_NORM,
+)
 def inception4(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """The logits [N, num_classes] of images x: figure 9."""
     x = _stem(cnn, x)

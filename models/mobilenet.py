@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, he_normal_fan_out, truncated_normal
+from models.model_spec import BatchNorm
 
 # Expansion, filters, number of blocks, and strides of the first block: table 2.
 _STAGES = (
@@ -17,6 +19,15 @@ _STAGES = (
 _DROPOUT = 0.2  # as in the authors' code (TF-Slim) and torchvision; the paper gives no rate
 
 
+# Batch norm as in keras.applications; the paper gives neither value.
+@model(
+    'mobilenet',
+    'imagenet',
+    image_size=224,
+    batch_size=32,
+    learning_rate=0.005,
+    batch_norm=BatchNorm(decay=0.999, epsilon=1e-3),
+)
 def mobilenet_v2(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """The logits [N, num_classes] of images x; the width multiplier is 1.
 

@@ -32,8 +32,8 @@ class Network:
     """How to build a network.
 
     Attributes:
-      builder: the function that adds the network to the graph; for a built-in network, the
-        function's name in models.builders.
+      builder: the function that adds the network to the graph; for a built-in network, its name
+        in this package, 'module:function'.
       options: keyword arguments of the function.
       file: the --model_file that registered the network, if one did.
     """
@@ -72,6 +72,16 @@ class RateSchedule:
 
 
 CONSTANT_RATE = RateSchedule()
+# The default schedules of the original program.
+# Goyal et al. 2017 (arXiv:1706.02677): the rate is proportional to the batch (section 2.1), rises
+# for 5 epochs (section 2.2), and is divided by 10 after 30, 60 and 80 of 90 epochs (section 5.1).
+IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
+RESNET_SCHEDULE = RateSchedule(IMAGENET_FACTORS, reference_batch_size=256, warmup_epochs=5.0)
+# The rate drops after about 32,000 and 48,000 steps of 128 images: He et al. 2015
+# (arXiv:1512.03385), section 4.2.
+RESNET_CIFAR_SCHEDULE = RateSchedule(
+    ((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), rounds_epochs_down=True
+)
 
 
 @dataclass(frozen=True)

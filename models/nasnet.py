@@ -1,7 +1,11 @@
 """NASNet-A: Zoph et al. 2018 (arXiv:1707.07012), figure 4 and appendix A."""
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, he_normal_fan_out
+from models.model_spec import BatchNorm
 
+# As in the authors' code (TF-Slim) and keras.applications.
+_BATCH_NORM = BatchNorm(decay=0.9997, epsilon=1e-3)
 _DROPOUT = 0.5  # as in the authors' code
 # The initial batch norm factor of the projections into a cell, in a network that is not trained. In
 # each of up to 20 cells, a projection from 6F to F channels multiplies the mean square by 6, and a
@@ -10,6 +14,30 @@ _DROPOUT = 0.5  # as in the authors' code
 _UNTRAINED_SCALE = 1 / 6
 
 
+@model(
+    'nasnetlarge',
+    'imagenet',
+    image_size=331,
+    batch_size=16,
+    learning_rate=0.005,
+    batch_norm=_BATCH_NORM,
+    num_cells=6,
+    penultimate_filters=4032,
+    stem_filters=96,
+    skip_reduction=True,
+)
+@model(
+    'nasnet',
+    'imagenet',
+    image_size=224,
+    batch_size=32,
+    learning_rate=0.005,
+    batch_norm=_BATCH_NORM,
+    num_cells=4,
+    penultimate_filters=1056,
+    stem_filters=32,
+    skip_reduction=False,
+)
 def nasnet(
     cnn: LayerBuilder,
     x: Tensor,

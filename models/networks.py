@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.builders import BUILDERS
 from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.system.errors import plural
+from tf_cnn.system.loading import load
 
 
 class Logits(NamedTuple):
@@ -67,7 +67,9 @@ def build_network(
         dtype=dtype,
         norms=norms,
     )
-    build = BUILDERS[network.builder] if isinstance(network.builder, str) else network.builder
+    build = network.builder
+    if isinstance(build, str):
+        build = load(f'{__package__}.{build}')
     logits, auxiliary = _split_heads(
         build(cnn, cnn.images(images), num_classes, **network.options), num_classes
     )

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from models.catalog import read_catalog
 from models.model_spec import BatchNorm, Build, ModelSpec, Network
-from models.zoo import CATALOG, NOT_CLASSIFIERS
 from tf_cnn.inputs.data_sets import DATA_SETS, RECORDS
 from tf_cnn.system.errors import (
     BenchmarkError,
@@ -19,6 +19,12 @@ from tf_cnn.system.errors import (
 )
 from tf_cnn.system.user_file import UserFile, running_file
 
+# Models of the original program that this program leaves out: they do not classify images.
+NOT_CLASSIFIERS = {
+    'ssd300': 'it detects objects',
+    'ncf': 'it recommends',
+    'deepspeech2': 'it recognises speech',
+}
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3
 
@@ -91,8 +97,6 @@ class Registry:
             )
         rows = [row for row in self._rows if row.name == name]
         if not rows:
-            # Equally similar names keep the order of the catalog, which begins with well-known
-            # models.
             suggestions = similar_names(name, (row.name for row in self._rows), _SUGGESTIONS)
             hint = f'did you mean {join_with_or(suggestions)}? The' if suggestions else 'the'
             raise UsageError(
@@ -116,7 +120,7 @@ class Registry:
         )
 
 
-MODELS = Registry(CATALOG)
+MODELS = Registry(read_catalog())
 
 
 def register_model(

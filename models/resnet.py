@@ -10,7 +10,15 @@ implementations have none in the first stage of depths 18 and 34.
 import math
 from dataclasses import dataclass
 
+from models.catalog import model
 from models.layers import LayerBuilder, Padding, Tensor, he_normal
+from models.model_spec import (
+    IMAGENET_FACTORS,
+    RESNET_CIFAR_SCHEDULE,
+    RESNET_SCHEDULE,
+    BatchNorm,
+    RateSchedule,
+)
 
 # Number of blocks in each of the four stages, by depth: He et al. 2015, table 1; 200 from He et al.
 # 2016, section 5.
@@ -88,6 +96,60 @@ def resnet_cifar(
                     cnn, x, convs, version, untrained_scale, project=False, activated=activated
                 )
     return _head(cnn, x, num_classes, version)
+
+
+# ---- the models ----------------------------------------------------------------------------------
+
+for _name, _depth, _version in (
+    *(
+        (f'{depth}{suffix}', depth, version)
+        for depth in (50, 101, 152)
+        for suffix, version in (('', 'v1'), ('_v2', 'v2'), ('_v2.5', 'v2.5'))
+    ),
+    ('50_v1.5', 50, 'v1.5'),
+):
+    model(
+        f'resnet{_name}',
+        'imagenet',
+        image_size=224,
+        batch_size=64 if _depth == 50 else 32,
+        learning_rate=0.128,
+        is_residual=True,
+        schedule=RESNET_SCHEDULE,
+        depth=_depth,
+        version=_version,
+    )(resnet)
+# As in github.com/tensorflow/models, official/resnet/resnet_model.py. Learning rates of 0.1 for 256
+# images: He et al. 2015, section 3.4.
+for _depth, _batch_size in ((18, 32), (34, 32), (50, 128), (101, 32), (152, 32), (200, 32)):
+    for _suffix, _version in (('', 'v1.5'), ('_v2', 'v2.5')):
+        model(
+            f'official_resnet{_depth}{_suffix}',
+            'imagenet',
+            image_size=224,
+            batch_size=_batch_size,
+            learning_rate=0.1 * _batch_size / 256,
+            batch_norm=BatchNorm(decay=0.997),
+            is_residual=True,
+            schedule=RateSchedule(IMAGENET_FACTORS, reference_batch_size=_batch_size),
+            depth=_depth,
+            version=_version,
+            pool_padding='SAME',
+        )(resnet)
+for _depth in (20, 32, 44, 56, 110):
+    for _suffix, _version in (('', 'v1'), ('_v2', 'v2')):
+        model(
+            f'resnet{_depth}{_suffix}',
+            'cifar10',
+            image_size=32,
+            batch_size=128,
+            learning_rate=0.1,
+            any_size=True,
+            is_residual=True,
+            schedule=RESNET_CIFAR_SCHEDULE,
+            depth=_depth,
+            version=_version,
+        )(resnet_cifar)
 
 
 def _is_v2(version: str) -> bool:

@@ -2,9 +2,12 @@
 tutorials, and a trivial one.
 """
 
+from models.catalog import model
 from models.layers import LayerBuilder, Tensor, he_normal
+from models.model_spec import RateSchedule
 
 
+@model('alexnet', 'imagenet', image_size=227, batch_size=512, learning_rate=0.005)
 def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """Returns the logits [N, num_classes] of the one-column AlexNet for images x: Krizhevsky 2014
     (arXiv:1404.5997).
@@ -21,6 +24,14 @@ def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     return cnn.dense(x, num_classes, 'logits')
 
 
+@model(
+    'alexnet',
+    'cifar10',
+    image_size=32,
+    batch_size=128,
+    learning_rate=0.1,
+    schedule=RateSchedule(decay_epochs=100.0),
+)
 def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """Returns the logits [N, num_classes] of the CIFAR-10 network of TensorFlow's tutorials for
     images x of 32x32 pixels.
@@ -37,6 +48,7 @@ def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     return cnn.dense(x, num_classes, 'logits')
 
 
+@model('overfeat', 'imagenet', image_size=231, batch_size=32, learning_rate=0.005)
 def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """Returns the logits [N, num_classes] of OverFeat's fast model for images x: Sermanet et al.
     2014 (arXiv:1312.6229).
@@ -55,6 +67,9 @@ def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     return cnn.dense(x, num_classes, 'logits')
 
 
+@model('mnist', 'mnist', image_size=28, batch_size=128, learning_rate=0.001, units=1024)
+@model('lenet', 'mnist', image_size=28, batch_size=32, learning_rate=0.005, units=512)
+@model('lenet', 'imagenet', image_size=28, batch_size=32, learning_rate=0.005, units=512)
 def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
     """Returns the logits [N, num_classes] of LeNet for images x, after LeCun et al. 1998
     (doi:10.1109/5.726791), with max pooling and ReLU.
@@ -67,6 +82,8 @@ def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tens
     return cnn.dense(x, num_classes, 'logits')
 
 
+@model('trivial', 'cifar10', image_size=32, batch_size=32, learning_rate=0.005)
+@model('trivial', 'imagenet', image_size=227, batch_size=32, learning_rate=0.005)
 def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """Returns logits [N, num_classes] for images x at almost no cost, to measure the harness and
     the input.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.costs import read_table
+from models.catalog import read_costs
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.images import encoded, example, write_shard
@@ -71,7 +71,7 @@ def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_th
     sizes = [
         int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.vectors)
     ]
-    parameters, _ = read_table()[model, facts.data_set, facts.image_size]
+    parameters, _ = read_costs()[model, facts.data_set, facts.image_size]
     assert sum(sizes) == parameters
 
 
@@ -120,7 +120,7 @@ def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
     pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     from benchmarks.peers.pytorch_resnet50 import make_network
 
-    parameters, _ = read_table()['resnet50', 'imagenet', 224]
+    parameters, _ = read_costs()['resnet50', 'imagenet', 224]
     assert sum(parameter.numel() for parameter in make_network().parameters()) == parameters
 
 

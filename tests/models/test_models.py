@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.builders import BUILDERS
 from models.counting import model_cost
 from models.registry import MODELS
 from tests.support.graphs import DATA_FORMATS, open_session
@@ -119,7 +118,6 @@ def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test()
         MODELS.find_model(name).network for name in models
     }
     assert {facts.network for facts in MODELS.list_specs()} == networks
-    assert {network.builder for network in networks} == {*BUILDERS}
     assert {*MODELS.list_models()} == {case.model for case in CONFORMANCE} | models
     assert all(case.image_size == case.facts.image_size for case in CONFORMANCE)
 

@@ -12,7 +12,7 @@ import psutil
 import tensorflow.compat.v1 as tf
 from msgspec import convert
 
-from models.costs import read_table
+from models.catalog import read_costs
 from models.counting import network_cost
 from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.inputs.buffers import Buffer, max_total_bytes
@@ -287,7 +287,7 @@ class ResultBuilder:
         has_usual_classes = (
             data_set is not None and data_set.num_classes == data.data_set.num_classes
         )
-        table_cost = read_table().get((model.name, model.data_set, data.image_size))
+        table_cost = read_costs().get((model.name, model.data_set, data.image_size))
         if model.network.is_builtin and has_usual_classes and table_cost:
             return table_cost
         try:
