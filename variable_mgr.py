@@ -355,8 +355,6 @@ def seed_of(name: str, seed: int) -> int:
 
 def __getattr__(name: str) -> Any:
     # The managers of the modes derive from VariableMgr, so they are imported on first use.
-    for mode in load('tf_cnn.managers.modes:MODES').values():
-        for path in mode.manager_paths:
-            if path.endswith(f':{name}'):
-                return load(path)
+    if path := load('tf_cnn.managers.modes:MANAGERS').get(name):
+        return load(path)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

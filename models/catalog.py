@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from models.model_spec import CONSTANT_RATE, BatchNorm, ModelSpec, Network, RateSchedule
 
-BuildT = TypeVar('BuildT', bound=Callable[..., Any])
+FunctionT = TypeVar('FunctionT', bound=Callable[..., Any])
 
 CATALOG_FILE = Path(__file__).with_name('catalog.json')
 # The models that the imported modules declare, in order.
@@ -31,7 +31,7 @@ def model(
     any_size: bool = False,
     is_residual: bool = False,
     **options: Any,
-) -> Callable[[BuildT], BuildT]:
+) -> Callable[[FunctionT], FunctionT]:
     """Returns a decorator that makes a function the network of a model for a data set.
 
     Decorators can be stacked: Python applies the one next to the function first, and the first data
@@ -44,7 +44,7 @@ def model(
       options: keyword arguments of the function. See ModelSpec for the others.
     """
 
-    def declare(build: BuildT) -> BuildT:
+    def declare(build: FunctionT) -> FunctionT:
         builder = f'{build.__module__.rpartition(".")[2]}:{build.__name__}'
         DECLARED.append(
             ModelSpec(

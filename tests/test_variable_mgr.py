@@ -18,7 +18,7 @@ from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import Algorithm, halves_algorithm, make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
-from tf_cnn.managers.buckets import Packing
+from tf_cnn.managers.config import VariableConfig
 from tf_cnn.training.optimizers import OptimizerStep
 from variable_mgr import VariableMgr
 
@@ -39,7 +39,7 @@ def of_spec(spec: str) -> Callable[[Sequence[str]], Algorithm]:
     return lambda towers: make_algorithm(parse_spec(spec), towers, '/device:CPU:0')
 
 
-BY_COPIES, UNPACKED = of_spec('pscpu'), Packing()
+BY_COPIES, UNPACKED = of_spec('pscpu'), VariableConfig()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Mode:
     variable_update: str
     num_parameter_devices: int = 1
     algorithm: Callable[[Sequence[str]], Algorithm] = BY_COPIES
-    packing: Packing = UNPACKED
+    packing: VariableConfig = UNPACKED
 
     def make(self, num_towers: int, seed: int = SEED) -> VariableMgr:
         towers = cpus(num_towers)
@@ -59,7 +59,7 @@ class Mode:
             algorithm=self.algorithm(towers),
             seed=seed,
             parameter_devices=cpus(self.num_parameter_devices),
-            packing=self.packing,
+            flags=self.packing,
         )
 
 
@@ -74,9 +74,12 @@ SYNCHRONOUS = {
         'replicated', algorithm=lambda towers: halves_algorithm(towers, [(0, len(towers) // 2)])
     ),
     'replicated-repacked': Mode(
-        'replicated', algorithm=of_spec('xring'), packing=Packing(num_chunks=3)
+        'replicated', algorithm=of_spec('xring'), packing=VariableConfig(gradient_repacking=3)
     ),
-    'replicated-grouped': Mode('replicated', packing=Packing(max_bytes=200, max_group=2)),
+    'replicated-grouped': Mode(
+        'replicated',
+        packing=VariableConfig(agg_small_grads_max_bytes=200, agg_small_grads_max_group=2),
+    ),
 }
 INDEPENDENT = Mode('independent')
 ALL = SYNCHRONOUS | {'independent': INDEPENDENT}

@@ -156,7 +156,7 @@ def one_tower_graph(
         weight_decay=weight_decay,
     )
     parts = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
-    variables = MODES['parameter_server'].load_manager(Topology.LOCAL, is_staged=staged)(parts)
+    variables = MODES['parameter_server'].load_manager(Topology.LOCAL, staged=staged)(parts)
     return build_step_graph(settings, optimizer, variables, images)
 
 

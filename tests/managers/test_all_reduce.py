@@ -21,7 +21,7 @@ from tf_cnn.managers.all_reduce import (
     make_algorithm,
 )
 from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
-from tf_cnn.managers.buckets import Packing
+from tf_cnn.managers.config import VariableConfig
 
 pytestmark = pytest.mark.graph
 
@@ -53,12 +53,16 @@ def on_each(
 
 
 PACKINGS = {
-    'as they are': Packing(),
-    'one chunk': Packing(num_chunks=1),
-    'two chunks': Packing(num_chunks=2),
-    'five chunks': Packing(num_chunks=5),
-    'small ones in twos': Packing(max_bytes=140, max_group=2),
-    'small ones in tens': Packing(max_bytes=100, max_group=10),
+    'as they are': VariableConfig(),
+    'one chunk': VariableConfig(gradient_repacking=1),
+    'two chunks': VariableConfig(gradient_repacking=2),
+    'five chunks': VariableConfig(gradient_repacking=5),
+    'small ones in twos': VariableConfig(
+        agg_small_grads_max_bytes=140, agg_small_grads_max_group=2
+    ),
+    'small ones in tens': VariableConfig(
+        agg_small_grads_max_bytes=100, agg_small_grads_max_group=10
+    ),
 }
 SPECS = ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu#4')
 CASES: dict[str, tuple[Make, int]] = {
@@ -120,18 +124,26 @@ def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
 @pytest.mark.parametrize(
     ('packing', 'sizes'),
     [
-        (Packing(), [5, 1, 35, 1, 64, 24, 3]),
-        (Packing(num_chunks=1), [133]),
-        (Packing(num_chunks=2), [67, 66]),
-        (Packing(num_chunks=5), [27, 27, 27, 26, 26]),
-        (Packing(num_chunks=1000), [1] * 133),
-        (Packing(max_bytes=139), [6, 35, 1, 64, 27]),
-        (Packing(max_bytes=140), [42, 64, 27]),
-        (Packing(max_bytes=140, max_group=2), [6, 36, 64, 27]),
-        (Packing(max_bytes=140, max_group=1), [5, 1, 35, 1, 64, 24, 3]),
+        (VariableConfig(), [5, 1, 35, 1, 64, 24, 3]),
+        (VariableConfig(gradient_repacking=1), [133]),
+        (VariableConfig(gradient_repacking=2), [67, 66]),
+        (VariableConfig(gradient_repacking=5), [27, 27, 27, 26, 26]),
+        (VariableConfig(gradient_repacking=1000), [1] * 133),
+        (VariableConfig(agg_small_grads_max_bytes=139), [6, 35, 1, 64, 27]),
+        (VariableConfig(agg_small_grads_max_bytes=140), [42, 64, 27]),
+        (
+            VariableConfig(agg_small_grads_max_bytes=140, agg_small_grads_max_group=2),
+            [6, 36, 64, 27],
+        ),
+        (
+            VariableConfig(agg_small_grads_max_bytes=140, agg_small_grads_max_group=1),
+            [5, 1, 35, 1, 64, 24, 3],
+        ),
     ],
 )
-def test_gradients_travel_in_the_expected_buckets(packing: Packing, sizes: list[int]) -> None:
+def test_gradients_travel_in_the_expected_buckets(
+    packing: VariableConfig, sizes: list[int]
+) -> None:
     reduced: list[tuple[int, int]] = []
 
     def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:
@@ -248,7 +260,10 @@ def test_one_tower_keeps_its_tensors_as_they_are() -> None:
         gradients = [tf.zeros([2]), tf.zeros([3])]
         for spec in ('nccl', 'xring', 'pscpu:1k:psgpu'):
             sums = all_reduce(
-                [gradients], cpus(1), make_algorithm(parse_spec(spec), cpus(1), HOST), Packing()
+                [gradients],
+                cpus(1),
+                make_algorithm(parse_spec(spec), cpus(1), HOST),
+                VariableConfig(),
             )
             assert [id(total) for total in sums[0]] == [id(gradient) for gradient in gradients]
 

@@ -27,7 +27,7 @@ from tests.support.networks import (
 )
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
-from tf_cnn.managers.buckets import Packing
+from tf_cnn.managers.config import VariableConfig
 
 pytestmark = pytest.mark.graph
 
@@ -122,10 +122,13 @@ def test_the_bytes_of_a_forward_only_step_and_of_an_exchange_are_those_that_cros
     ('packing', 'expected'),
     # The parts of the large gradient are larger than 256 KiB; one server has two of the small ones
     # in a row.
-    [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 18), 14)],
+    [
+        (VariableConfig(gradient_repacking=3), 3 * NUM_SERVERS),
+        (VariableConfig(agg_small_grads_max_bytes=1 << 18), 14),
+    ],
 )
-def test_gradients_cross_in_buckets(packing: Packing, expected: int) -> None:
-    crossed = crossings(build(REPLICATED, network=wide, packing=packing), 'worker to ps')
+def test_gradients_cross_in_buckets(packing: VariableConfig, expected: int) -> None:
+    crossed = crossings(build(REPLICATED, network=wide, flags=packing), 'worker to ps')
     unpacked = crossings(build(REPLICATED, network=wide), 'worker to ps')
     assert len(unpacked) == 15
     assert len(crossed) == expected

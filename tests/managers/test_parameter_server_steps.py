@@ -40,6 +40,7 @@ from tests.support.networks import (
 from tests.support.oracles import Weights
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.launch.hosts import reserve_addresses
+from tf_cnn.managers.config import VariableConfig
 from tf_cnn.training.checkpoints import Checkpointer, join_slices
 from tf_cnn.training.precision import FP32, Precision
 
@@ -283,7 +284,9 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
 def test_slices_change_no_step(mode: str, start: Callable[..., WorkerSessions]) -> None:
     found = []
     for slices in (True, False):
-        cluster = start(mode, network=wide, optimizer='momentum', slices_variables=slices)
+        cluster = start(
+            mode, network=wide, optimizer='momentum', flags=VariableConfig(slice_variables=slices)
+        )
         cluster.take_steps(2)
         chief = cluster.members[0]
         # 72 x 20,000 values, 5.5 MiB.
@@ -301,7 +304,9 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
     contents: list[str] = []
     expected = train_alone(wide, 'momentum', WHOLE_BATCH, num_steps=2)
     for slices, num_steps in ((written, 1), (not written, 1), (written, 0)):
-        cluster = start(PS, network=wide, optimizer='momentum', slices_variables=slices)
+        cluster = start(
+            PS, network=wide, optimizer='momentum', flags=VariableConfig(slice_variables=slices)
+        )
         chief = cluster.members[0]
         with chief.built.graph.as_default(), tf.device(task('worker', 0)):
             saver = Checkpointer(str(tmp_path), chief.built.step.slices, HOST_DEVICE, 9)

@@ -23,7 +23,7 @@ import tf_cnn_benchmarks
 from models.networks import label_ranks
 from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, document_in, made, ran, values_in
@@ -401,7 +401,8 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
         variables = RestoredVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
-        evaluation = Evaluation(network, 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
+        config = training_step(network, 10, seed=1, learning_rate=0.1)
+        evaluation = Evaluation(config, [variables], cpus(1), pipeline, 2, None)
         session.run(
             [
                 part.variable.assign(tf.zeros(part.full_shape))

@@ -13,7 +13,7 @@ from models.model_spec import Build, Network
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.run.params import Params
-from tf_cnn.run.step_graph import StepConfig
+from tf_cnn.run.step_config import StepConfig
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
 from tf_cnn.training.precision import FP32, Precision

@@ -18,7 +18,8 @@ from tf_cnn.managers.local import VariableMgrIndependent
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.run.exchange import GradientsInMemory
-from tf_cnn.run.step_graph import StepConfig, StepGraph, build_step_graph
+from tf_cnn.run.step_config import StepConfig
+from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.precision import FP32, Precision
 from variable_mgr import VariableMgr
 
@@ -272,6 +273,6 @@ def make_manager(
         transfer=transfer,
         nccl_over_towers='gpu' in devices[0],
     )
-    manager = MODES[mode].load_manager(place, is_staged=staged, is_relaxed=relaxed)
+    manager = MODES[mode].load_manager(place, staged=staged, relaxed=relaxed)
     made: VariableMgr = manager(replace(common, **parts))
     return made

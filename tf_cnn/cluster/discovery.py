@@ -68,7 +68,7 @@ def check_mode(params: 'Params', cluster: Cluster | None) -> None:
     """
     mode = params.variables.mode
     mode_flag = format_flag('variable_update', mode.name)
-    if refusal := mode.refusals.get(topology_of(cluster)):
+    if refusal := mode.refusal(topology_of(cluster)):
         members = (
             f'{plural(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
             if cluster

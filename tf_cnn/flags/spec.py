@@ -265,9 +265,10 @@ def specs_of(group: type) -> dict[str, FlagSpec]:
     return specs
 
 
-def flag_names(group: object) -> tuple[str, ...]:
+def flag_names(group: Any) -> tuple[str, ...]:
     """Returns the names of the flags of a dataclass or of its instance."""
-    return tuple(field.name for field in dataclasses.fields(group) if field.metadata)  # type: ignore[arg-type]
+    fields = dataclasses.fields(group)
+    return tuple(field.name for field in fields if field.metadata)
 
 
 def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Number]:

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.managers.all_reduce_spec import SizeRange
-from tf_cnn.managers.buckets import Packer, Packing, even_sizes
+from tf_cnn.managers.buckets import Packer, even_sizes
+from tf_cnn.managers.config import VariableConfig
 
 Tensor = Any
 # (the tensor of each of T towers, the index of this reduction) -> the sum on each tower.
@@ -250,12 +251,12 @@ def all_reduce(
     gradients: Sequence[Sequence[Tensor]],
     towers: Sequence[str],
     algorithm: Algorithm,
-    packing: Packing,
+    flags: VariableConfig,
 ) -> list[list[Tensor]]:
     """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers: their gradients
     are ready first.
     """
-    packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
+    packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], flags)
     packed = _call_on_each_tower(towers, packer.pack, gradients)  # T x P
     numbered = list(enumerate(zip(*packed, strict=True)))
     reduced = [algorithm(tensors, index) for index, tensors in reversed(numbered)][::-1]  # P x T

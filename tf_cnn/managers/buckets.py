@@ -1,40 +1,27 @@
 """Packs many tensors into fewer flat tensors, to send them together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.managers.config import VariableConfig
+
 Tensor = Any
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Which tensors are packed into one flat tensor.
-
-    Attributes:
-      num_chunks: if above 0, all tensors are concatenated and split into this many chunks of about
-        equal size.
-      max_bytes: consecutive tensors of at most this size each are concatenated.
-      max_group: the most tensors that are concatenated because of max_bytes.
-    """
-
-    num_chunks: int = 0
-    max_bytes: int = 0
-    max_group: int = 10
 
 
 class Packer:
     """Packs and unpacks lists of tensors of the given shapes. Adds its ops to the current device
     scope.
+
+    flags: --gradient_repacking and --agg_small_grads_max_* say which tensors are packed together.
     """
 
-    def __init__(self, shapes: Sequence[Sequence[int]], packing: Packing) -> None:
+    def __init__(self, shapes: Sequence[Sequence[int]], flags: VariableConfig) -> None:
         self._shapes = [list(shape) for shape in shapes]
-        self._num_chunks = packing.num_chunks
-        self._groups = group_indices(self._shapes, packing)
+        self._num_chunks = flags.gradient_repacking
+        self._groups = group_indices(self._shapes, flags)
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = []
@@ -63,15 +50,15 @@ class Packer:
         return tensors
 
 
-def group_indices(shapes: Sequence[Sequence[int]], packing: Packing) -> list[list[int]]:
+def group_indices(shapes: Sequence[Sequence[int]], flags: VariableConfig) -> list[list[int]]:
     """Returns the indices of the tensors in each packed tensor."""
-    if packing.num_chunks:
+    if flags.gradient_repacking:
         return [list(range(len(shapes)))]
     groups: list[list[int]] = []
     open_group = False
     for number, shape in enumerate(shapes):
-        is_small = 4 * np.prod(shape) <= packing.max_bytes
-        if is_small and open_group and len(groups[-1]) < packing.max_group:
+        is_small = 4 * np.prod(shape) <= flags.agg_small_grads_max_bytes
+        if is_small and open_group and len(groups[-1]) < flags.agg_small_grads_max_group:
             groups[-1].append(number)
         else:
             groups.append([number])

@@ -35,7 +35,9 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         # Horovod orders the sums by their names, which are the same in all processes.
         (tensor,) = tensors
         device = (
-            f'/{self._config.horovod_device}:0' if self._config.horovod_device else self._devices[0]
+            f'/{self._config.flags.horovod_device}:0'
+            if self._config.flags.horovod_device
+            else self._devices[0]
         )
         # device_dense alone is not enough: Horovod places some of its ops by the device scope.
         with tf.device(device):

@@ -166,7 +166,7 @@ class VariableMgrLocalReplicated(_VariablesPerTower):
     ) -> list[list[Tensor]]:
         if self.num_averaged_towers == 1:
             return [list(device_grads[0])]
-        return all_reduce(device_grads, self._devices, self._algorithm, self._config.packing)
+        return all_reduce(device_grads, self._devices, self._algorithm, self._config.flags)
 
 
 class VariableMgrLocalRelaxedReplicated(AppliesStagedGradients, VariableMgrLocalReplicated):

@@ -1,12 +1,13 @@
 """The table of variable update modes, the values of --variable_update. Does not import TensorFlow.
 
-All other code reads the row of a mode. To add a mode, see docs/extending.md;
-tf_cnn/managers/user_modes.py adds modes that users define.
+A mode's name appears only here; all other code reads its row. To add a mode, see
+docs/extending.md; tf_cnn/managers/user_modes.py adds modes that users define.
 """
 
 import enum
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tf_cnn.system.loading import load
 from tf_cnn.system.user_file import UserFile
@@ -26,11 +27,13 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
-      managers: the variable manager, 'module:Class', for each topology that the mode runs in.
-      staged: the managers with --staged_vars; relaxed: with --variable_consistency=relaxed.
-      refusals: the error message for each topology that the mode does not run in. {mode} stands
-        for the flag with its value, {members} for the processes, and {ps} for the flag or variable
-        that names the parameter servers.
+      managers: the class of its variable manager, as module:Class, for each topology that it runs
+        in. For a user's mode it is the class itself, or None until the user's file has run.
+      staged: the classes with --staged_vars.
+      relaxed: the classes with --variable_consistency=relaxed.
+      refusals: error messages for topologies that the mode does not run in, instead of the usual
+        ones. {mode} stands for the flag with its value, {members} for the processes, and {ps} for
+        the flag or variable that names the parameter servers.
       always_synchronous: whether workers take each step together even with
         --nocross_replica_sync.
       forward_only_in_cluster: whether processes exchange anything in a --forward_only run.
@@ -46,16 +49,15 @@ class Mode:
       sums_in_fixed_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether workers sum by NCCL if their towers are GPUs.
       launcher: the program that must start and number the processes; None: any program can.
-      user_manager: the class of a user's mode, once its file has run, instead of managers.
       file: the --variable_mgr_file that defines the mode, if one does.
     """
 
     name: str
     summary: str
-    refusals: Mapping[Topology, str]
-    managers: Mapping[Topology, str] = field(default_factory=dict)
+    managers: Mapping[Topology, str | type | None]
     staged: Mapping[Topology, str] = field(default_factory=dict)
     relaxed: Mapping[Topology, str] = field(default_factory=dict)
+    refusals: Mapping[Topology, str] = field(default_factory=dict)
     always_synchronous: bool = False
     forward_only_in_cluster: bool = True
     shares_model: bool = True
@@ -67,8 +69,13 @@ class Mode:
     sums_in_fixed_order: bool = False
     nccl_between_gpus: bool = False
     launcher: str | None = None
-    user_manager: type | None = None
     file: UserFile | None = None
+
+    @property
+    def user_manager(self) -> type | None:
+        """The class of a user's mode, once the user's file has run."""
+        manager = next(iter(self.managers.values()))
+        return manager if isinstance(manager, type) else None
 
     @property
     def can_stage(self) -> bool:
@@ -101,51 +108,50 @@ class Mode:
         )
 
     def runs_in(self, topology: Topology) -> bool:
-        return topology not in self.refusals
+        return topology in self.managers
+
+    def refusal(self, topology: Topology) -> str | None:
+        """Returns the error message for a topology that the mode does not run in, else None."""
+        if self.runs_in(topology):
+            return None
+        refusals = {**_REFUSALS}
+        if {*self.managers} == {Topology.LOCAL}:
+            refusals |= _REFUSALS_OF_LOCAL_MODES
+        elif not self.runs_in(Topology.PARAMETER_SERVERS):
+            refusals[Topology.LOCAL] = _NEEDS_WORKERS
+        return {**refusals, **self.refusals}[topology]
 
     def load_manager(
-        self, topology: Topology, *, is_staged: bool = False, is_relaxed: bool = False
-    ) -> type:
-        """Imports the class of the variable manager. Needs TensorFlow."""
-        if self.user_manager:
-            return self.user_manager
-        path = (is_staged and self.staged.get(topology)) or (
-            is_relaxed and self.relaxed.get(topology)
+        self, topology: Topology, *, staged: bool = False, relaxed: bool = False
+    ) -> Any:
+        """Returns the class of the variable manager, which imports TensorFlow."""
+        manager = (
+            (staged and self.staged.get(topology))
+            or (relaxed and self.relaxed.get(topology))
+            or self.managers[topology]
         )
-        manager: type = load(path or self.managers[topology])
-        return manager
-
-    @property
-    def manager_paths(self) -> tuple[str, ...]:
-        """The classes of the mode, 'module:Class'."""
-        return *self.managers.values(), *self.staged.values(), *self.relaxed.values()
+        return load(manager) if isinstance(manager, str) else manager
 
 
-_NEEDS_CLUSTER = (
-    '{mode} needs a cluster, and this is a single process; use --job_name, --task_index, '
-    '--ps_hosts and --worker_hosts, or --variable_update=replicated for one process'
-)
-_NEEDS_WORKERS = (
-    '{mode} needs several workers, and this is a single process; use --job_name, --task_index and '
-    '--worker_hosts, or --variable_update=replicated for one process'
-)
-_NEEDS_SERVERS = (
-    '{mode} needs parameter servers, and this run has {members}; add {ps}, or use '
-    '--variable_update=collective_all_reduce, which needs none'
-)
-_HAS_NO_SERVERS = (
-    '{mode} has no parameter servers, and this run has {members}; remove {ps}, or use '
-    '--variable_update=distributed_replicated'
-)
-_HAS_NO_CONTROLLER = (
-    '{mode} has no controller, and this run has one; remove --controller_host, or use '
-    '--variable_update=distributed_all_reduce'
-)
-_STARTED_BY_HOROVODRUN = (
-    '{mode} gets its processes from horovodrun; start it with horovodrun, or use '
-    '--variable_update=collective_all_reduce'
-)
-_ONE_PROCESS = {
+_REFUSALS = {
+    Topology.LOCAL: (
+        '{mode} needs a cluster, and this is a single process; use --job_name, --task_index, '
+        '--ps_hosts and --worker_hosts, or --variable_update=replicated for one process'
+    ),
+    Topology.PARAMETER_SERVERS: (
+        '{mode} has no parameter servers, and this run has {members}; remove {ps}, or use '
+        '--variable_update=distributed_replicated'
+    ),
+    Topology.PEERS: (
+        '{mode} needs parameter servers, and this run has {members}; add {ps}, or use '
+        '--variable_update=collective_all_reduce, which needs none'
+    ),
+    Topology.CONTROLLER: (
+        '{mode} has no controller, and this run has one; remove --controller_host, or use '
+        '--variable_update=distributed_all_reduce'
+    ),
+}
+_REFUSALS_OF_LOCAL_MODES = {
     Topology.PARAMETER_SERVERS: (
         '{mode} works within one process, and this run has {members}; with parameter servers use '
         '--variable_update=parameter_server or distributed_replicated'
@@ -154,14 +160,16 @@ _ONE_PROCESS = {
         '{mode} works within one process, and this run has {members}; for workers alone use '
         '--variable_update=collective_all_reduce'
     ),
-    Topology.CONTROLLER: _HAS_NO_CONTROLLER,
 }
+_NEEDS_WORKERS = (
+    '{mode} needs several workers, and this is a single process; use --job_name, --task_index and '
+    '--worker_hosts, or --variable_update=replicated for one process'
+)
 _ROWS = (
     Mode(
         'parameter_server',
         'Every tower reads one copy of the variables; the devices that hold it receive the '
         'gradients.',
-        {Topology.PEERS: _NEEDS_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
         {
             Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalFetchFromPS',
             Topology.PARAMETER_SERVERS: (
@@ -179,7 +187,6 @@ _ROWS = (
     Mode(
         'replicated',
         'Every tower of one process has all variables; gradients are summed between the towers.',
-        _ONE_PROCESS,
         {Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalReplicated'},
         relaxed={Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalRelaxedReplicated'},
         sums_towers=True,
@@ -190,7 +197,6 @@ _ROWS = (
     Mode(
         'independent',
         'Every tower of one process trains a separate model; nothing is exchanged.',
-        _ONE_PROCESS,
         {Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrIndependent'},
         shares_model=False,
     ),
@@ -198,11 +204,6 @@ _ROWS = (
         'distributed_replicated',
         'Every tower computes with a copy of the variables; parameter servers hold the master '
         'copy.',
-        {
-            Topology.LOCAL: _NEEDS_CLUSTER,
-            Topology.PEERS: _NEEDS_SERVERS,
-            Topology.CONTROLLER: _HAS_NO_CONTROLLER,
-        },
         {
             Topology.PARAMETER_SERVERS: (
                 'tf_cnn.managers.distributed:VariableMgrDistributedReplicated'
@@ -214,7 +215,6 @@ _ROWS = (
         'collective_all_reduce',
         'Every tower of every worker has all variables; the workers sum their gradients among '
         'themselves.',
-        {Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS, Topology.CONTROLLER: _HAS_NO_CONTROLLER},
         {
             Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrLocalReplicated',
             Topology.PEERS: 'tf_cnn.managers.collective:VariableMgrCollectiveAllReduce',
@@ -229,20 +229,19 @@ _ROWS = (
     Mode(
         'distributed_all_reduce',
         'As replicated, but one process, the controller, drives the devices of all workers.',
-        {
+        {Topology.CONTROLLER: 'tf_cnn.managers.collective:VariableMgrDistributedAllReduce'},
+        refusals={
             Topology.LOCAL: (
                 '{mode} needs a cluster, and this is a single process; use --job_name, '
                 '--task_index, --controller_host and --worker_hosts, or '
                 '--variable_update=replicated for one process'
             ),
-            Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS,
             Topology.PEERS: (
                 '{mode} needs a controller, and this run has {members}; name all processes by '
                 'flags, with --controller_host=HOST:PORT and without TF_CONFIG, or use '
                 '--variable_update=collective_all_reduce, which needs none'
             ),
         },
-        {Topology.CONTROLLER: 'tf_cnn.managers.collective:VariableMgrDistributedAllReduce'},
         always_synchronous=True,
         sums_towers=True,
         takes_all_reduce_spec=True,
@@ -251,12 +250,12 @@ _ROWS = (
     Mode(
         'horovod',
         'Every process has one device and all variables; Horovod sums the gradients.',
-        {
-            Topology.LOCAL: _STARTED_BY_HOROVODRUN,
-            Topology.PARAMETER_SERVERS: _STARTED_BY_HOROVODRUN,
-            Topology.CONTROLLER: _STARTED_BY_HOROVODRUN,
-        },
         {Topology.PEERS: 'tf_cnn.managers.horovod:VariableMgrHorovod'},
+        refusals=dict.fromkeys(
+            Topology,
+            '{mode} gets its processes from horovodrun; start it with horovodrun, or use '
+            '--variable_update=collective_all_reduce',
+        ),
         always_synchronous=True,
         forward_only_in_cluster=False,
         # Horovod cannot sum bfloat16.
@@ -266,23 +265,15 @@ _ROWS = (
 )
 MODES: dict[str, Mode] = {mode.name: mode for mode in _ROWS}
 DEFAULT_MODE = _ROWS[0].name
+# The classes of these modes, as module:Class, by the name of the class.
+MANAGERS: Mapping[str, str] = {
+    path.partition(':')[2]: path
+    for mode in _ROWS
+    for path in (*mode.managers.values(), *mode.staged.values(), *mode.relaxed.values())
+    if isinstance(path, str)
+}
 
 
 def format_modes(fits: Callable[[Mode], bool]) -> str:
     """Lists the modes that fit as flags, for messages: '--variable_update=A or ...'."""
     return ' or '.join(f'--variable_update={mode.name}' for mode in MODES.values() if fits(mode))
-
-
-def make_refusals(topologies: Collection[Topology]) -> dict[Topology, str]:
-    """Returns Mode.refusals of a mode that runs in these topologies; CONTROLLER is not allowed."""
-    refusals = {
-        Topology.LOCAL: _NEEDS_CLUSTER
-        if Topology.PARAMETER_SERVERS in topologies
-        else _NEEDS_WORKERS,
-        Topology.PARAMETER_SERVERS: _HAS_NO_SERVERS,
-        Topology.PEERS: _NEEDS_SERVERS,
-        Topology.CONTROLLER: _HAS_NO_CONTROLLER,
-    }
-    if {*topologies} == {Topology.LOCAL}:
-        refusals |= _ONE_PROCESS
-    return {topology: text for topology, text in refusals.items() if topology not in topologies}

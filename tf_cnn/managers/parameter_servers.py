@@ -150,7 +150,7 @@ class ParameterServerVariables:
         """Returns the device, offset and shape of each slice."""
         emptiest_first = sorted(self.server_bytes, key=self.server_bytes.__getitem__)
         num_slices = min(-(-num_bytes(shape) // _SLICE_BYTES), self._max_slices)
-        if num_slices < 2 or not self._config.slices_variables:
+        if num_slices < 2 or not self._config.flags.slice_variables:
             return [(emptiest_first[0], [0] * len(shape), shape)]
         # Each server gets the same number of slices.
         num_slices = -(-num_slices // len(emptiest_first)) * len(emptiest_first)
@@ -246,10 +246,10 @@ class ParameterServerVariables:
         buckets = []
         for device, pairs in by_device.items():
             for group in group_indices(
-                [variable.shape for _, variable in pairs], self._config.packing
+                [variable.shape for _, variable in pairs], self._config.flags
             ):
                 tensors, variables = zip(*(pairs[number] for number in group), strict=True)
-                packer = Packer([variable.shape for variable in variables], self._config.packing)
+                packer = Packer([variable.shape for variable in variables], self._config.flags)
                 with tf.device(HOST_DEVICE):
                     buckets.append(Bucket(device, packer.pack(tensors), packer, variables))
         return buckets

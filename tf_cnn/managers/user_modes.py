@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tf_cnn.managers.modes import MODES, Mode, Topology, make_refusals
+from tf_cnn.managers.modes import MODES, Mode, Topology
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_flag, join_with_or
 from tf_cnn.system.user_file import UserFile, running_file
 
@@ -51,10 +51,10 @@ class Registration:
             and earlier_mode in _modes_of(file)
         )
         if earlier_mode and is_read:
-            MODES[earlier_mode.name] = replace(earlier_mode, user_manager=manager)
+            _set_manager(earlier_mode, manager)
         else:
             _check_name(self.mode, MODES.values())
-            MODES[self.mode.name] = replace(self.mode, user_manager=manager)
+            _set_manager(self.mode, manager)
         return manager
 
 
@@ -84,7 +84,7 @@ def register_variable_mgr(
       always_synchronous: whether all workers take each step together; if False, the manager also
         works with --nocross_replica_sync.
       shares_model: whether all towers train one model; otherwise each trains a separate model.
-      sums_towers: whether the manager packs the gradients of its towers by ManagerConfig.packing,
+      sums_towers: whether the manager packs the gradients of its towers by ManagerConfig.flags,
         and sends them in ManagerConfig.transfer.
       takes_all_reduce_spec: whether it sums gradients with ManagerConfig.algorithm, which
         --all_reduce_spec chooses.
@@ -117,7 +117,7 @@ def register_variable_mgr(
     mode = Mode(
         name,
         ' '.join(summary.split()),
-        make_refusals({_TOPOLOGIES[topology] for topology in names}),
+        dict.fromkeys(_TOPOLOGIES[topology] for topology in names),
         always_synchronous=always_synchronous,
         # Workers alone have nothing to exchange in a forward step.
         forward_only_in_cluster='parameter_servers' in names,
@@ -180,7 +180,7 @@ def run_file_of(mode: Mode) -> None:
         mode.file.run()
     except BenchmarkError:
         for other in _modes_of(mode.file):
-            MODES[other.name] = replace(other, user_manager=None)
+            _set_manager(other, None)
         raise
     if MODES[mode.name].user_manager is None:
         reason = f'it ran without registering {mode.name}'
@@ -225,6 +225,10 @@ def _check_name(mode: Mode, other_modes: Iterable[Mode]) -> None:
 def _has_name_of(mode: Mode, other_modes: Iterable[Mode]) -> bool:
     # Values of flags are case-insensitive.
     return mode.name.lower() in {other.name.lower() for other in other_modes}
+
+
+def _set_manager(mode: Mode, manager: type | None) -> None:
+    MODES[mode.name] = replace(mode, managers=dict.fromkeys(mode.managers, manager))
 
 
 def _modes_of(file: UserFile | None) -> list[Mode]:

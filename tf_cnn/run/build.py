@@ -4,6 +4,7 @@ Only this module knows all components of a run.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
@@ -15,7 +16,6 @@ from tf_cnn.managers.all_reduce import (
     halves_algorithm,
     make_algorithm,
 )
-from tf_cnn.managers.buckets import Packing
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.user_modes import convert_manager_errors
 from tf_cnn.run.constant_weights import freeze
@@ -29,7 +29,8 @@ from tf_cnn.run.make_input import (
     make_validation_input,
 )
 from tf_cnn.run.plan import Plan
-from tf_cnn.run.step_graph import StepConfig, StepGraph, build_step_graph
+from tf_cnn.run.step_config import StepConfig
+from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 
@@ -63,14 +64,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     # Random ops start again in each session. With another seed, a continued training drops other
     # units than in its first steps.
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
-    config = StepConfig(
-        params.replace(tf_random_seed=seed),
-        network,
-        num_classes,
-        plan.learning_rate,
-        plan.precision,
-        plan.first_tower,
-    )
+    config = replace(_step_config(plan), params=params.replace(tf_random_seed=seed))
     with convert_manager_errors(plan.mode):
         return build_step_graph(config, optimizer, manager, pipeline, frozen_network)
 
@@ -83,15 +77,12 @@ def build_evaluation(
     """
     assert plan.evaluations
     return Evaluation(
-        plan.model.network,
-        plan.data.data_set.num_classes,
-        plan.params.devices.layout,
+        _step_config(plan),
         sources,
         plan.devices.towers,
         make_validation_input(plan, process_index, num_processes),
         plan.params.evaluation.eval_batch_size,
         plan.evaluations.num_batches,
-        plan.precision.compute_dtype,
     )
 
 
@@ -100,6 +91,17 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
     num_classes, image_shape = plan.data.data_set.num_classes, plan.data.image_shape
     network, scale = plan.model.network, image_scale(plan)
     export_saved_model(folder, values, network, num_classes, image_shape, scale)
+
+
+def _step_config(plan: Plan) -> StepConfig:
+    return StepConfig(
+        plan.params,
+        plan.model.network,
+        plan.data.data_set.num_classes,
+        plan.learning_rate,
+        plan.precision,
+        plan.first_tower,
+    )
 
 
 def _make_manager(plan: Plan) -> VariableMgr:
@@ -114,30 +116,24 @@ def _make_manager(plan: Plan) -> VariableMgr:
         seed=params.run.tf_random_seed,
         parameter_devices=devices.parameter_devices,
         algorithm=_make_algorithm(plan, transfer),
-        packing=Packing(
-            flags.gradient_repacking,
-            flags.agg_small_grads_max_bytes,
-            flags.agg_small_grads_max_group,
-        ),
+        flags=flags,
         server_devices=[f'{task.device}/cpu:0' for task in processes.cluster.servers]
         if processes.cluster
         else (),
-        slices_variables=flags.slice_variables,
         is_synchronous=processes.is_synchronous,
         worker=processes.index,
         num_workers=processes.num_training_tasks,
         transfer=transfer,
         nccl_over_towers=flags.uses_nccl(params, plan.topology, num_towers),
         horovod=processes.horovod,
-        horovod_device=flags.horovod_device,
         # The host needs the scalars of each step, unless it only starts a loop in the graph.
         scalar_device=devices.parameter_devices[0] if params.run.steps_per_run > 1 else HOST_DEVICE,
         variable_dtype=plan.precision.variable_dtype,
     )
     manager: VariableMgr = plan.mode.load_manager(
         plan.topology,
-        is_staged=flags.staged_vars,
-        is_relaxed=flags.variable_consistency == 'relaxed',
+        staged=flags.staged_vars,
+        relaxed=flags.variable_consistency == 'relaxed',
     )(config)
     return manager
 

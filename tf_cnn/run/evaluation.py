@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from models.model_spec import Network
 from models.networks import build_network, label_ranks
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
@@ -15,6 +14,7 @@ from tf_cnn.graph.variables import Initializer, create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.results.steps import Accuracy
 from tf_cnn.run.instruments import write_scalars
+from tf_cnn.run.step_config import StepConfig
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoints import Slice, full_slice, join_slices
 
@@ -92,18 +92,14 @@ class Evaluation:
     It evaluates num_batches batches per tower; None: all images.
     """
 
-    # Nine arguments, taken from several sections of the plan.
     def __init__(
         self,
-        network: Network,
-        num_classes: int,
-        data_format: str,
+        config: StepConfig,
         sources: Sequence[SlicedVariables],
         devices: Sequence[str],
         pipeline: InputPipeline,
         batch_size: int,
         num_batches: int | None,
-        dtype: tf.DType = tf.float32,
     ) -> None:
         self._pipeline = pipeline
         self._images_per_call = batch_size * len(devices)
@@ -113,13 +109,13 @@ class Evaluation:
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
                 logits = build_network(
-                    network,
+                    config.network,
                     batch.images,
-                    num_classes,
+                    config.num_classes,
                     variables,
-                    data_format,
+                    config.params.devices.layout,
                     is_training=False,
-                    dtype=dtype,
+                    dtype=config.precision.compute_dtype,
                 ).logits
                 tower_counts.append(_count_correct(logits, batch.labels))
         with tf.device(HOST_DEVICE):

@@ -1,13 +1,13 @@
 """The graph of one step: losses and gradients of the towers, and the update of the variables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from models.folding import ConstantNorm
 from models.layers import VariableSource
-from models.model_spec import Network
 from models.networks import build_network, label_ranks
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable
@@ -16,11 +16,10 @@ from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.run.constant_weights import FrozenNetwork
 from tf_cnn.run.exchange import GradientsInMemory
-from tf_cnn.run.params import Params
+from tf_cnn.run.step_config import StepConfig
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
-from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
-from tf_cnn.training.schedules import LearningRate
+from tf_cnn.training.precision import LossScale, make_loss_scale
 from variable_mgr import VariableMgr
 
 Tensor = Any
@@ -30,21 +29,6 @@ Tensor = Any
 _AUXILIARY_WEIGHT = 0.4
 # More than any network has dropout layers, so that seeds of towers never overlap.
 _SEEDS_PER_TOWER = 1000
-
-
-@dataclass(frozen=True)
-class StepConfig:
-    """What a step computes; params: the resolved flags.
-
-    first_tower: the index of this process's first tower among the towers of all processes.
-    """
-
-    params: Params
-    network: Network
-    num_classes: int
-    learning_rate: LearningRate
-    precision: Precision = FP32
-    first_tower: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +127,16 @@ class StepGraph:
 
 
 @dataclass(frozen=True)
+class _StepParts:
+    """What all towers of a step share."""
+
+    config: StepConfig
+    optimizer: Optimizer
+    manager: VariableMgr
+    loss_scale: LossScale
+
+
+@dataclass(frozen=True)
 class _Tower:
     """The tensors of one tower.
 
@@ -173,7 +167,8 @@ def build_step_graph(
     """
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(config.precision, manager.create_scalar)
-    towers = _build_towers(config, optimizer, manager, pipeline, loss_scale, frozen_network)
+    parts = _StepParts(config, optimizer, manager, loss_scale)
+    towers = _build_towers(parts, pipeline, frozen_network)
     ops = list(pipeline.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
@@ -276,14 +271,10 @@ def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list
 
 
 def _build_towers(
-    config: StepConfig,
-    optimizer: Optimizer,
-    manager: VariableMgr,
-    pipeline: InputPipeline,
-    loss_scale: LossScale,
-    frozen_network: FrozenNetwork | None,
+    step: _StepParts, pipeline: InputPipeline, frozen_network: FrozenNetwork | None
 ) -> list[_Tower]:
     towers: list[_Tower] = []
+    manager = step.manager
     devices = manager.get_devices()
     if isinstance(pipeline, GradientsInMemory):
         not_a_number = tf.constant(float('nan'))
@@ -293,85 +284,68 @@ def _build_towers(
         ]
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
-        # Each tower uses different dropout seeds.
-        seed = config.params.run.tf_random_seed + _SEEDS_PER_TOWER * (config.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
-            source: VariableSource = (
-                frozen_network.constants_for(device) if frozen_network else variables
-            )
-            towers.append(
-                _build_tower(
-                    config,
-                    optimizer,
-                    manager,
-                    number,
-                    batch,
-                    loss_scale,
-                    source,
-                    seed,
-                    frozen_network,
-                )
-            )
+            source: VariableSource = variables
+            norms = None
+            if frozen_network:
+                source, norms = frozen_network.constants_for(device), frozen_network.norms
+            towers.append(_build_tower(step, number, batch, source, norms))
     return towers
 
 
-# Nine arguments, since a tower uses every input of the step.
 def _build_tower(
-    config: StepConfig,
-    optimizer: Optimizer,
-    manager: VariableMgr,
+    step: _StepParts,
     number: int,
     batch: Batch,
-    loss_scale: LossScale,
     source: VariableSource,
-    seed: int,
-    frozen_network: FrozenNetwork | None,
+    norms: Mapping[str, ConstantNorm] | None,
 ) -> _Tower:
+    config, manager, params = step.config, step.manager, step.config.params
+    # Each tower uses different dropout seeds.
+    seed = params.run.tf_random_seed + _SEEDS_PER_TOWER * (config.first_tower + number)
     logits, auxiliary = build_network(
         config.network,
         batch.images,
         config.num_classes,
         source,
-        config.params.devices.layout,
-        is_training=not config.params.run.forward_only,
+        params.devices.layout,
+        is_training=not params.run.forward_only,
         keep_statistics=manager.keeps_statistics(number),
         seed=seed,
         dtype=config.precision.compute_dtype,
-        norms=frozen_network.norms if frozen_network else None,
+        norms=norms,
     )
-    smoothing = 0.0 if config.params.run.forward_only else config.params.optimizer.label_smoothing
+    smoothing = 0.0 if params.run.forward_only else params.optimizer.label_smoothing
     base_loss = _cross_entropy(logits, batch.labels, smoothing)
     if auxiliary is not None:
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
-    top_k = (
-        _top_k_accuracy(logits, batch.labels) if config.params.run.print_training_accuracy else None
-    )
+    top_k = _top_k_accuracy(logits, batch.labels) if params.run.print_training_accuracy else None
     objective = base_loss / manager.num_averaged_towers
-    if config.params.run.forward_only:
+    if params.run.forward_only:
         return _Tower(base_loss, objective, None, top_k, [])
     trainable = manager.trainable_variables_on_device(number)
     if not trainable:
         raise ValueError('the network has no trainable variable')
     penalty = None
-    trains_with_penalty = manager.leads(number) and not optimizer.decays_weights
-    reports_penalty = config.params.run.loss_type_to_report == 'total_loss' and (
+    trains_with_penalty = manager.leads(number) and not step.optimizer.decays_weights
+    reports_penalty = params.run.loss_type_to_report == 'total_loss' and (
         manager.leads(number) or number == 0
     )
-    if config.params.optimizer.weight_decay and (trains_with_penalty or reports_penalty):
+    if params.optimizer.weight_decay and (trains_with_penalty or reports_penalty):
         kernels = [
             tf.cast(variable.value, tf.float32)
             for variable in trainable
             if variable.has_weight_decay
         ]
-        if config.params.optimizer.single_l2_loss_op and kernels:
+        if params.optimizer.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
-        penalty = config.params.optimizer.weight_decay * tf.add_n(
+        penalty = params.optimizer.weight_decay * tf.add_n(
             [tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])]
         )
         if trains_with_penalty:
             objective += penalty
     gradients = tf.gradients(
-        objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value]
+        objective, [variable.value for variable in trainable], grad_ys=[step.loss_scale.value]
     )
     unused = [
         variable.name
