@@ -1,4 +1,4 @@
-"""The flags about TensorFlow itself reach what it reads; planning/test_flag_walk.py has those of
+"""The flags about TensorFlow itself reach what it reads; test_flag_walk.py has those of
 the original.
 """
 

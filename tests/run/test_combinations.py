@@ -1,7 +1,7 @@
 """Every combination of flags is answered: by a plan that has them, or by lines that name them.
 Drawn at random.
 
-python -m pytest tests/planning/test_combinations.py --combinations=100000 --combinations_seed=1
+python -m pytest tests/run/test_combinations.py --combinations=100000 --combinations_seed=1
 """
 
 import contextlib
