@@ -1,11 +1,12 @@
 """Parameters and GMACs of the models: from a table for built-in models, else counted in a graph.
 
-    python -m models.costs
+    python -m models.costs [PATTERN]
 
-counts all built-in models again, and writes models/catalog.json and the list of models in
-docs/models.md.
+counts the built-in models that match a pattern with shell wildcards, by default all, and writes
+models/catalog.json and the list of models in docs/models.md.
 """
 
+import fnmatch
 import importlib
 import json
 import os
@@ -62,9 +63,16 @@ def _count_cost(model: ModelSpec) -> tuple[int, int]:
     return cost.parameters, cost.multiply_adds
 
 
-def write_catalog() -> None:
-    """Counts all built-in models, and writes them to models/catalog.json."""
-    rows = [to_row(spec, *_count_cost(spec)) for spec in declared_models()]
+def write_catalog(pattern: str = '*') -> None:
+    """Writes the models that are declared to models/catalog.json. Counts the costs of those that
+    match a pattern, and of those that the file does not have.
+    """
+    costs_by_key, rows = read_costs(), []
+    for spec in declared_models():
+        cost = costs_by_key.get((spec.name, spec.data_set, spec.image_size))
+        if cost is None or fnmatch.fnmatchcase(spec.name, pattern):
+            cost = _count_cost(spec)
+        rows.append(to_row(spec, *cost))
     lines = ',\n'.join(json.dumps(row) for row in rows)
     CATALOG_FILE.write_text(f'[\n{lines}\n]\n')
 
@@ -100,6 +108,6 @@ def replace_docs_table(text: str, costs: Sequence[ModelCost]) -> str:
 
 
 if __name__ == '__main__':
-    write_catalog()
+    write_catalog(*sys.argv[1:2])
     MODELS = Registry(read_catalog())
     _DOCS.write_text(replace_docs_table(_DOCS.read_text(), list_costs()))

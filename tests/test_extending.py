@@ -18,6 +18,7 @@ TEXT = (ROOT / 'docs' / 'extending.md').read_text()
 # The sections that show how to add something, and what the command of each prints if the addition
 # works.
 EXPECTED = {
+    'The costs of a model': r'',
     'A model': r'^Model: +tiny_squeeze$',
     'A mode in a file': r'^Variables: +after_backward$',
     'A mode in a file, in --help': r'after_backward: As collective_all_reduce, but no sum begins',
@@ -29,14 +30,19 @@ EXPECTED = {
     # The same run without the flag has learned by now: its loss is below 1.
     'A flag': r'^1\timages/sec: .*\t[3-9]\.\d{3}$',
 }
-# One process runs all commands, since importing TensorFlow takes longer than any of them.
+# One process runs all commands of the program, since importing TensorFlow takes longer than any of
+# them.
 RUN_ALL = """
-import shlex, sys
+import shlex, subprocess, sys
 import tf_cnn_benchmarks
 for line in sys.stdin.read().splitlines():
     print('+', line, flush=True)
-    python, program, *argv = shlex.split(line)
-    assert tf_cnn_benchmarks.main(argv) == 0, line
+    python, *argv = shlex.split(line)
+    if argv[0] == '-m':
+        code = subprocess.run([sys.executable, *argv]).returncode
+    else:
+        code = tf_cnn_benchmarks.main(argv[1:])
+    assert code == 0, line
 """
 
 
@@ -52,6 +58,8 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '.*', 'tests', 'docs', 'benchmarks', 'data', '__pycache__', '*.egg-info'
     )
     shutil.copytree(ROOT, copy, ignore=ignored)
+    (copy / 'docs').mkdir()
+    shutil.copy(ROOT / 'docs' / 'models.md', copy / 'docs')
     for text in blocks('python'):
         name, _, content = text.removeprefix('# ').partition('\n')
         assert not (copy / name).exists(), name
@@ -84,4 +92,5 @@ def test_the_examples_run(extended: Path) -> None:
     for title, pattern in EXPECTED.items():
         words = ' '.join(outputs[title].split()) if 'help' in title else outputs[title]
         assert re.search(pattern, words, flags=re.MULTILINE), outputs[title]
+    assert '| `tiny_squeeze` | imagenet |' in (extended / 'docs' / 'models.md').read_text()
     assert json.loads((extended / 'fact.json').read_text())['run']['num_devices'] == 1
