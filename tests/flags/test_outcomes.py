@@ -1,0 +1,98 @@
+"""Random settings get the answers that are stored in outcomes.jsonl: refusals, warnings, or none.
+
+Each line of the file is a setting and its answer: the arguments, the environment variables, and the
+lines of the refusal ('refused') or of the warnings before TensorFlow starts ('warnings').
+
+    python -m tests.flags.test_outcomes
+
+stores the answers again, after a change that means to change some of them; read the difference.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ThisProcess
+from tf_cnn.run import plan
+from tf_cnn.run.parsing import parse_argv
+from tf_cnn.system.errors import BenchmarkError
+
+pytestmark = pytest.mark.unit
+
+FILE = Path(__file__).with_name('outcomes.jsonl')
+
+
+class _TensorFlowStartsError(BaseException):
+    """Takes the place of the start of TensorFlow."""
+
+
+@contextlib.contextmanager
+def _empty_home() -> Iterator[Path]:
+    """Makes an empty folder the working directory and the home directory."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            with mock.patch.dict(os.environ, {'HOME': folder}):
+                yield Path(folder)
+        finally:
+            os.chdir(before)
+
+
+def answer(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the answer to a setting on a host without GPUs, in an empty working directory."""
+
+    def stop(*arguments: Any) -> None:
+        *_, warnings = arguments
+        raise _TensorFlowStartsError(warnings)
+
+    with _empty_home() as home, mock.patch.object(plan, 'choose_start', stop):
+        try:
+            parsed = parse_argv(argv)
+            environment = ProcessEnvironment(environ, ThisProcess(dict(environ)), home)
+            plan.make_plan(parsed.params, environment)
+        except _TensorFlowStartsError as start:
+            lines = {'warnings': [*parsed.warnings, *start.args[0]]}
+        except BenchmarkError as error:
+            lines = {'refused': list(error.lines)}
+        return {
+            kind: sorted(line.replace(os.path.realpath(home), 'HOME') for line in texts)
+            for kind, texts in lines.items()
+        }
+
+
+def read_rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in FILE.read_text(encoding='utf-8').splitlines()]
+
+
+@pytest.mark.parametrize('part', range(8))
+def test_random_settings_get_the_stored_answers(part: int) -> None:
+    rows = read_rows()
+    assert len(rows) >= 2000
+    different = {}
+    for row in rows[part::8]:
+        found = answer(row['argv'], row['environ'])
+        expected = {kind: row[kind] for kind in ('refused', 'warnings') if kind in row}
+        if found != expected:
+            different[' '.join(row['argv'])] = (expected, found)
+    assert not different
+
+
+def store_answers() -> None:
+    rows = [
+        {'argv': row['argv'], 'environ': row['environ'], **answer(row['argv'], row['environ'])}
+        for row in read_rows()
+    ]
+    FILE.write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
+
+
+if __name__ == '__main__':
+    store_answers()
