@@ -129,7 +129,7 @@ class BenchmarkCNN:
             raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
             # This run continues from a checkpoint of the previous run, if there is one.
-            self.plan = self._apply_process_settings(_make_plan(self.plan.given))
+            self.plan = self._apply_process_settings(_make_plan(self.plan.unresolved))
             self._invocation = Invocation()
         self._has_run = True
         plan = self.plan

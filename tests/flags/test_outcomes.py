@@ -54,7 +54,9 @@ def answer(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, list[st
         *_, warnings = arguments
         raise _TensorFlowStartsError(warnings)
 
-    with _empty_home() as home, mock.patch.object(plan, 'choose_start', stop):
+    # Other tests of this process may have imported TensorFlow.
+    is_fresh = mock.patch.object(ProcessEnvironment, 'has_tensorflow', False)
+    with _empty_home() as home, mock.patch.object(plan, 'choose_start', stop), is_fresh:
         try:
             parsed = parse_argv(argv)
             environment = ProcessEnvironment(environ, ThisProcess(dict(environ)), home)

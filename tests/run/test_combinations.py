@@ -355,7 +355,7 @@ def _check_nothing_changed(
     warnings = [*parsed.warnings, *plan.warnings]
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
-        everything.append(plan.given)
+        everything.append(plan.unresolved)
     texts = split_command_line(argv, FLAGS, '').texts
     for name, text in texts.items():
         value = FLAGS[name].read(text)

@@ -146,10 +146,7 @@ def test_gradients_travel_in_the_16_bits_of_the_precision(
     flags: Flags, transfer: str | None
 ) -> None:
     plan = plan_of(variable_update='replicated', num_gpus=2, **flags)
-    found = plan.params.variables.transfer_dtype(
-        plan.params, plan.topology, 2, plan.precision.compute_dtype.name
-    )
-    assert found == transfer
+    assert plan.params.variables.transfer_dtype(plan.params, plan.context) == transfer
 
 
 def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None:

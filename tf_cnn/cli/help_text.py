@@ -4,23 +4,12 @@ TensorFlow.
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
+from tf_cnn.cli.subcommands import Subcommand
 from tf_cnn.flags.help import flag_help, wrap_text
 from tf_cnn.run.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
 from tf_cnn.run.params import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
-
-
-class HelpSubcommand(Protocol):
-    """A subcommand in --help: the usage after its name, and its purpose."""
-
-    @property
-    def usage(self) -> str: ...
-
-    @property
-    def purpose(self) -> str: ...
-
 
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
 _FORMS = """\
@@ -32,7 +21,7 @@ says what happens instead, or silently if they request what this program always 
 refused, with the reason, only if the run would measure something else."""
 
 
-def format_help(subcommands: Mapping[str, HelpSubcommand], models: Sequence[str] = ()) -> str:
+def format_help(subcommands: Mapping[str, Subcommand], models: Sequence[str] = ()) -> str:
     """Returns the text of --help, or of --help=all if `models` are listed, at most 100 columns
     wide.
     """
@@ -52,7 +41,7 @@ def format_help(subcommands: Mapping[str, HelpSubcommand], models: Sequence[str]
     )
 
 
-def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
+def _format_usage(subcommands: Mapping[str, Subcommand]) -> str:
     usages = [
         '[--flag=value ...]',
         *(f'{name} {command.usage}' for name, command in subcommands.items()),

@@ -15,7 +15,7 @@ from tf_cnn.system.errors import UsageError, format_flag, nearest
 
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
-# Flags that have no effect in a run, with the reason: see Params.ignored_flags.
+# Flags that have no effect in a run, with the reason; the first reason for a flag counts.
 Ignored = Iterator[tuple[tuple[str, ...], str]]
 
 # The upper bound of flags that count epochs, so that counts of steps and examples stay finite.

@@ -20,6 +20,7 @@ from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, Topology, format_mo
 from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
+    from tf_cnn.run.context import Context
     from tf_cnn.run.params import Params, RuleContext
 
 # Of eight V100 of the Google Cloud, 0 is linked to 5 and 2 to 7 (`nvidia-smi topo -m` there).
@@ -144,12 +145,10 @@ class VariableConfig:
     def mode(self) -> Mode:
         return MODES[self.variable_update]
 
-    def resolve(
-        self, params: 'Params', topology: Topology, num_towers: int, compute_dtype: str
-    ) -> Self:
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
         """Returns a copy without the flags that have no effect. params: with resolved devices."""
         spec = self.all_reduce_spec if self.uses_all_reduce_spec(params) else None
-        if topology is Topology.CONTROLLER:
+        if context.topology is Topology.CONTROLLER:
             # A ring sends the fewest bytes per worker.
             spec = spec or 'xring'
         resolved = replace(
@@ -161,8 +160,8 @@ class VariableConfig:
             horovod_device=None if params.devices.device == 'cpu' else self.horovod_device,
         )
         if self.compact_gradient_transfer is None:
-            dtypes = resolved.transfer_dtypes(params, topology, num_towers)
-            resolved = replace(resolved, compact_gradient_transfer=compute_dtype in dtypes)
+            fits = params.precision.dtype in resolved.transfer_dtypes(params, context)
+            resolved = replace(resolved, compact_gradient_transfer=fits)
         return resolved
 
     # ---- of resolved flags -----------------------------------------------------------------------
@@ -184,28 +183,25 @@ class VariableConfig:
         half = num_towers // 2
         return tuple((tower, half + tower) for tower in range(half))
 
-    def uses_nccl(self, params: 'Params', topology: Topology, num_towers: int) -> bool:
+    def uses_nccl(self, params: 'Params', context: 'Context') -> bool:
         """Whether NCCL sums gradients of at least some sizes."""
-        if topology is Topology.PEERS:
+        if context.topology is Topology.PEERS:
             return self.mode.nccl_between_gpus and params.devices.device == 'gpu'
-        size_ranges = self.size_ranges(params) if num_towers > 1 and params.trains else None
+        sums_towers = context.num_towers(params) > 1 and params.trains
+        size_ranges = self.size_ranges(params) if sums_towers else None
         return any('nccl' in size_range.names for size_range in size_ranges or ())
 
-    def transfer_dtypes(
-        self, params: 'Params', topology: Topology, num_towers: int
-    ) -> Sequence[str]:
+    def transfer_dtypes(self, params: 'Params', context: 'Context') -> Sequence[str]:
         """Returns the 16-bit types that gradients can be sent in."""
-        by_nccl = self.uses_nccl(params, topology, num_towers)
+        by_nccl = self.uses_nccl(params, context)
         return NCCL_TRANSFER_DTYPES if by_nccl else self.mode.transfer_dtypes
 
-    def transfer_dtype(
-        self, params: 'Params', topology: Topology, num_towers: int, compute_dtype: str
-    ) -> str | None:
+    def transfer_dtype(self, params: 'Params', context: 'Context') -> str | None:
         """Returns the dtype of gradients on the way; None: they are sent unchanged."""
         if not self.compact_gradient_transfer:
             return None
-        dtypes = self.transfer_dtypes(params, topology, num_towers)
-        return compute_dtype if compute_dtype in dtypes else dtypes[-1]
+        dtype, dtypes = params.precision.dtype, self.transfer_dtypes(params, context)
+        return dtype if dtype in dtypes else dtypes[-1]
 
     def is_nccl_on_cpu(self, params: 'Params') -> bool:
         """Whether --all_reduce_spec names NCCL in a run on the CPU, which ignores the flag."""

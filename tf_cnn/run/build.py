@@ -106,10 +106,8 @@ def _step_config(plan: Plan) -> StepConfig:
 
 def _make_manager(plan: Plan) -> VariableMgr:
     params, processes, devices = plan.params, plan.cluster_role, plan.devices
-    flags, num_towers = params.variables, len(devices.towers)
-    transfer_dtype = flags.transfer_dtype(
-        params, plan.topology, num_towers, plan.precision.compute_dtype.name
-    )
+    flags, context = params.variables, plan.context
+    transfer_dtype = flags.transfer_dtype(params, context)
     transfer = tf.as_dtype(transfer_dtype) if transfer_dtype else None
     config = ManagerConfig(
         devices=devices.towers,
@@ -124,14 +122,14 @@ def _make_manager(plan: Plan) -> VariableMgr:
         worker=processes.index,
         num_workers=processes.num_training_tasks,
         transfer=transfer,
-        nccl_over_towers=flags.uses_nccl(params, plan.topology, num_towers),
+        nccl_over_towers=flags.uses_nccl(params, context),
         horovod=processes.horovod,
         # The host needs the scalars of each step, unless it only starts a loop in the graph.
         scalar_device=devices.parameter_devices[0] if params.run.steps_per_run > 1 else HOST_DEVICE,
         variable_dtype=plan.precision.variable_dtype,
     )
     manager: VariableMgr = plan.mode.load_manager(
-        plan.topology,
+        context.topology,
         staged=flags.staged_vars,
         relaxed=flags.variable_consistency == 'relaxed',
     )(config)

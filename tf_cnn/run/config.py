@@ -306,13 +306,13 @@ class RunConfig:
             if params.data.data_dir is not None:
                 yield (
                     ('tf_random_seed',),
-                    ('--eval takes its weights from a checkpoint and does not augment images'),
+                    '--eval takes its weights from a checkpoint and does not augment images',
                 )
         if self.forward_only:
             yield ('print_training_accuracy',), '--forward_only always prints the accuracy'
             yield (
                 ('loss_type_to_report',),
-                ('--forward_only computes no weight decay, so that both losses are the same'),
+                '--forward_only computes no weight decay, so that both losses are the same',
             )
 
 

@@ -4,25 +4,37 @@ from dataclasses import dataclass, field
 
 from models.model_spec import ModelSpec
 from tf_cnn.cluster.cluster_role import ClusterRole
+from tf_cnn.cluster.topology import topology_of
+from tf_cnn.managers.modes import Topology
 from tf_cnn.run.data import Data
 from tf_cnn.run.params import Params
 
 
 @dataclass(frozen=True)
 class Context:
-    """The processes, the model and the images of a run; given: its flags before they are resolved;
-    warnings: lines that resolving adds. The methods need resolved flags.
+    """The processes, the model and the images of a run.
+
+    unresolved: the flags before they are resolved; warnings: the lines that resolving adds. The
+    methods need resolved flags.
     """
 
-    given: Params
+    unresolved: Params
     cluster_role: ClusterRole
     model: ModelSpec
     data: Data
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def topology(self) -> Topology:
+        return topology_of(self.cluster_role.cluster)
+
+    def num_towers(self, params: Params) -> int:
+        """The number of devices that this process drives."""
+        return params.devices.num_gpus * self.cluster_role.num_hosts
+
     def images_of_task(self, params: Params) -> int:
         """The images per step on all devices that this process drives."""
-        return params.run.batch_size * params.devices.num_gpus * self.cluster_role.num_hosts
+        return params.run.batch_size * self.num_towers(params)
 
     def global_batch_size(self, params: Params) -> int:
         """The images per step on all devices of all workers."""

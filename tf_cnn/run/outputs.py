@@ -67,7 +67,7 @@ def find_result_file(params: Params, context: Context) -> tuple[str | None, str 
     if path is None:
         return None, None
     values = field_values(
-        context.given,
+        context.unresolved,
         model=context.model.name,
         batch_size=params.run.batch_size,
         shape=context.cluster_role.shape,

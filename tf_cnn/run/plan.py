@@ -21,10 +21,9 @@ from tf_cnn.cluster.cluster_role import (
 )
 from tf_cnn.cluster.discovery import evaluator_params
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.cluster.topology import topology_of
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.process_settings import choose_start, find_visible_gpus
-from tf_cnn.managers.modes import Mode, Topology
+from tf_cnn.managers.modes import Mode
 from tf_cnn.managers.user_modes import read_modes, run_file_of
 from tf_cnn.run.context import Context
 from tf_cnn.run.data import Data, open_data
@@ -63,7 +62,7 @@ class Plan:
     """A run of one process.
 
     Attributes:
-      params: the resolved flags; given: the flags before they were resolved.
+      params: the resolved flags; unresolved: the flags before they were resolved.
       mode: the row of --variable_update when the plan was made; a later run of this process may
         have another file with a mode of this name.
       file_hashes: the SHA-256 of the --model_file and --variable_mgr_file that the run uses, by
@@ -76,7 +75,7 @@ class Plan:
     """
 
     params: Params
-    given: Params
+    unresolved: Params
     warnings: tuple[str, ...]
     cluster_role: ClusterRole
     model: ModelSpec
@@ -104,10 +103,6 @@ class Plan:
         return self.model.name
 
     @property
-    def topology(self) -> Topology:
-        return topology_of(self.cluster_role.cluster)
-
-    @property
     def first_tower(self) -> int:
         """The index of this process's first tower among the towers of all processes."""
         return self.cluster_role.index * len(self.devices.towers)
@@ -130,7 +125,7 @@ class Plan:
 
     @property
     def context(self) -> Context:
-        return Context(self.given, self.cluster_role, self.model, self.data)
+        return Context(self.unresolved, self.cluster_role, self.model, self.data)
 
     @property
     def global_batch_size(self) -> int:
@@ -190,7 +185,7 @@ class Plan:
         """
         if self.params.data.data_dir is None or not self.cluster_role.is_synchronous:
             return {}
-        params, rate = self.given, self.learning_rate
+        params, rate = self.unresolved, self.learning_rate
         has_epochs = (
             params.run.num_epochs is not None
             or params.evaluation.eval_during_training_every_n_epochs is not None
@@ -234,18 +229,18 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
         # The file may have changed, or another run may have read a file with the same modes.
         read_modes(params.variables.variable_mgr_file)
         SPECS['variable_update'].read(params.variables.variable_update)
-    given = replace_no_gpus(evaluator_params(params, environment.variables))
+    params = replace_no_gpus(evaluator_params(params, environment.variables))
     cluster_role: ClusterRole | None = None
     model: ModelSpec | None = None
     devices: Devices | None = None
     with collecting():
-        cluster_role = find_cluster_role(given, environment, warnings)
+        cluster_role = find_cluster_role(params, environment, warnings)
     computes = not (cluster_role and cluster_role.is_parameter_server)
     with collecting():
-        model, folder = find_workload(given, reads=computes)
+        model, folder = find_workload(params, reads=computes)
     if cluster_role:
         if model:
-            file_hashes = hash_files(given, model)
+            file_hashes = hash_files(params, model)
             cluster_role = add_file_hashes(cluster_role, file_hashes)
             with collecting():
                 rules = RuleContext(
@@ -254,84 +249,78 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
                     has_records=folder is None or folder.data_set.has_records,
                     num_ps=cluster_role.shape.num_ps,
                 )
-                given.check(rules)
+                params.check(rules)
                 # An evaluator gets the flags of the training tasks, which do not ignore them.
                 if not is_evaluator(environment.variables):
-                    warnings += given.ignored_flag_warnings(rules)
-        given = remove_outputs_of_other_tasks(given, cluster_role)
+                    warnings += params.ignored_flag_warnings(rules)
+        params = remove_outputs_of_other_tasks(params, cluster_role)
         with collecting():
             place, has_towers = cluster_role.place_on_host, cluster_role.has_local_towers
-            gpus = find_visible_gpus(given, environment, place, computes=has_towers)
+            gpus = find_visible_gpus(params, environment, place, computes=has_towers)
             with collecting():
-                if not cluster_role.is_server and environment.has_no_gpus(given.devices.device):
-                    choose_devices(given, environment, cluster_role, gpus, ())
+                if not cluster_role.is_server and environment.has_no_gpus(params.devices.device):
+                    choose_devices(params, environment, cluster_role, gpus, ())
         with collecting():
             if not cluster_role.is_server:
-                check_outputs(given, is_chief=cluster_role.is_chief)
+                check_outputs(params, is_chief=cluster_role.is_chief)
         with collecting():
             if model and cluster_role.is_server:
-                check_folder(given, folder)
+                check_folder(params, folder)
             elif model:
-                data = open_data(given, model, folder, warnings)
-                context = Context(given, cluster_role, model, data, warnings)
-                resolved = given.resolve(context)
+                data = open_data(params, model, folder, warnings)
+                context = Context(params, cluster_role, model, data, warnings)
+                resolved = params.resolve(context)
                 with collecting():
                     path, numbered = find_result_file(resolved, context)
                     resolved = resolved.replace(result_file=path)
-                    check_paths(given.replace(result_file=path))
+                    check_paths(params.replace(result_file=path))
                 with collecting():
                     resolved.instruments.check_profile_steps(resolved.run.num_timed)
                 evaluations = find_evaluations(resolved, context)
     problems.raise_all()
     assert cluster_role
     assert model
-    start = choose_start(given, environment, cluster_role, gpus, warnings)
+    start = choose_start(params, environment, cluster_role, gpus, warnings)
     # ---- from here on TensorFlow is needed ----
     visible_gpus = environment.process.start_tensorflow(start)
     from tf_cnn.run.session_config import configure_session
     from tf_cnn.run.user_network import check_user_network
-    from tf_cnn.training.precision import make_precision
 
     if cluster_role.is_server:
         if computes:
-            given, devices = choose_devices(given, environment, cluster_role, gpus, visible_gpus)
-        session = configure_session(given, environment, cluster_role, devices, start, warnings)
-        linger_secs = given.cluster.ps_linger_secs
+            params, devices = choose_devices(params, environment, cluster_role, gpus, visible_gpus)
+        session = configure_session(params, environment, cluster_role, devices, start, warnings)
+        linger_secs = params.cluster.ps_linger_secs
         return ServerPlan(cluster_role, session, linger_secs, tuple(warnings))
-    params, devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
-    variables = params.variables.resolve(
-        params,
-        topology_of(cluster_role.cluster),
-        len(devices.towers),
-        make_precision(params).compute_dtype.name,
-    )
-    params = dataclasses.replace(params, variables=variables)
+    resolved, devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
+    variables = resolved.variables.resolve(resolved, context)
+    resolved = dataclasses.replace(resolved, variables=variables)
     with collecting():
-        if params.role.has_manager:
+        if resolved.role.has_manager:
             run_file_of(variables.mode)
     with collecting():
-        check_user_network(params, model, data)
+        check_user_network(resolved, model, data)
     with collecting():
-        session = configure_session(params, environment, cluster_role, devices, start, warnings)
+        session = configure_session(resolved, environment, cluster_role, devices, start, warnings)
     problems.raise_all()
-    warnings += warn_of_devices(given, params.devices.kind, environment, rules)
+    warnings += warn_of_devices(params, resolved.devices.kind, environment, rules)
     warn_of_open_ports(cluster_role, warnings)
     resume_from, warm_start = find_checkpoints(
-        params, _checkpoint_folder(params, cluster_role), cluster_role, warnings
+        resolved, _checkpoint_folder(resolved, cluster_role), cluster_role, warnings
     )
-    learning_rate = make_learning_rate(params, context)
-    params = params.replace(
+    learning_rate = make_learning_rate(resolved, context)
+    resolved = resolved.replace(
         init_learning_rate=learning_rate.rates[0],
         num_intra_threads=session.threads.intra_op,
         num_inter_threads=session.threads.inter_op,
     )
     return Plan(
-        params=params,
-        given=given,
+        params=resolved,
+        unresolved=params,
         warnings=tuple(warnings),
         cluster_role=cluster_role,
         model=model,
-        mode=params.variables.mode,
+        mode=resolved.variables.mode,
         file_hashes=file_hashes,
         data=data,
         devices=devices,

@@ -249,6 +249,11 @@ class PrecisionConfig:
         shared_by_workers=False,
     )
 
+    @property
+    def dtype(self) -> str:
+        """The dtype of activations, as TensorFlow names it."""
+        return {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}[self.precision]
+
     def resolve(self, params: 'Params', context: 'Context') -> Self:
         # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
         learns = params.data.data_dir is not None and not (
