@@ -325,8 +325,11 @@ class BenchmarkCNN:
         return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues) -> None:
-        precision, rate = self.plan.params.precision, values.learning_rate
-        if math.isfinite(values.loss) or precision.continue_on_nan:
+        params, rate = self.plan.params, values.learning_rate
+        precision = params.precision
+        # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
+        learns = params.trains and not params.run.exchange_only and params.data.data_dir
+        if math.isfinite(values.loss) or precision.continue_on_nan or not learns:
             return
         advice = []
         if rate is not None:

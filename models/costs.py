@@ -83,7 +83,8 @@ def declared_models() -> list[ModelSpec]:
     for module in pkgutil.iter_modules(package.__path__):
         if module.name != 'costs':
             importlib.import_module(f'{package.__name__}.{module.name}')
-    return DECLARED
+    # Other code may have imported some modules before.
+    return sorted(DECLARED, key=lambda spec: str(spec.network.builder).partition(':')[0])
 
 
 def format_docs_table(costs: Sequence[ModelCost]) -> str:

@@ -66,13 +66,13 @@ def training_step(
             'device': 'cpu',
             'data_format': 'NHWC',
             'weight_decay': 0.01,
-            'tf_random_seed': seed,
             **flags,
         }
     )
     if not isinstance(network, Network):
         network = Network(network)
-    return StepConfig(params, network, num_classes, LearningRate((learning_rate,)), precision)
+    rate = LearningRate((learning_rate,))
+    return StepConfig(params, network, num_classes, rate, seed, precision)
 
 
 # ---- input steps ---------------------------------------------------------------------------------

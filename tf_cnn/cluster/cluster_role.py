@@ -148,8 +148,7 @@ def add_file_hashes(cluster_role: ClusterRole, hashes: Mapping[str, str]) -> Clu
 
 
 def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
-    """Warns that other users can reach the servers of this cluster, and how to close their "
-    "ports."""
+    """Warns that other users can reach the servers of this cluster; says how to close ports."""
     cluster = cluster_role.cluster
     if cluster is None or cluster_role.horovod or is_private():
         return

@@ -99,7 +99,7 @@ class ClusterConfig:
         original=NEW,
     )
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         mode = params.variables.mode
         role_flags = [name for name in ROLE_FLAGS if getattr(self, name) is not None]
         if mode.launcher and role_flags:
@@ -109,7 +109,7 @@ class ClusterConfig:
                 f'{mode.launcher} starts and numbers its processes; remove it, or use '
                 f'{format_modes(lambda other: other.has_cluster)}',
             )
-        if context is None or context.is_single_process:
+        if rules is None or rules.is_single_process:
             return
         if params.run.deterministic and params.trains and not mode.sums_in_fixed_order:
             yield params.conflict(
@@ -122,7 +122,7 @@ class ClusterConfig:
             flag_text = params.flag_text('server_protocol')
             yield f'{flag_text}: TensorFlow now supports {PROTOCOL} only; remove it'
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         ports, timeouts = ('num_ps', 'cluster_port'), ('connect_timeout_secs', 'ps_linger_secs')
         if params.variables.mode.launcher is not None:
             yield (
@@ -136,7 +136,7 @@ class ClusterConfig:
             yield ('step_timeout_secs', 'distinct_worker_data'), NO_COMPUTING
         if params.evaluation.eval:
             yield ('distinct_worker_data',), IN_EVAL
-        if context.is_single_process:
+        if rules.is_single_process:
             others = ('server_protocol', 'step_timeout_secs', 'distinct_worker_data')
             yield (*ports, *timeouts, *others), SINGLE_PROCESS
         if self.ps_hosts or self.worker_hosts:

@@ -60,7 +60,7 @@ def _resolved_settings(result: Result) -> dict[str, Any]:
         'tf32',
         'model_file_sha256',
         'variable_mgr_file_sha256',
-        *(name for name, spec in SPECS.items() if spec.resolved),
+        *(name for name, spec in SPECS.items() if spec.in_run_section),
     )
     values = {name: getattr(result.run, name, None) for name in names} | {
         'model': result.model.name

@@ -133,7 +133,8 @@ class FlagSpec:
       setting: whether the flag changes a step or the time between steps, so that runs with
         different values are different settings in comparisons.
       chosen: whether the run chooses a value if none is given, or 0 for a number of images.
-      resolved: whether the result has the final value of the flag: --batch_size=0 becomes 64.
+      in_run_section: whether the section `run` of a result has the value that the run used, which
+        comparisons then take.
       target: the environment variable that TensorFlow reads instead of the flag, or the field of
         its ConfigProto.
     """
@@ -159,7 +160,7 @@ class FlagSpec:
     shared_by_servers: bool = False
     setting: bool = True
     chosen: bool = False
-    resolved: bool = False
+    in_run_section: bool = False
     target: str | None = None
 
     @property

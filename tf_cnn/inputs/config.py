@@ -52,7 +52,7 @@ class DataConfig:
         None,
         'The data set; by default the one found in --data_dir, else the first of the model. '
         f'{RECORDS} is a folder that the subcommand records made; it defines the '
-        f'classes.',
+        'classes.',
         choices=DATA_NAMES,
         common=True,
         chosen=True,
@@ -102,23 +102,20 @@ class DataConfig:
     )
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
-        is_plain = context.data.preprocessor.is_plain
         return replace(
             self,
             data_name=context.data.data_set.name,
             augmentation=context.data.augmentation,
-            distortions=self.distortions and not is_plain,
-            resize_method='bilinear' if is_plain else self.resize_method,
         )
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         if self.data_name == RECORDS and self.data_dir is None:
             yield (
                 f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, '
                 'or remove --data_name'
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         colours = ('distortions', 'distort_color_in_yiq')
         of_photographs = ('scaled_decode', 'input_preprocessor', 'ml_perf')
         if params.evaluation.eval:
@@ -127,12 +124,12 @@ class DataConfig:
             yield colours, '--forward_only does not augment images'
         if self.data_dir is None:
             yield (*colours, *of_photographs, 'augmentation', 'resize_method'), SYNTHETIC
-        if PREPROCESSORS[self.input_preprocessor].is_plain:
+        if PREPROCESSORS[self.input_preprocessor].is_plain and rules.has_records:
             reason = '--input_preprocessor decides how images are resized, and changes no colours'
             yield (*colours, 'resize_method'), reason
         if not self.distortions:
             yield ('distort_color_in_yiq',), 'only --distortions changes colours'
-        if not context.has_records:
+        if not rules.has_records:
             yield of_photographs, 'it is about photographs in records'
         if self.input_preprocessor != DEFAULT:
             yield ('ml_perf',), '--input_preprocessor normalises images in the same way'
@@ -218,7 +215,7 @@ class PipelineConfig:
     )
 
     def row(self, params: 'Params') -> InputRow:
-        """Returns the pipeline for records, and for other images if it reads them."""
+        """Returns the pipeline for records. It also reads other images, if it can."""
         return record_pipeline_row(self.input_pipeline, deterministic=params.run.deterministic)
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
@@ -244,12 +241,12 @@ class PipelineConfig:
         return (
             params.data.data_dir is not None
             and not params.evaluation.eval
-            and record_pipeline_row(self.input_pipeline, deterministic=False).in_memory
+            and self.row(params).in_memory
         )
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         evaluates = params.evaluation.eval
-        reads_records = params.data.data_dir is not None and context and context.has_records
+        reads_records = params.data.data_dir is not None and rules and rules.has_records
         if params.run.deterministic and reads_records and not evaluates:
             if not self.row(params).repeatable:
                 yield params.conflict(
@@ -265,7 +262,11 @@ class PipelineConfig:
                 )
         if self.input_only:
             yield from self._input_only_problems(params)
-        elif self.input_pipeline == FEED_DICT and params.run.steps_per_run > 1 and not evaluates:
+        elif (
+            self.input_pipeline == FEED_DICT
+            and params.run.steps_per_run > 1
+            and not (evaluates or params.run.exchange_only)
+        ):
             yield params.conflict(
                 'input_pipeline',
                 'steps_per_run',
@@ -284,7 +285,7 @@ class PipelineConfig:
                     'it keeps each image in one size, and cuts no other parts out of the '
                     'photograph; use --augmentation=padded_crop or none',
                 )
-        if self.input_only and context and not context.is_single_process:
+        if self.input_only and rules and not rules.is_single_process:
             yield (
                 f'{params.flag_text("input_only")}: each worker of a cluster has a separate '
                 'pipeline; measure it in one process; remove it'
@@ -306,8 +307,10 @@ class PipelineConfig:
                 'is no model to evaluate; remove one'
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         of_tf_data = tuple(name for name in flag_names(self) if name not in _OF_ALL_PIPELINES)
+        if params.run.exchange_only:
+            yield ('input_pipeline', *of_tf_data), '--exchange_only reads no images'
         if params.data.data_dir is None:
             yield of_tf_data, SYNTHETIC
             if self.input_pipeline not in SYNTHETIC_PIPELINES:
@@ -315,7 +318,7 @@ class PipelineConfig:
         if params.evaluation.eval:
             reason = '--eval reads each validation image once, in the order of the files'
             yield ('input_pipeline', *of_tf_data), reason
-        if not context.has_records:
+        if not rules.has_records:
             reason = 'it is for records, and --data_dir contains none'
             yield of_tf_data, reason
             if self.input_pipeline not in ARRAY_PIPELINES:

@@ -34,7 +34,7 @@ class DeviceConfig:
         choices=_KINDS,
         original='its default is gpu',
         common=True,
-        resolved=True,
+        in_run_section=True,
         chosen=True,
     )
     local_parameter_device: str | None = flag(
@@ -54,7 +54,7 @@ class DeviceConfig:
         choices=('NHWC', 'NCHW'),
         original='its default is NCHW',
         common=True,
-        resolved=True,
+        in_run_section=True,
         chosen=True,
     )
     num_intra_threads: int | None = flag(
@@ -117,7 +117,7 @@ class DeviceConfig:
         assert self.data_format
         return self.data_format
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         mode = params.variables.mode
         if self.num_gpus == 0 and self.device == 'gpu':
             yield params.conflict('num_gpus', 'device', 'use --num_gpus=1 or more, or --device=cpu')
@@ -129,7 +129,7 @@ class DeviceConfig:
                 f'{mode.launcher}',
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         if self.device == 'cpu':
             yield (
                 (
@@ -148,20 +148,20 @@ class DeviceConfig:
             yield ('data_format',), NO_COMPUTING
         if params.inputs.input_only:
             yield ('data_format',), NO_MODEL
-        if no_parameter_device := self._why_no_parameter_device(params, context):
+        if no_parameter_device := self._why_no_parameter_device(params, rules):
             yield ('local_parameter_device',), no_parameter_device
 
-    def _why_no_parameter_device(self, params: 'Params', context: 'RuleContext') -> str | None:
+    def _why_no_parameter_device(self, params: 'Params', rules: 'RuleContext') -> str | None:
         if params.inputs.input_only:
             return NO_MODEL
         if params.evaluation.eval:
             return IN_EVAL
-        if not context.is_single_process and not context.num_ps:
+        if not rules.is_single_process and not rules.num_ps:
             return (
                 'in a cluster without parameter servers, the devices of the towers hold the '
                 'variables and sum gradients'
             )
-        if context.is_single_process and params.variables.mode.parameter_device is None:
+        if rules.is_single_process and params.variables.mode.parameter_device is None:
             return 'with this --variable_update each device holds separate variables'
         if params.variables.has_other_reduce_flag(params):
             return (
@@ -175,7 +175,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class TensorFlowConfig:
-    """What is passed on to TensorFlow: see `target` of each flag."""
+    """Settings of TensorFlow and of the process; `target` is where TensorFlow reads one."""
 
     GROUP: ClassVar[str] = 'Settings of TensorFlow'
 
@@ -263,7 +263,7 @@ class TensorFlowConfig:
         'with VNNI, BF16 or AMX.',
         original=NEW,
         target=ONEDNN_VARIABLE,
-        resolved=True,
+        in_run_section=True,
     )
     keep_memory: bool | None = flag(
         None,
@@ -294,7 +294,7 @@ class TensorFlowConfig:
         target='KMP_SETTINGS',
     )
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         if params.devices.device == 'cpu':
             return
         try:
@@ -312,7 +312,7 @@ class TensorFlowConfig:
                 f'list a number for each, or use --num_gpus={len(indices)}',
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         if params.devices.device == 'cpu':
             yield (
                 (
@@ -331,7 +331,7 @@ class TensorFlowConfig:
             )
         if self.rewriter_config is not None:
             yield ('enable_optimizations',), '--rewriter_config decides what to rewrite'
-        if not context.is_single_process:
+        if not rules.is_single_process:
             yield ('sync_on_finish',), 'TensorFlow reads it in runs of one process only'
 
 

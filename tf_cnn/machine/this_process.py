@@ -61,8 +61,7 @@ class ThisProcess:
         self._of_user: dict[str, str | None] = {}
 
     def setting(self, name: str) -> Any:
-        """Returns the value of a flag or variable that a run has set for the whole process, or "
-        "None."""
+        """Returns the value of a flag or variable that a run has set for the process, or None."""
         return self._settings.get(name)
 
     @property

@@ -50,7 +50,7 @@ class VariableConfig:
         original='in replicated, it applies the sum of the gradients of the towers; this program '
         'applies their mean in every mode. docs/training.md has the learning rate that gives the '
         'same steps',
-        resolved=True,
+        in_run_section=True,
     )
     variable_mgr_file: str | None = flag(
         None,
@@ -110,7 +110,7 @@ class VariableConfig:
         common=True,
         original='workers without parameter servers need --all_reduce_spec=collective; here they '
         'need no value',
-        resolved=True,
+        in_run_section=True,
     )
     hierarchical_copy: bool = flag(
         False,
@@ -146,17 +146,14 @@ class VariableConfig:
         return MODES[self.variable_update]
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
-        """Returns a copy without the flags that have no effect. params: with resolved devices."""
+        """Needs resolved devices, which decide on two more flags without effect."""
         spec = self.all_reduce_spec if self.uses_all_reduce_spec(params) else None
         if context.topology is Topology.CONTROLLER:
             # A ring sends the fewest bytes per worker.
             spec = spec or 'xring'
         resolved = replace(
             self,
-            all_reduce_spec=spec,
-            staged_vars=self.staged_vars and params.trains,
-            variable_consistency=self.variable_consistency if params.trains else 'strong',
-            hierarchical_copy=self.uses_hierarchical_copy(params),
+            all_reduce_spec=spec if self._sums_towers(params, context) else None,
             horovod_device=None if params.devices.device == 'cpu' else self.horovod_device,
         )
         if self.compact_gradient_transfer is None:
@@ -187,9 +184,11 @@ class VariableConfig:
         """Whether NCCL sums gradients of at least some sizes."""
         if context.topology is Topology.PEERS:
             return self.mode.nccl_between_gpus and params.devices.device == 'gpu'
-        sums_towers = context.num_towers(params) > 1 and params.trains
-        size_ranges = self.size_ranges(params) if sums_towers else None
+        size_ranges = self.size_ranges(params) if self._sums_towers(params, context) else None
         return any('nccl' in size_range.names for size_range in size_ranges or ())
+
+    def _sums_towers(self, params: 'Params', context: 'Context') -> bool:
+        return context.num_towers(params) > 1 and params.trains
 
     def transfer_dtypes(self, params: 'Params', context: 'Context') -> Sequence[str]:
         """Returns the 16-bit types that gradients can be sent in."""
@@ -256,7 +255,7 @@ class VariableConfig:
             )
         return None
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         mode, by_spec = self.mode, self.uses_all_reduce_spec(params)
         # Ignored flags need no validation.
         if self.all_reduce_spec is not None and by_spec:
@@ -300,8 +299,8 @@ class VariableConfig:
         elif mode.launcher and (conflict := self.cluster_conflict(params)):
             yield conflict
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
-        mode, forward_only, is_alone = self.mode, params.run.forward_only, context.is_single_process
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
+        mode, forward_only, is_alone = self.mode, params.run.forward_only, rules.is_single_process
         if params.inputs.input_only:
             yield flag_names(self), NO_MODEL
         if params.evaluation.eval:
@@ -328,13 +327,13 @@ class VariableConfig:
                 '--forward_only updates no variables',
             )
         # Workers read variables from parameter servers in forward steps, too.
-        if forward_only and not context.num_ps:
+        if forward_only and not rules.num_ps:
             reason = '--forward_only sends no gradients, and without parameter servers no variables'
             yield ('compact_gradient_transfer',), reason
         if not mode.can_relax:
             yield ('variable_consistency',), _only_modes(lambda mode: mode.can_relax)
         # With servers, the workers of an always synchronous mode read what a step updates.
-        if context.num_ps < (1 if self.staged_vars or mode.always_synchronous else 2):
+        if rules.num_ps < (1 if self.staged_vars or mode.always_synchronous else 2):
             yield (
                 ('slice_variables',),
                 (
@@ -347,7 +346,8 @@ class VariableConfig:
         if params.devices.device == 'cpu' and self.horovod_device == 'gpu':
             yield ('horovod_device',), ON_CPU
         if is_alone and not mode.sums_towers:
-            reason = f'in one process only {format_modes(lambda mode: mode.sums_towers)} uses it'
+            modes = format_modes(lambda mode: mode.sums_towers and mode.runs_in(Topology.LOCAL))
+            reason = f'in one process only {modes} uses it'
             yield ('compact_gradient_transfer', *_OF_SUMS), reason
         if not mode.takes_hierarchy:
             yield _OF_HALVES, _only_modes(lambda mode: mode.takes_hierarchy)

@@ -1,7 +1,4 @@
-"""Builds the graphs of a run from its plan: a step, an evaluation, the exported model.
-
-Only this module knows all components of a run.
-"""
+"""Builds the graphs of a run from its plan: a step, an evaluation, the exported model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +61,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     # Random ops start again in each session. With another seed, a continued training drops other
     # units than in its first steps.
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
-    config = replace(_step_config(plan), params=params.replace(tf_random_seed=seed))
+    config = replace(_step_config(plan), seed=seed)
     with convert_manager_errors(plan.mode):
         return build_step_graph(config, optimizer, manager, pipeline, frozen_network)
 
@@ -99,6 +96,7 @@ def _step_config(plan: Plan) -> StepConfig:
         plan.model.network,
         plan.data.data_set.num_classes,
         plan.learning_rate,
+        plan.params.run.tf_random_seed,
         plan.precision,
         plan.first_tower,
     )

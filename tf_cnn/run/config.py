@@ -62,7 +62,7 @@ class RunConfig:
         "Images per step on each device; 0 takes the model's default.",
         unit='images',
         common=True,
-        resolved=True,
+        in_run_section=True,
         chosen=True,
     )
     num_batches: int | None = flag(
@@ -181,32 +181,26 @@ class RunConfig:
         """The timed steps; with --target_seconds more than a run can take. Of resolved flags."""
         return _MOST_BATCHES if self.num_batches is None else self.num_batches
 
+    @property
+    def computes_accuracy(self) -> bool:
+        return self.forward_only or (self.print_training_accuracy and not self.exchange_only)
+
     def resolve(self, params: 'Params', context: 'Context') -> Self:
         # An exchange has no images: each device counts one for a step.
         batch_size = 1 if self.exchange_only else self.batch_size or context.model.batch_size
-        resolved = replace(
-            self,
-            batch_size=batch_size,
-            exchange_bytes=self.exchange_bytes if self.exchange_only else None,
-            freeze_when_forward_only=self.forward_only and self.freeze_when_forward_only,
-            print_training_accuracy=self.forward_only
-            or (self.print_training_accuracy and not self.exchange_only),
-            steps_per_run=1
-            if params.evaluation.eval or params.inputs.input_only
-            else self.steps_per_run,
-        )
+        resolved = replace(self, batch_size=batch_size)
+        if params.evaluation.eval:
+            return resolved
         num_batches = self.num_batches
         if self.num_epochs is not None:
             images_per_step = context.global_batch_size(dataclasses.replace(params, run=resolved))
             num_images = context.num_epoch_images(params)
             num_batches = math.ceil(epochs_to_steps(self.num_epochs, num_images, images_per_step))
-        elif num_batches is None and (
-            params.results.target_seconds is None or params.evaluation.eval
-        ):
+        elif num_batches is None and params.results.target_seconds is None:
             num_batches = NUM_BATCHES
         return replace(resolved, num_batches=num_batches)
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         # Importing the flags should not import the models.
         from models.registry import MODELS
 
@@ -232,7 +226,7 @@ class RunConfig:
             )
         if self.exchange_only:
             yield from self._exchange_problems(params)
-        if self.steps_per_run > 1 and context and not context.is_single_process:
+        if self.steps_per_run > 1 and rules and not rules.is_single_process:
             yield (
                 f'{params.flag_text("steps_per_run")}: the workers of a cluster synchronize after '
                 'each step, to detect a lost worker; remove it'
@@ -262,7 +256,7 @@ class RunConfig:
         if self.exchange_bytes is not None and self.exchange_bytes % 4:
             yield f'{params.flag_text("exchange_bytes")}: a value has 4 bytes; use a multiple of 4'
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         evaluation = params.evaluation
         if self.exchange_only:
             yield ('batch_size', 'print_training_accuracy', 'loss_type_to_report'), NO_COMPUTING
@@ -404,7 +398,7 @@ class EvaluationConfig:
             eval_dir=self.eval_dir if context.cluster_role.is_chief else None,
         )
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         kinds = [
             name for name in ('forward_only', 'eval', *self.SCHEDULE_FLAGS) if params.value(name)
         ]
@@ -436,14 +430,14 @@ class EvaluationConfig:
                 f'{params.flag_text("stop_at_top_1_accuracy")}: nothing is evaluated while '
                 'training; add --eval_during_training_every_n_epochs=1'
             )
-        elif context and not context.is_single_process and not params.variables.cross_replica_sync:
+        elif rules and not rules.is_single_process and not params.variables.cross_replica_sync:
             yield params.conflict(
                 'stop_at_top_1_accuracy',
                 'cross_replica_sync',
                 'workers that do not wait for each other stop at different steps; remove one',
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         if params.run.exchange_only:
             yield flag_names(self), '--exchange_only trains no model'
         if params.inputs.input_only:
@@ -519,11 +513,10 @@ class InstrumentConfig:
         the workers' curves.
         """
         is_chief = context.cluster_role.is_chief
-        writes = is_chief and not (params.evaluation.eval or params.inputs.input_only)
         resolved = replace(
             self, profile_steps=None, profile_dir=None, save_summaries_steps=0, summary_verbosity=0
         )
-        if writes and self.profile_steps:
+        if is_chief and self.profile_steps:
             flag_text = format_flag('profile_steps', self.profile_steps)
             context.warnings.append(
                 f'{flag_text}: these timed steps run under the profiler, which makes them slower'
@@ -532,7 +525,7 @@ class InstrumentConfig:
                 resolved, profile_steps=self.profile_steps, profile_dir=self.profile_dir
             )
         interval, verbosity = self.save_summaries_steps, self.summary_verbosity
-        if writes and params.checkpoints.train_dir and interval and verbosity:
+        if is_chief and params.checkpoints.train_dir and interval and verbosity:
             # A frozen network has no variables, so only scalars can be written. Gradients stay
             # inside a loop of steps.
             has_gradients = params.trains and params.run.steps_per_run == 1
@@ -562,7 +555,7 @@ class InstrumentConfig:
                 f'{plural(num_timed, "timed step")}; name no step after the last'
             )
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
             if getattr(self, name) is not None and params.run.num_warmup_batches == 0:
                 yield params.conflict(
@@ -584,7 +577,7 @@ class InstrumentConfig:
                 'timed steps to profile, such as 10,20'
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         if params.inputs.input_only:
             yield flag_names(self), NO_MODEL
         if params.evaluation.eval:
@@ -659,18 +652,11 @@ class ResultConfig:
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
         # Only the chief writes the result.
-        is_chief, evaluates = context.cluster_role.is_chief, params.evaluation.eval
-        return replace(
-            self,
-            result_file=self.result_file if is_chief else None,
-            benchmark_log_dir=self.benchmark_log_dir if is_chief else None,
-            target_seconds=None if evaluates else self.target_seconds,
-            measure_peak=self.measure_peak
-            and not evaluates
-            and context.cluster_role.cluster is None,
-        )
+        if context.cluster_role.is_chief:
+            return self
+        return replace(self, result_file=None, benchmark_log_dir=None)
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         # Params imports this module.
         from tf_cnn.run.params import SPECS, output_flags
 
@@ -697,7 +683,7 @@ class ResultConfig:
             for name in output_flags(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
                 if params.value(name) and not evaluates:
                     yield params.conflict('repeat', name, 'all runs would write there; remove one')
-        is_cluster = context is not None and not context.is_single_process
+        is_cluster = rules is not None and not rules.is_single_process
         if self.target_seconds is not None:
             for name in ('num_batches', 'num_epochs'):
                 if params.value(name) is not None:
@@ -722,14 +708,16 @@ class ResultConfig:
                 'this one; remove it'
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         if self.benchmark_log_dir is None:
             yield ('benchmark_test_id',), 'only --benchmark_log_dir uses it'
         if params.inputs.input_only:
             yield ('measure_peak',), NO_MODEL
+        if params.run.exchange_only:
+            yield ('measure_peak',), NO_COMPUTING
         if params.evaluation.eval:
             yield ('measure_peak', 'target_seconds'), IN_EVAL
-        if not context.is_single_process:
+        if not rules.is_single_process:
             yield (
                 ('measure_peak',),
                 (

@@ -186,8 +186,7 @@ def _check_devices(
     *,
     is_here: bool,
 ) -> None:
-    """Raises UsageError if the towers, in this process or in its workers, cannot use these "
-    "devices."""
+    """Raises UsageError if the towers, here or in the workers, cannot use these devices."""
     refusals = ErrorCollector()
     flag_text = f'--num_gpus={params.devices.num_gpus}'
     if is_here and kind == 'gpu' and params.devices.num_gpus > num_gpus_found:

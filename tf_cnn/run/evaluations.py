@@ -22,9 +22,7 @@ class EvalSchedule:
     at: frozenset[int] = frozenset()  # single steps
 
     def is_due(self, step: int, last_step: int) -> bool:
-        """Whether an evaluation became due after step `since`, the last one asked about, and up to
-        `step`.
-        """
+        """Whether an evaluation became due after `last_step`, and up to `step`."""
         if self.every is not None:
             return step // self.every > last_step // self.every
         return any(last_step < at <= step for at in self.at)
@@ -78,7 +76,7 @@ def find_evaluations(params: Params, context: Context) -> Evaluations | None:
     )
     requested_batches, num_passes = evaluation.num_eval_batches, evaluation.num_eval_epochs
     if evaluation.eval and requested_batches is None and num_passes is None:
-        requested_batches, num_passes = context.unresolved.run.num_batches, params.run.num_epochs
+        requested_batches, num_passes = params.run.num_batches, params.run.num_epochs
     num_available = data.num_examples(validates=evaluation.eval or data.validation is not None)
     num_batches = num_examples = None
     if data.validation is None:
@@ -86,9 +84,7 @@ def find_evaluations(params: Params, context: Context) -> Evaluations | None:
             requested_batches = math.ceil(
                 epochs_to_steps(num_passes, num_available, images_of_batch)
             )
-        num_batches = requested_batches or (
-            NUM_BATCHES if evaluation.eval else params.run.num_batches or NUM_BATCHES
-        )
+        num_batches = requested_batches or params.run.num_batches or NUM_BATCHES
     elif requested_batches is not None:
         num_examples = requested_batches * images_of_batch
     shown_batches = num_batches or requested_batches

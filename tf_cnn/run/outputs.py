@@ -141,7 +141,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     # Stop before creating anything under such a name.
     refusals.raise_all()
     for name in output_flags(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
-        # Fields in braces have no value yet; find_reports checks the final path.
+        # Fields in braces have no value yet; find_result_file checks the final path.
         if (path := params.value(name)) and not FIELD.search(path):
             with refusals.collecting():
                 check_file(name, path)

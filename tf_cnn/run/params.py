@@ -44,9 +44,11 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Properties of a run that its flags alone do not give.
+    """What the rules between flags need to know about a run besides its flags.
 
     Attributes:
+      is_residual: whether the model is a residual network.
+      num_ps: the number of parameter servers.
       is_single_process: whether no other process takes part. It is False under a mode's launcher,
         such as horovodrun, even if the launcher starts only one process.
       has_records: whether --data_dir, if given, contains records rather than arrays.
@@ -141,35 +143,42 @@ class Params:
     def evaluates(self) -> bool:
         return self.evaluation.eval or self.evaluates_in_training
 
-    def check(self, context: RuleContext | None = None) -> None:
+    def check(self, rules: RuleContext | None = None) -> None:
         """Raises UsageError with a line for each violated rule between flags.
 
-        Without a context, rules that depend on it are skipped.
+        Without `rules`, rules that depend on the run are skipped.
         """
-        lines = [line for name in GROUPS for line in getattr(self, name).problems(self, context)]
+        lines = [line for name in GROUPS for line in getattr(self, name).problems(self, rules)]
         if lines:
             raise UsageError(*lines)
 
-    def ignored_flag_warnings(self, context: RuleContext) -> list[str]:
-        """Returns a warning for each given flag that this run ignores, with the first reason.
-
-        Flags with their default value, and switches that turn off what is off by default, are
-        skipped.
-        """
+    def reasons_to_ignore(self, rules: RuleContext) -> dict[str, str]:
+        """Returns the flags that have no effect in this run, with the first reason for each."""
         reasons: dict[str, str] = {}
         for group in GROUPS:
-            for names, reason in getattr(self, group).ignored(self, context):
+            for names, reason in getattr(self, group).ignored(self, rules):
                 reasons = {**dict.fromkeys(names, reason), **reasons}
-        lines = []
+        return reasons
+
+    def ignored_flag_warnings(self, rules: RuleContext) -> list[str]:
+        """Returns a warning for each given flag that this run ignores.
+
+        Flags with their default value are skipped, and switches that are off anyway.
+        """
+        reasons, lines = self.reasons_to_ignore(rules), []
         for name, flag_text in self.given_flags.items():
             value, default = self.value(name), SPECS[name].default
             if name in reasons and value != default and (value or default):
                 lines.append(f'{flag_text} has no effect: {reasons[name]}')
         return lines
 
+    def without_ignored(self, rules: RuleContext) -> 'Params':
+        """Returns a copy with the default of each flag that has no effect in this run."""
+        return self.replace(**{name: SPECS[name].default for name in self.reasons_to_ignore(rules)})
+
     def resolve(self, context: 'Context') -> 'Params':
-        """Decides what was left to the run and does not depend on devices: each group sees those
-        before it resolved.
+        """Decides what was left to the run and does not depend on devices. A group sees the
+        resolved flags of the groups before it.
         """
         params = self
         for name in _RESOLVED_BEFORE_DEVICES:
@@ -189,7 +198,7 @@ class Params:
         }
 
 
-# A batch of an evaluation has the batch size of training by default.
+# In this order: by default an evaluation has the batch size of training.
 _RESOLVED_BEFORE_DEVICES = (
     'run',
     'data',
@@ -198,7 +207,6 @@ _RESOLVED_BEFORE_DEVICES = (
     'checkpoints',
     'instruments',
     'results',
-    'precision',
 )
 GROUPS: Mapping[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Params).items() if name != 'given_flags'

@@ -154,14 +154,6 @@ class Plan:
         return self.data.data_set.class_names if self.params.data.data_dir else None
 
     @property
-    def banner_spec(self) -> str | None:
-        """The --all_reduce_spec that the banner shows."""
-        variables = self.params.variables
-        sums_towers = len(self.devices.towers) > 1 and self.params.trains
-        shows_spec = self.mode.takes_all_reduce_spec and sums_towers
-        return variables.all_reduce_spec if shows_spec else None
-
-    @property
     def shared_data(self) -> dict[str, str | int]:
         """Properties of the images that all workers must share, by description; empty for synthetic
         images.
@@ -213,8 +205,8 @@ class ServerPlan:
     warnings: tuple[str, ...]
 
 
-# Long, because it shows all of planning on one screen. A block that finds an error skips its rest;
-# steps that depend on its results are nested in it.
+# Long, because it shows on one screen how a plan is made. An error ends its block; what depends on
+# the results of a block is nested in it.
 def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerPlan:
     """Returns the plan of this process: of a run, or of a server.
 
@@ -269,7 +261,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             elif model:
                 data = open_data(params, model, folder, warnings)
                 context = Context(params, cluster_role, model, data, warnings)
-                resolved = params.resolve(context)
+                resolved = params.without_ignored(rules).resolve(context)
                 with collecting():
                     path, numbered = find_result_file(resolved, context)
                     resolved = resolved.replace(result_file=path)
@@ -308,6 +300,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     resume_from, warm_start = find_checkpoints(
         resolved, _checkpoint_folder(resolved, cluster_role), cluster_role, warnings
     )
+    # From the flags as given: a resolved --init_learning_rate would mean a constant rate.
     learning_rate = make_learning_rate(resolved, context)
     resolved = resolved.replace(
         init_learning_rate=learning_rate.rates[0],

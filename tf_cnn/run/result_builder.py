@@ -47,9 +47,13 @@ _TRAINING_PASSES = 3
 def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
     """Returns the resolved settings of a run, as a section of its result."""
     data, devices, params = plan.data, plan.devices, plan.params
+    batch_size, num_timed, num_epochs = params.run.batch_size, params.run.num_batches, None
+    if num_timed is not None:
+        num_epochs = plan.num_epochs
     evaluates = plan.role is Role.EVALUATION
-    has_fixed_length = not params.results.target_seconds
-    batch_size = params.evaluation.eval_batch_size if evaluates else params.run.batch_size
+    if evaluates and plan.evaluations:
+        batch_size = params.evaluation.eval_batch_size
+        num_timed, num_epochs = plan.evaluations.banner_batches, plan.evaluations.num_epochs
     return sections.RunSection(
         role=plan.role.value,
         has_synchronous_workers=plan.cluster_role.is_synchronous,
@@ -65,11 +69,11 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
         images_per_step=plan.images_per_global_step,
         num_warmup=params.run.num_warmup_batches,
         display_every=params.run.display_every,
-        num_timed=params.run.num_batches if has_fixed_length else None,
-        num_epochs=plan.num_epochs if has_fixed_length else None,
+        num_timed=num_timed,
+        num_epochs=num_epochs,
         variable_update=params.variables.variable_update,
         sync=plan.is_synchronous,
-        all_reduce_spec=plan.banner_spec,
+        all_reduce_spec=params.variables.all_reduce_spec,
         optimizer=params.optimizer.optimizer,
         batch_size=batch_size,
         global_batch_size=batch_size * len(devices.towers) * plan.cluster_role.num_training_tasks,

@@ -10,14 +10,18 @@ from tf_cnn.training.schedules import LearningRate
 
 @dataclass(frozen=True)
 class StepConfig:
-    """What a step computes; params: the resolved flags.
+    """What a step computes.
 
-    first_tower: the index of this process's first tower among the towers of all processes.
+    Attributes:
+      params: the resolved flags.
+      seed: of dropout.
+      first_tower: the index of this process's first tower among the towers of all processes.
     """
 
     params: Params
     network: Network
     num_classes: int
     learning_rate: LearningRate
+    seed: int
     precision: Precision = FP32
     first_tower: int = 0

@@ -302,7 +302,7 @@ def _build_tower(
 ) -> _Tower:
     config, manager, params = step.config, step.manager, step.config.params
     # Each tower uses different dropout seeds.
-    seed = params.run.tf_random_seed + _SEEDS_PER_TOWER * (config.first_tower + number)
+    seed = config.seed + _SEEDS_PER_TOWER * (config.first_tower + number)
     logits, auxiliary = build_network(
         config.network,
         batch.images,
@@ -319,7 +319,7 @@ def _build_tower(
     base_loss = _cross_entropy(logits, batch.labels, smoothing)
     if auxiliary is not None:
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
-    top_k = _top_k_accuracy(logits, batch.labels) if params.run.print_training_accuracy else None
+    top_k = _top_k_accuracy(logits, batch.labels) if params.run.computes_accuracy else None
     objective = base_loss / manager.num_averaged_towers
     if params.run.forward_only:
         return _Tower(base_loss, objective, None, top_k, [])

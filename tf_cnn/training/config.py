@@ -59,7 +59,7 @@ class OptimizerConfig:
         f'{"; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values())}.',
         choices=tuple(OPTIMIZERS),
         common=True,
-        resolved=True,
+        in_run_section=True,
     )
     init_learning_rate: float | None = flag(
         None,
@@ -142,7 +142,7 @@ class OptimizerConfig:
     def row(self) -> OptimizerRow:
         return OPTIMIZERS[self.optimizer]
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         schedule = self.piecewise_learning_rate_schedule
         if schedule is not None:
             try:
@@ -164,16 +164,16 @@ class OptimizerConfig:
             for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS)
             if getattr(self, name) != getattr(defaults, name)
         ]
-        if context and not context.is_residual:
+        if rules and not rules.is_residual:
             rate_flags = [name for name in rate_flags if name != 'resnet_base_lr']
-        if context and len(rate_flags) > 1 and rate_flags[0] in _WHOLE_SCHEDULES:
+        if rules and len(rate_flags) > 1 and rate_flags[0] in _WHOLE_SCHEDULES:
             yield params.conflict(
                 rate_flags[0],
                 rate_flags[1],
                 'the first sets the learning rate of the whole training; remove one',
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         if params.inputs.input_only:
             yield flag_names(self), NO_MODEL
         if params.evaluation.eval:
@@ -183,7 +183,7 @@ class OptimizerConfig:
         if not self.num_epochs_per_decay:
             reason = 'the learning rate does not decay without --num_epochs_per_decay'
             yield ('minimum_learning_rate',), reason
-        if not context.is_residual:
+        if not rules.is_residual:
             yield ('resnet_base_lr',), 'only residual networks use it, and --model is not one'
         all_arguments = {name for row in OPTIMIZERS.values() for name in row.arguments}
         for name in all_arguments - {*self.row.arguments, 'weight_decay'}:
@@ -198,7 +198,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class PrecisionConfig:
-    """16-bit types and the loss scale."""
+    """The types of numbers, the loss scale, and what happens when a loss is not finite."""
 
     GROUP: ClassVar[str] = 'Precision'
     PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
@@ -210,7 +210,7 @@ class PrecisionConfig:
         choices=('fp32', 'fp16', 'bf16'),
         common=True,
         original=NEW,
-        resolved=True,
+        in_run_section=True,
     )
     tf32: bool = flag(
         True,
@@ -254,14 +254,7 @@ class PrecisionConfig:
         """The dtype of activations, as TensorFlow names it."""
         return {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}[self.precision]
 
-    def resolve(self, params: 'Params', context: 'Context') -> Self:
-        # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
-        learns = params.data.data_dir is not None and not (
-            params.run.forward_only or params.run.exchange_only
-        )
-        return replace(self, continue_on_nan=self.continue_on_nan or not learns)
-
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         if self.fp16_vars and self.precision != 'fp32' and not params.optimizer.row.fits_16_bits:
             yield params.conflict(
                 'fp16_vars',
@@ -270,7 +263,7 @@ class PrecisionConfig:
                 f'{format_optimizers(lambda row: row.fits_16_bits)}, or remove --fp16_vars',
             )
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         of_scale = (
             'fp16_loss_scale',
             'fp16_enable_auto_loss_scale',
@@ -350,13 +343,12 @@ class CheckpointConfig:
     )
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
-        exports = context.cluster_role.is_chief and not params.run.forward_only
-        return replace(self, export_saved_model=self.export_saved_model if exports else None)
+        return self if context.cluster_role.is_chief else replace(self, export_saved_model=None)
 
-    def problems(self, params: 'Params', context: 'RuleContext | None') -> Iterator[str]:
+    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         return iter(())
 
-    def ignored(self, params: 'Params', context: 'RuleContext') -> Ignored:
+    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
         of_checkpoints = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
         instruments = params.instruments
         if params.inputs.input_only:
