@@ -37,8 +37,12 @@ def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_pass
         f'train-{end}'
         for end in (
             '00000-of-00001.tmp',
+            '00000-of-00003 (1).tfrecord',
             '00000-of-00003.tfrecord.md5',
+            '00000-of-00003_.gstmp',
+            '00000-of-00003~',
             '00001-of-00003.tfrecord.gz',
+            'a-of-b.zip',
         )
     ]
     touch(tmp_path, '.train-00000-of-00001', 'train-of-1', 'labels.txt')

@@ -309,7 +309,8 @@ def _check_subset(
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.skipped_files:
         print(
-            f'passed over {Path(data_dir) / name}: it has the extension of another kind of file',
+            f'passed over {Path(data_dir) / name}: only .tfrecord or .tfrecords may follow the '
+            'name of a shard',
             file=sys.stderr,
         )
     # A broken symbolic link has no size.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tf_cnn.inputs.layout import SHARD_NAME, has_non_shard_suffix, shard_name
+from tf_cnn.inputs.layout import SHARD_NAME, has_shard_suffix, shard_name
 from tf_cnn.system.errors import UsageError, plural
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         for name in names
         if name.startswith(f'{subset}-') and (match := SHARD_NAME.fullmatch(name))
     ]
-    shards = [match for match in matches if not has_non_shard_suffix(match.string)]
-    skipped_files = tuple(match.string for match in matches if has_non_shard_suffix(match.string))
+    shards = [match for match in matches if has_shard_suffix(match)]
+    skipped_files = tuple(match.string for match in matches if not has_shard_suffix(match))
     if not shards:
         content = (
             f'contains {plural(len(names), "other file")}, such as {names[0]}'

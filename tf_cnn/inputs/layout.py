@@ -18,17 +18,13 @@ from tf_cnn.system.errors import RunError, UsageError, plural, read_regular_file
 
 # The file name of a shard; the original program looks for train-*-of-*. Most names have numbers.
 SHARD_NAME = re.compile(
-    r'[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)(?P<suffix>\D.*)?|(?:train|validation)-.*-of-.*',
+    r'(?:[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)|(?:train|validation)-.*?-of-\w+)'
+    r'(?P<suffix>\W.*)?',
     re.DOTALL,
 )
-# The extensions of other files in a folder of shards, and of unfinished or packed shards.
-_NON_SHARD_NAME = re.compile(
-    r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|'
-    r'filepart|tmp|temp|crdownload|download|aria2|incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|'
-    r'index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|lnk|html?|xml|parquet|arrow|npy|'
-    r'npz))',
-    re.DOTALL,
-)
+# What may follow the name of a shard. A file with any other suffix, such as .gz, .part or .md5, is
+# no shard.
+_SHARD_SUFFIXES = (None, '.tfrecord', '.tfrecords')
 LABELS_FILE = 'labels.txt'
 DATASET_INFO_FILE = 'dataset.json'
 # The limits reject damaged numbers. A side of a JPEG has at most 65535 pixels.
@@ -70,14 +66,13 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 def subset_of(file_name: str) -> str | None:
     """Returns the subset in a shard's file name; None if it is not a shard's name."""
-    if not SHARD_NAME.fullmatch(file_name) or has_non_shard_suffix(file_name):
-        return None
-    return file_name.partition('-')[0]
+    match = SHARD_NAME.fullmatch(file_name)
+    return file_name.partition('-')[0] if match and has_shard_suffix(match) else None
 
 
-def has_non_shard_suffix(file_name: str) -> bool:
-    """Whether a name has the extension of another kind of file, as train-00000-of-00001.md5."""
-    return _NON_SHARD_NAME.fullmatch(file_name) is not None
+def has_shard_suffix(match: re.Match[str]) -> bool:
+    """Whether a match of SHARD_NAME is a shard, unlike train-00000-of-00001.md5."""
+    return match['suffix'] in _SHARD_SUFFIXES
 
 
 def is_standard_shard_name(file_name: str) -> bool:

@@ -17,18 +17,15 @@ from typing import TextIO
 
 from tf_cnn.machine.gpus import has_nvidia_gpu
 
-# Patterns of grep -E. After the severity INFO come time and thread.
+# Patterns of grep -E: lines of severity INFO (also as before TensorFlow 2.21), lines without a
+# severity that belong to them, and errors of parts of TensorFlow that register the same things.
 _NOTICES = (
-    '^I[0-9]{4} |All log messages before absl::InitializeLog\\(\\) is called|oneDNN custom '
-    'operations are on|This TensorFlow binary is optimized|To enable the following '
-    'instructions:|Unable to register cu[A-Za-z]+ factory|computation placer already '
-    'registered|Could not find TensorRT|^[[:space:]]*$'
+    '^I[0-9]{4} |^[0-9-]{10} [0-9.:]+ I |All log messages before absl::InitializeLog\\(\\) is '
+    'called|To enable the following instructions:|Unable to register cu[A-Za-z]+ factory|'
+    'computation placer already registered|^[[:space:]]*$'
 )
-# Messages about GPUs on a machine without any.
-_NO_GPU = (
-    'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping registering '
-    'GPU devices'
-)
+# What CUDA's sources print. On a machine with a GPU it tells why the GPU is not used.
+_CUDA = '[ /]cuda_[a-z_]+\\.cc:'
 _DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
 # Python warnings of these libraries do not help a user of this program.
 _LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
@@ -60,7 +57,7 @@ class _Filter:
     def begin(self) -> None:
         """Filters what is written from now on."""
         if self._saved_stderr is None:
-            pattern = _NOTICES if has_nvidia_gpu() else f'{_NOTICES}|{_NO_GPU}'
+            pattern = _NOTICES if has_nvidia_gpu() else f'{_NOTICES}|{_CUDA}'
             command = ['grep', '--line-buffered', '-avE', pattern]
             reader, writer = os.pipe()
             # Without grep, everything is shown.
