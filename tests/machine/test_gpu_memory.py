@@ -78,8 +78,8 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
         ],
         'used before': [(None, 2), (half, used_before), (half, used_before)],
         'used before, to no harm': [(None, 2), ({}, both(False, 0))],
-        # No GPU is opened.
-        'on the CPU': [({'device': 'cpu', **growing}, [[True, 0], [False, 0]])],
+        # No GPU is opened, so the flag has no effect.
+        'on the CPU': [({'device': 'cpu', **growing}, both(False, 0))],
     }
     settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
     environment = {
