@@ -9,13 +9,14 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from tf_cnn.compare.intervals import estimate_runs
 from tf_cnn.machine.run_environment import describe_machine
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_machine
-from tf_cnn.results.tables import Table, TableColumn
+from tf_cnn.results.tables import Column, Table
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     PROGRAM,
@@ -192,6 +193,5 @@ def print_report(
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return Table(
-        [TableColumn(title, is_number=bool(i)) for i, title in enumerate(titles)], rows
-    ).as_markdown()
+    columns = [Column(title, itemgetter(i), is_number=bool(i)) for i, title in enumerate(titles)]
+    return Table(columns, rows).as_markdown()

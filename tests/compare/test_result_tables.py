@@ -2,12 +2,13 @@
 
 import io
 import re
+from operator import itemgetter
 
 import pytest
 
 from tf_cnn.results.tables import (
+    Column,
     Table,
-    TableColumn,
     abbreviate,
     as_csv,
     escape_unprintable,
@@ -16,7 +17,7 @@ from tf_cnn.results.tables import (
 
 pytestmark = pytest.mark.unit
 
-COLUMNS = (TableColumn('name', wraps=True), TableColumn('size', is_number=True))
+COLUMNS = (Column('name', itemgetter(0), wraps=True), Column('size', itemgetter(1), is_number=True))
 
 
 class Terminal(io.StringIO):
@@ -50,9 +51,9 @@ def test_every_terminal_shows_all_words_of_every_column(
 ) -> None:
     monkeypatch.setenv('TERM', terminal)
     monkeypatch.setenv('COLUMNS', str(columns))
-    wide = [TableColumn(f'number {index}', is_number=True) for index in range(6)]
+    wide = [Column(f'number {i}', itemgetter(i + 2), is_number=True) for i in range(6)]
     table = Table(
-        (*COLUMNS, *wide, TableColumn('verdict', wraps=True)),
+        (*COLUMNS, *wide, Column('verdict', itemgetter(8), wraps=True)),
         [('a long name', *'1234567', 'baseline of all')],
     )
     words = ' '.join(table.as_text(Terminal()).split())

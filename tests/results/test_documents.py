@@ -29,7 +29,7 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
-from tf_cnn.compare.changes import make_comparison_table, make_document, make_notes, make_rows
+from tf_cnn.compare.changes import COMPARISON_COLUMNS, make_document, make_notes, make_rows
 from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.compare.run_sets import make_run_set, read_run_set
@@ -37,7 +37,7 @@ from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import ComputeSection, partial_section
-from tf_cnn.results.tables import as_csv
+from tf_cnn.results.tables import Table, as_csv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -270,7 +270,7 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(
         ]
         rows = make_rows(sides, force=True)
         compared = make_document(rows, [])
-        in_json, table = json.dumps(compared), make_comparison_table(rows)
+        in_json, table = json.dumps(compared), Table(COMPARISON_COLUMNS, rows)
         json.loads(in_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
         for out in (
             as_csv(compared['rows']),

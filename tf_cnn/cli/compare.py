@@ -20,7 +20,7 @@ from tf_cnn.flags.spec import flag
 from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import abbreviate, print_table
+from tf_cnn.results.tables import Table, abbreviate, print_table
 from tf_cnn.run.params import SPECS
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.plan import check_launch
@@ -214,7 +214,7 @@ def _print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
     problems = [problem for side in sides for problem in side.problems]
     notes = changes.make_notes(rows, problems)
     print_table(
-        changes.make_comparison_table(rows),
+        Table(changes.COMPARISON_COLUMNS, rows),
         options.format,
         changes.make_document(rows, problems),
         notes,
@@ -259,7 +259,7 @@ def _check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder:
         )
     document = regression.regression_document(rows)
     print_table(
-        regression.regression_table(rows),
+        Table(regression.REGRESSION_COLUMNS, rows),
         options.format,
         document,
         regression.regression_notes(rows),

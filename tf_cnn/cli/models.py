@@ -9,16 +9,16 @@ from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.flags.spec import flag
-from tf_cnn.results.tables import ValueColumn, abbreviate, make_table
+from tf_cnn.results.tables import Column, Table, abbreviate
 from tf_cnn.system.errors import UsageError, nearest
 
-_TABLE = (
-    ValueColumn('model', keys=('name',)),
-    ValueColumn('data set', keys=('dataset',)),
-    ValueColumn('parameters', is_number=True, keys=('parameters',), form='{:,}'),
-    ValueColumn('GMACs/image', is_number=True, keys=('gmacs_per_image',), form='{:.4g}'),
-    ValueColumn('image size', is_number=True, keys=('image_size',)),
-    ValueColumn('batch size', is_number=True, keys=('default_batch_size',)),
+_COLUMNS: tuple[Column[ModelCost], ...] = (
+    Column('model', lambda cost: cost.model.name),
+    Column('data set', lambda cost: cost.model.data_set),
+    Column('parameters', lambda cost: f'{cost.parameters:,}', is_number=True),
+    Column('GMACs/image', lambda cost: f'{cost.gmacs:.4g}', is_number=True),
+    Column('image size', lambda cost: cost.model.image_size, is_number=True),
+    Column('batch size', lambda cost: cost.model.batch_size, is_number=True),
 )
 
 
@@ -50,11 +50,13 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
     if options.model_file:
         load_model_file(options.model_file)
     pattern = arguments.positional[0] if arguments.positional else '*'
-    rows = [*map(_make_row, list_costs(pattern))]
-    if not rows:
+    costs = [*list_costs(pattern)]
+    if not costs:
         raise UsageError(f'{pattern}: no model has this name; {_hint(pattern)}')
     print(
-        json.dumps(rows, indent=2) if options.json else make_table(_TABLE, rows).as_text(sys.stdout)
+        json.dumps([*map(_make_row, costs)], indent=2)
+        if options.json
+        else Table(_COLUMNS, costs).as_text(sys.stdout)
     )
     return 0
 

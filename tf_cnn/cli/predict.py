@@ -9,8 +9,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
 
 from tf_cnn.cli.options import Arguments, Declaration, warn
 from tf_cnn.cluster.shape import Shape
@@ -23,7 +22,7 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import ValueColumn, abbreviate, make_table, print_table
+from tf_cnn.results.tables import Column, Table, abbreviate, format_known, print_table
 from tf_cnn.system.errors import UsageError, format_flag, join_with_or, plural
 
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
@@ -34,19 +33,6 @@ _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 _PAYLOAD = 1448 / 1538
 _ONE_DEVICE = Shape(1, 1)
 _NO_RULE = 'none: too little is known'
-# _make_row has the keys.
-_COLUMNS = (
-    ValueColumn('model', keys=('model',)),
-    ValueColumn('batch', is_number=True, keys=('batch_size',)),
-    ValueColumn('precision', keys=('precision',)),
-    ValueColumn('data', keys=('data',)),
-    ValueColumn('variable_update', keys=('variable_update',)),
-    ValueColumn('W*G+P', keys=('shape',)),
-    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.1f}'),
-    ValueColumn('from', is_number=True, keys=('low',), form='{:.1f}'),
-    ValueColumn('to', is_number=True, keys=('high',), form='{:.1f}'),
-    ValueColumn('rule', keys=('rule',)),
-)
 
 
 @dataclass(frozen=True)
@@ -116,14 +102,18 @@ def main(arguments: Arguments[PredictOptions]) -> int:
             measured_points, requested_sizes, has_network=network is not None
         )
     ]
-    if all(row['rule'] == _NO_RULE for row in rows):
+    if all(row.rule == _NO_RULE for row in rows):
         raise UsageError(
             'predict: the results say nothing about these devices; use --network=10Gbit for '
             'several workers, or add results on two numbers of devices, of another model on these '
             'devices, or with --exchange_only'
         )
-    document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
-    print_table(make_table(_COLUMNS, rows), options.format, document, notes)
+    document = {
+        'schema': PREDICTION,
+        'schema_version': SCHEMA_VERSION,
+        'rows': [asdict(row) for row in rows],
+    }
+    print_table(Table(_COLUMNS, rows), options.format, document, notes)
     return 0
 
 
@@ -400,20 +390,48 @@ def _predict(
     return Prediction(rule, None, max(compute, exchange), slowest)
 
 
-def _make_row(
-    workload: _Workload, mode: str, shape: Shape, prediction: Prediction
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Row:
+    """A row of the table, and of the document: images/sec of a workload in a mode and shape."""
+
+    model: str
+    batch_size: int
+    precision: str
+    data: str
+    variable_update: str
+    shape: str
+    images_per_second: float | None
+    low: float | None
+    high: float | None
+    rule: str
+
+
+_COLUMNS: tuple[Column[_Row], ...] = (
+    Column('model', lambda row: row.model),
+    Column('batch', lambda row: row.batch_size, is_number=True),
+    Column('precision', lambda row: row.precision),
+    Column('data', lambda row: row.data),
+    Column('variable_update', lambda row: row.variable_update),
+    Column('W*G+P', lambda row: row.shape),
+    Column('images/sec', lambda row: format_known('{:.1f}', row.images_per_second), is_number=True),
+    Column('from', lambda row: format_known('{:.1f}', row.low), is_number=True),
+    Column('to', lambda row: format_known('{:.1f}', row.high), is_number=True),
+    Column('rule', lambda row: row.rule),
+)
+
+
+def _make_row(workload: _Workload, mode: str, shape: Shape, prediction: Prediction) -> _Row:
     images = workload.images * shape.workers * shape.devices
     has_interval = not math.isnan(prediction.fastest)
-    return {
-        'model': workload.model,
-        'batch_size': workload.images,
-        'precision': workload.precision,
-        'data': workload.data,
-        'variable_update': mode,
-        'shape': str(shape),
-        'images_per_second': None if prediction.seconds is None else images / prediction.seconds,
-        'low': images / prediction.slowest if has_interval else None,
-        'high': images / prediction.fastest if has_interval else None,
-        'rule': prediction.rule,
-    }
+    return _Row(
+        model=workload.model,
+        batch_size=workload.images,
+        precision=workload.precision,
+        data=workload.data,
+        variable_update=mode,
+        shape=str(shape),
+        images_per_second=None if prediction.seconds is None else images / prediction.seconds,
+        low=images / prediction.slowest if has_interval else None,
+        high=images / prediction.fastest if has_interval else None,
+        rule=prediction.rule,
+    )

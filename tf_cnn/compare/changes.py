@@ -26,22 +26,15 @@ from tf_cnn.compare.run_sets import (
     pair_with_baselines,
 )
 from tf_cnn.results.advice import (
+    DOUBTFUL,
     SUMMARIZED_CODES,
     doubt_mark,
     doubtful_codes,
-    format_doubtful,
     noise_warnings,
 )
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import WarningRow
-from tf_cnn.results.tables import (
-    DOUBTFUL,
-    Table,
-    ValueColumn,
-    abbreviate,
-    escape_unprintable,
-    make_table,
-)
+from tf_cnn.results.tables import Column, abbreviate, escape_unprintable, format_known
 from tf_cnn.system.errors import UsageError, plural
 
 Changes = Mapping[str, tuple[Any, ...]]
@@ -49,18 +42,6 @@ Changes = Mapping[str, tuple[Any, ...]]
 SCHEMA = 'tf_cnn_benchmarks.comparison'
 SCHEMA_VERSION = 1
 
-# The keys are keys of _table_row.
-_COLUMNS = (
-    ValueColumn('run', wraps=True, keys=('name',)),
-    ValueColumn('shape', keys=('shape',)),
-    ValueColumn('runs', is_number=True, keys=('shown_runs',)),
-    ValueColumn('images/sec', is_number=True, keys=('mark', 'images_per_second'), form='{}{:.2f}'),
-    ValueColumn('95 %', is_number=True, keys=('spread',)),
-    ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
-    ValueColumn('95 %', is_number=True, keys=('ratio_low', 'ratio_high'), form='{:.3f} to {:.3f}'),
-    ValueColumn('verdict', wraps=True, keys=('conclusion',)),
-    DOUBTFUL,
-)
 _MAX_LINES = 8
 _TOO_FEW_RUNS = f'an interval needs {MIN_RUNS} runs or more (--repeat={MIN_RUNS})'
 
@@ -162,10 +143,6 @@ def format_outliers(rates_by_run: Mapping[str, float]) -> str:
         f'far from the others: {abbreviate(run_labels)}; something disturbed the machine, '
         'or changed on it'
     )
-
-
-def make_comparison_table(rows: Sequence[ComparisonRow]) -> Table:
-    return make_table(_COLUMNS, [_table_row(row) for row in rows])
 
 
 def make_document(rows: Sequence[ComparisonRow], problems: Sequence[str]) -> dict[str, Any]:
@@ -339,19 +316,34 @@ def _format_interval(quantity: Estimate | Ratio, decimals: int) -> str:
     return f'{low:.{decimals}f} to {high:.{decimals}f}'
 
 
-def _table_row(row: ComparisonRow) -> dict[str, Any]:
-    """Returns the document row with the values that only the table shows."""
-    throughput, ratio = row.estimate, row.ratio
-    verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
-    reasons = verdict, f'left out: {row.remark}' if throughput is None else row.remark
-    return {
-        **_document_row(row),
-        'mark': doubt_mark(row.results),
-        'doubtful': format_doubtful(row.results),
-        'shown_runs': throughput.num_runs if throughput else None,
-        'spread': _format_interval(throughput, 2) if throughput else None,
-        'conclusion': '; '.join(filter(None, reasons)),
-    }
+def _format_rate(row: ComparisonRow) -> str | None:
+    rate = _number(row.estimate.images_per_second if row.estimate else None)
+    return format_known('{}{:.2f}', doubt_mark(row.results), rate)
+
+
+def _format_verdict(row: ComparisonRow) -> str:
+    verdict = row.ratio.verdict.value if row.ratio else 'baseline' if row.is_baseline else ''
+    remark = row.remark if row.estimate else f'left out: {row.remark}'
+    return '; '.join(filter(None, (verdict, remark)))
+
+
+COMPARISON_COLUMNS: tuple[Column[ComparisonRow], ...] = (
+    Column('run', lambda row: row.name, wraps=True),
+    Column('shape', lambda row: row.shape),
+    Column('runs', lambda row: row.estimate and row.estimate.num_runs, is_number=True),
+    Column('images/sec', _format_rate, is_number=True),
+    Column('95 %', lambda row: row.estimate and _format_interval(row.estimate, 2), is_number=True),
+    Column('ratio', lambda row: row.ratio and f'{row.ratio.value:.3f}', is_number=True),
+    Column(
+        '95 %',
+        lambda row: format_known(
+            '{:.3f} to {:.3f}', *((row.ratio and row.ratio.interval) or (None,))
+        ),
+        is_number=True,
+    ),
+    Column('verdict', _format_verdict, wraps=True),
+    DOUBTFUL,
+)
 
 
 def _document_row(row: ComparisonRow) -> dict[str, Any]:

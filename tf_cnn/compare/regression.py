@@ -18,17 +18,10 @@ from tf_cnn.compare.differences import (
 from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.ratios import Significance, estimate
 from tf_cnn.compare.repeats import repeat_key, setting_key
-from tf_cnn.results.advice import doubt_mark, format_doubtful, is_short, noise_warnings
+from tf_cnn.results.advice import DOUBTFUL, doubt_mark, is_short, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import spread
-from tf_cnn.results.tables import (
-    DOUBTFUL,
-    Table,
-    ValueColumn,
-    abbreviate,
-    escape_unprintable,
-    make_table,
-)
+from tf_cnn.results.tables import Column, abbreviate, escape_unprintable, format_known
 from tf_cnn.system.errors import plural
 
 SCHEMA = 'tf_cnn_benchmarks.regression'
@@ -44,21 +37,6 @@ _MAX_TOLERANCE = 0.5
 # series of each length, one in 20 equal runs (normally distributed) exceeded it. The spread of 3
 # runs is often far too small.
 SPREAD_MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
-
-# The keys are keys of _document_row, `mark` and `doubtful`.
-_COLUMNS = (
-    ValueColumn('run', wraps=True, keys=('name',)),
-    ValueColumn('shape', keys=('shape',)),
-    ValueColumn('runs', is_number=True, keys=('num_runs',)),
-    ValueColumn('images/sec', is_number=True, keys=('mark', 'images_per_second'), form='{}{:.2f}'),
-    ValueColumn('median before', is_number=True, keys=('median',), form='{:.2f}'),
-    ValueColumn(
-        'expected', is_number=True, keys=('expected_low', 'expected_high'), form='{:.2f} to {:.2f}'
-    ),
-    ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
-    ValueColumn('verdict', wraps=True, keys=('verdict',)),
-    DOUBTFUL,
-)
 
 
 @dataclass(frozen=True)
@@ -181,18 +159,21 @@ def check_regression(
     )
 
 
-def regression_table(rows: Sequence[RegressionCheck]) -> Table:
-    return make_table(
-        _COLUMNS,
-        [
-            {
-                **_document_row(row),
-                'mark': doubt_mark(row.results),
-                'doubtful': format_doubtful(row.results),
-            }
-            for row in rows
-        ],
-    )
+REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
+    Column('run', lambda row: row.name, wraps=True),
+    Column('shape', lambda row: row.results[0].shape),
+    Column('runs', lambda row: len(row.results), is_number=True),
+    Column('images/sec', lambda row: f'{doubt_mark(row.results)}{row.rate:.2f}', is_number=True),
+    Column('median before', lambda row: format_known('{:.2f}', row.median), is_number=True),
+    Column(
+        'expected',
+        lambda row: format_known('{:.2f} to {:.2f}', *(row.interval or (None,))),
+        is_number=True,
+    ),
+    Column('ratio', lambda row: format_known('{:.3f}', row.ratio), is_number=True),
+    Column('verdict', lambda row: row.verdict, wraps=True),
+    DOUBTFUL,
+)
 
 
 def regression_notes(rows: Sequence[RegressionCheck]) -> list[str]:

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tf_cnn.compare.changes import make_rows, work_notes
+from tf_cnn.compare.intervals import Estimate
+from tf_cnn.compare.ratios import Ratio
 from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import (
     BATCH_SIZE,
@@ -31,7 +34,7 @@ from tf_cnn.results.advice import doubt_mark, format_doubtful, noise_warnings
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import accuracy_goal, format_machine
-from tf_cnn.results.tables import Table, TableColumn, abbreviate, escape_unprintable
+from tf_cnn.results.tables import Column, Table, abbreviate, escape_unprintable, format_known
 from tf_cnn.system.errors import plural
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -104,52 +107,42 @@ def _subtitle(summary: Summary, now: datetime) -> str:
     return f'{", ".join(phrases)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
 
+def _property_column(name: str) -> Column[ReportRow]:
+    return Column(
+        name, lambda row: row.properties.get(name) or None, is_number=name in (BATCH_SIZE, SHAPE)
+    )
+
+
 def _settings_table(summary: Summary) -> Table:
-    rows = summary.rows
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
-    metrics = {
-        'images/sec': [
-            (doubt_mark(row.runs) if row.is_shown else '') + _format_metric(row, row.rate)
-            for row in rows
-        ],
-        '±': [
-            format_percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows
-        ],
-        'speed-up': [_format_metric(row, row.speed_up) for row in rows],
-        'verdict': [row.verdict or _UNKNOWN for row in rows],
-        'published images/sec': [_format_metric(None, row.source_file.published) for row in rows],
-        'published speed-up': [
-            f'{speed_up:g}' if (speed_up := row.source_file.published_speed_up) else _UNKNOWN
-            for row in rows
-        ],
-        'runs': [str(len(row.runs)) for row in rows],
-        'doubtful runs': [format_doubtful(row.runs) or _UNKNOWN for row in rows],
-        'of peak': [
-            format_percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows
-        ],
-        'J per image': [
-            format_number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows
-        ],
-        'time to accuracy': [_time_to_goal(row) for row in rows],
-    }
-    columns = {name: [row.properties.get(name) or _UNKNOWN for row in rows] for name in first}
-    if any(row.label.startswith('#') for row in rows):
-        columns = {'#': [str(position) for position in range(1, len(rows) + 1)], **columns}
-    columns |= {
-        name: cells for name, cells in metrics.items() if any(cell != _UNKNOWN for cell in cells)
-    }
-    columns |= {
-        name: [row.properties.get(name) or _UNKNOWN for row in rows]
-        for name in summary.columns
-        if name not in first
-    }
-    titles = [
-        TableColumn(
-            name, is_number=name in ('#', BATCH_SIZE, SHAPE, *metrics) and name != 'verdict'
-        )
-        for name in columns
+    positions = {row.label: number for number, row in enumerate(summary.rows, start=1)}
+    is_numbered = any(label.startswith('#') for label in positions)
+    columns = [
+        *([Column('#', lambda row: positions[row.label], is_number=True)] if is_numbered else []),
+        *map(_property_column, first),
+        *_METRICS,
+        *(_property_column(name) for name in summary.columns if name not in first),
     ]
-    return Table(titles, [*zip(*columns.values(), strict=True)])
+    return Table(columns, summary.rows, unknown=_UNKNOWN)
+
+
+class _FolderPair(NamedTuple):
+    """A setting in two folders."""
+
+    setting: str
+    estimates: tuple[Estimate, Estimate]
+    ratio: Ratio
+
+
+def _folder_column(folder: str, side: int) -> Column[_FolderPair]:
+    return Column(
+        folder, lambda pair: format_number(pair.estimates[side].images_per_second), is_number=True
+    )
+
+
+def _format_ratio_interval(pair: _FolderPair) -> str | None:
+    interval = pair.ratio.interval
+    return ' to '.join(map(format_number, interval)) if interval else None
 
 
 def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
@@ -165,40 +158,30 @@ def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
         return None, []
     run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
     rows = {row.name: row for row in make_rows(run_sets, force=True)}
-    cells = []
-    for row in rows.values():
-        if row.work_changes:
-            continue
-        if (
-            row.ratio
-            and row.baseline
-            and row.estimate
-            and (baseline := rows[row.baseline].estimate)
-        ):
-            low, high = row.ratio.interval or (None, None)
-            cells.append(
-                [
-                    row.name.removeprefix(f'{row.argument}: '),
-                    *(
-                        format_number(throughput.images_per_second)
-                        for throughput in (baseline, row.estimate)
-                    ),
-                    format_number(row.ratio.value),
-                    f'{format_number(low)} to {format_number(high)}' if low else _UNKNOWN,
-                    row.ratio.verdict.value,
-                ]
-            )
-    titles = ['setting', *runs_by_folder, 'ratio', '95 %', 'verdict']
-    columns = [
-        TableColumn(title, is_number=0 < position < 5) for position, title in enumerate(titles)
+    pairs = [
+        _FolderPair(row.name.removeprefix(f'{row.argument}: '), (baseline, row.estimate), row.ratio)
+        for row in rows.values()
+        if not row.work_changes
+        and row.ratio
+        and row.baseline
+        and row.estimate
+        and (baseline := rows[row.baseline].estimate)
     ]
-    return Table(columns, cells) if cells else None, work_notes([*rows.values()])
+    columns: list[Column[_FolderPair]] = [
+        Column('setting', lambda pair: pair.setting),
+        *(_folder_column(folder, side) for side, folder in enumerate(runs_by_folder)),
+        Column('ratio', lambda pair: format_number(pair.ratio.value), is_number=True),
+        Column('95 %', _format_ratio_interval, is_number=True),
+        Column('verdict', lambda pair: pair.ratio.verdict.value),
+    ]
+    table = Table(columns, pairs, unknown=_UNKNOWN)
+    return table if pairs else None, work_notes([*rows.values()])
 
 
-def _format_metric(row: ReportRow | None, value: float | None) -> str:
+def _format_metric(row: ReportRow, value: float) -> str | None:
     """Formats a number; a missing one as the status of the row, if the row is not complete."""
-    if value is None or not math.isfinite(value):
-        return row.status if row and row.status != 'complete' else _UNKNOWN
+    if not math.isfinite(value):
+        return row.status if row.status != 'complete' else None
     return f'{value:.2f}'
 
 
@@ -207,17 +190,74 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known_values) if known_values else None
 
 
-def _time_to_goal(row: ReportRow) -> str:
+def _time_to_goal(row: ReportRow) -> str | None:
     goals = [goal for run in row.runs if (goal := accuracy_goal(run))]
     reached = [goal.seconds for goal in goals if goal.top_1 >= goal.target]
     if not goals:
-        return _UNKNOWN
+        return None
     of_runs = f'top-1 {goals[0].target:g}, {len(reached)} of {plural(len(row.runs), "run")}'
     return (
         f'{format_number(_mean(reached), 3)} s ({of_runs})'
         if reached
         else f'not reached ({of_runs})'
     )
+
+
+_METRICS: tuple[Column[ReportRow], ...] = (
+    Column(
+        'images/sec',
+        lambda row: format_known(
+            '{}{}', doubt_mark(row.runs) if row.is_shown else '', _format_metric(row, row.rate)
+        ),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column(
+        '±',
+        lambda row: format_percent(row.estimate.plus_minus) if row.estimate else None,
+        is_number=True,
+        is_optional=True,
+    ),
+    Column(
+        'speed-up',
+        lambda row: _format_metric(row, row.speed_up or math.nan),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column('verdict', lambda row: row.verdict or None, is_optional=True),
+    Column(
+        'published images/sec',
+        lambda row: format_known('{:.2f}', row.source_file.published),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column(
+        'published speed-up',
+        lambda row: format_known('{:g}', row.source_file.published_speed_up),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column('runs', lambda row: len(row.runs), is_number=True, is_optional=True),
+    Column(
+        'doubtful runs',
+        lambda row: format_doubtful(row.runs) or None,
+        is_number=True,
+        is_optional=True,
+    ),
+    Column(
+        'of peak',
+        lambda row: format_percent(_mean(run.compute.share_of_peak for run in row.runs), 3),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column(
+        'J per image',
+        lambda row: format_number(_mean(run.energy.joules_per_image for run in row.runs), 3),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column('time to accuracy', _time_to_goal, is_number=True, is_optional=True),
+)
 
 
 def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:

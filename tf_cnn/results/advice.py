@@ -25,6 +25,7 @@ from tf_cnn.results.statistics import (
     outliers,
     spread,
 )
+from tf_cnn.results.tables import Column
 from tf_cnn.system.errors import format_flag, plural
 
 # A shorter run measures the machine's momentary load: four equal runs of 0.1 to 0.2 s were all
@@ -139,6 +140,12 @@ def format_doubtful(results: Sequence[Result]) -> str:
     ]
     how_many = f'{len(doubtful)} of {len(results)}: ' if doubtful and len(results) > 1 else ''
     return how_many + ', '.join(reasons)
+
+
+# The last column of tables with a row for some runs, `results`.
+DOUBTFUL: Column[Any] = Column(
+    'doubtful runs', lambda row: format_doubtful(row.results), wraps=True, is_optional=True
+)
 
 
 def noise_warnings(results: Sequence[Result]) -> list[str]:

@@ -5,9 +5,11 @@ import io
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, Generic, TextIO, TypeVar
+
+Row = TypeVar('Row')
 
 # The width of printed tables if standard output is not a terminal: each row stays one line, for
 # grep and the like.
@@ -23,36 +25,45 @@ _USUAL_NAMES = {
 
 
 @dataclass(frozen=True)
-class TableColumn:
-    """A column of a table; `wraps` allows several lines in a cell on a narrow terminal."""
+class Column(Generic[Row]):
+    """A column of a table.
 
-    title: str
-    is_number: bool = False
-    wraps: bool = False
-
-
-@dataclass(frozen=True)
-class ValueColumn(TableColumn):
-    """A column of a table of objects: the keys of its values, and the format of a cell.
-
-    An optional column disappears if all of its cells are empty.
+    Attributes:
+      value: the text of a row's cell; None, an empty cell, if it is unknown.
+      wraps: whether a cell may take several lines on a narrow terminal.
+      is_optional: whether the column disappears if all of its cells are empty.
     """
 
-    keys: tuple[str, ...] = ()
-    form: str = '{}'
+    title: str
+    value: Callable[[Row], object]
+    is_number: bool = False
+    wraps: bool = False
     is_optional: bool = False
 
 
-# The number of doubtful runs of a row, and the reasons.
-DOUBTFUL = ValueColumn('doubtful runs', wraps=True, keys=('doubtful',), is_optional=True)
-
-
-@dataclass(frozen=True)
 class Table:
-    """A table. `rows` are the cells of each row, one for each column."""
+    """The cells of rows as text; `unknown` stands for a missing value.
 
-    columns: Sequence[TableColumn]
-    rows: Sequence[Sequence[str]]
+    Unprintable characters are escaped.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column[Row]], rows: Sequence[Row], unknown: str = ''
+    ) -> None:
+        cells = [
+            [
+                unknown if (value := column.value(row)) is None else escape_unprintable(value)
+                for row in rows
+            ]
+            for column in columns
+        ]
+        shown = [
+            (column, texts)
+            for column, texts in zip(columns, cells, strict=True)
+            if not column.is_optional or {*texts} - {'', unknown}
+        ]
+        self.columns: list[Column[Any]] = [column for column, _ in shown]
+        self.rows = [*zip(*(texts for _, texts in shown), strict=True)]
 
     def as_text(self, stream: TextIO) -> str:
         """Formats the table for people, without a final newline."""
@@ -119,21 +130,9 @@ class Table:
         return '\n'.join(f'| {" | ".join(line)} |' for line in (lines[0], rules, *lines[1:]))
 
 
-def make_table(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]]) -> 'Table':
-    """Returns a table of objects; a cell is empty if one of its values is None (unknown)."""
-
-    def cell(column: ValueColumn, row: Mapping[str, Any]) -> str:
-        values = [row[key] for key in column.keys]
-        return '' if None in values else escape_unprintable(column.form.format(*values))
-
-    visible_columns = [
-        column
-        for column in columns
-        if not column.is_optional or any(cell(column, row) for row in objects)
-    ]
-    return Table(
-        visible_columns, [[cell(column, row) for column in visible_columns] for row in objects]
-    )
+def format_known(form: str, *values: object) -> str | None:
+    """Formats values; None if one of them is None (unknown)."""
+    return None if None in values else form.format(*values)
 
 
 def print_table(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tf_cnn.inputs.pipeline_stages import STAGES, stages_up_to
 from tf_cnn.results.sections import StageRow
 from tf_cnn.results.statistics import throughput
-from tf_cnn.results.tables import Table, TableColumn
+from tf_cnn.results.tables import Column, Table
 from tf_cnn.system.errors import format_flag
 
 _MICROSECOND = 1e-6
@@ -72,19 +72,7 @@ def format_stage_table(
 
     target_secs is --target_seconds if the clock ended the steps, else None.
     """
-    titles = ('images/sec', 'adds us', 'adds CPU us', 'share')
-    columns = (TableColumn('stage'), *(TableColumn(title, is_number=True) for title in titles))
-    cells = [
-        (
-            row.stage,
-            f'{row.images_per_second:.1f}',
-            _microseconds(row.added_wall_seconds_per_image),
-            _microseconds(row.added_processor_seconds_per_image),
-            f'{100 * row.share:.1f} %' if row.share >= 0 else _NOT_MEASURABLE,
-        )
-        for row in rows
-    ]
-    table = Table(columns, cells).as_markdown()
+    table = Table(_COLUMNS, rows).as_markdown()
     smallest_share = min(row.share for row in rows)
     if smallest_share < 0:
         # The noise of a mean falls with the square root of the number of steps.
@@ -109,3 +97,20 @@ def format_stage_table(
 
 def _microseconds(seconds: float) -> str:
     return f'{seconds / _MICROSECOND:.1f}' if seconds >= 0 else _NOT_MEASURABLE
+
+
+_COLUMNS: tuple[Column[StageRow], ...] = (
+    Column('stage', lambda row: row.stage),
+    Column('images/sec', lambda row: f'{row.images_per_second:.1f}', is_number=True),
+    Column('adds us', lambda row: _microseconds(row.added_wall_seconds_per_image), is_number=True),
+    Column(
+        'adds CPU us',
+        lambda row: _microseconds(row.added_processor_seconds_per_image),
+        is_number=True,
+    ),
+    Column(
+        'share',
+        lambda row: f'{100 * row.share:.1f} %' if row.share >= 0 else _NOT_MEASURABLE,
+        is_number=True,
+    ),
+)

@@ -1,43 +1,25 @@
 """Formats what a sweep prints: its plan, and the table of its results. Pure."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tf_cnn.compare.differences import format_property, machine_differences
-from tf_cnn.compare.ratios import compare, estimate
+from tf_cnn.compare.intervals import Estimate
+from tf_cnn.compare.ratios import Ratio, compare, estimate
 from tf_cnn.compare.repeats import baseline_indices, group_repeats
-from tf_cnn.results.advice import doubt_mark, format_doubtful
+from tf_cnn.results.advice import DOUBTFUL, doubt_mark
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import DOUBTFUL, Table, ValueColumn, make_table
-from tf_cnn.sweep.configurations import ExcludedCombination, SweepPlan, caption
+from tf_cnn.results.tables import Column, Table, format_known
+from tf_cnn.sweep.configurations import Configuration, ExcludedCombination, SweepPlan, caption
 from tf_cnn.sweep.folder import Outcome
 from tf_cnn.sweep.runner import describe_outcome, succeeded
 from tf_cnn.system.errors import plural
 
 # How many of the combinations that are left out for the same reason are listed.
 _MAX_LISTED = 3
-_LARGEST_SIZE = 'largest batch size'
 # Column titles of flags; other flags have their names.
 _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
-_RATE_COLUMN = ValueColumn('images/sec', is_number=True, keys=('mark', 'rate'), form='{}{:.2f}')
-_SPEED_UP_COLUMNS = (
-    ValueColumn('speed-up', is_number=True, keys=('speed_up',), form='{:.2f}'),
-    ValueColumn('verdict', keys=('verdict',)),
-)
-_REPEAT_COLUMNS = (
-    ValueColumn('95 % interval', is_number=True, keys=('low', 'high'), form='{:.2f} to {:.2f}'),
-    ValueColumn('runs', is_number=True, keys=('runs',)),
-)
-# The columns of --exchange_only, see docs/sweeps.md.
-_EXCHANGE_COLUMNS = (
-    ValueColumn('ms', is_number=True, keys=('mark', 'ms'), form='{}{:.3f}'),
-    ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
-    ValueColumn('busbw GB/s', is_number=True, keys=('busbw',), form='{:.4g}'),
-)
-_EMPTY_ROW = dict.fromkeys(
-    ('mark', 'doubtful', 'rate', 'low', 'high', 'speed_up', 'verdict', 'ms', 'algbw', 'busbw')
-)
 
 
 def format_plan(plan: SweepPlan, num_remaining: int) -> str:
@@ -71,6 +53,88 @@ def format_excluded(left_out: Sequence[ExcludedCombination]) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A configuration and its complete results.
+
+    Attributes:
+      status: 'ok', or why runs are missing.
+      baseline: the results that the speed-up refers to, see baseline_indices.
+    """
+
+    varied: Mapping[str, str]
+    results: Sequence[Result]
+    status: str
+    baseline: Sequence[Result] = ()
+
+    @property
+    def estimate(self) -> Estimate | None:
+        return estimate(self.results) if self.results else None
+
+    @property
+    def ratio(self) -> Ratio | None:
+        return compare(estimate(self.baseline), estimate(self.results)) if self.baseline else None
+
+    @property
+    def verdict(self) -> str | None:
+        if self.ratio is None:
+            return None
+        return 'baseline' if self.baseline is self.results else self.ratio.verdict.value
+
+
+def _format_rate(row: _Row) -> str | None:
+    rate = row.estimate.images_per_second if row.estimate else None
+    return format_known('{}{:.2f}', doubt_mark(row.results), rate)
+
+
+def _format_exchange(form: str, position: int) -> Callable[[_Row], str | None]:
+    """Returns a function that formats one of the values of _exchange_values."""
+
+    def text(row: _Row) -> str | None:
+        values = _exchange_values(row.results)
+        return values and form.format(values[position])
+
+    return text
+
+
+def _format_milliseconds(row: _Row) -> str | None:
+    return format_known(f'{doubt_mark(row.results)}{{}}', _format_exchange('{:.3f}', 0)(row))
+
+
+def _flag_column(name: str) -> Column[_Row]:
+    return Column(_TITLES.get(name, name), lambda row: row.varied.get(name))
+
+
+_LARGEST_SIZE: Column[_Row] = Column(
+    'largest batch size', lambda row: row.results[-1].run.batch_size if row.results else None
+)
+_REPEAT_COLUMNS: tuple[Column[_Row], ...] = (
+    Column(
+        '95 % interval',
+        lambda row: (
+            row.estimate
+            and row.estimate.interval
+            and '{:.2f} to {:.2f}'.format(*row.estimate.interval)
+        ),
+        is_number=True,
+    ),
+    Column('runs', lambda row: len(row.results), is_number=True),
+)
+_RATE_COLUMNS: tuple[Column[_Row], ...] = (
+    Column('images/sec', _format_rate, is_number=True),
+    *_REPEAT_COLUMNS,
+    Column('speed-up', lambda row: row.ratio and f'{row.ratio.value:.2f}', is_number=True),
+    Column('verdict', lambda row: row.verdict),
+)
+# The columns of --exchange_only, see docs/sweeps.md.
+_EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
+    Column('ms', _format_milliseconds, is_number=True),
+    Column('algbw GB/s', _format_exchange('{:.4g}', 1), is_number=True),
+    Column('busbw GB/s', _format_exchange('{:.4g}', 2), is_number=True),
+)
+_STATUS: Column[_Row] = Column('status', lambda row: row.status)
+
+
 def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
     """Makes the table of configurations.
 
@@ -79,86 +143,68 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     `compare` on both; and the status if a row lacks runs. With --exchange_only, milliseconds and
     bandwidths replace images/sec.
     """
-    rows: list[dict[str, Any]] = []
-    result_groups: list[Sequence[Result]] = []
-    for configuration in plan.configurations:
-        row_outcomes = outcomes[configuration.id]
-        results = [
-            outcome
-            for outcome in row_outcomes
-            if isinstance(outcome, Result) and outcome.is_complete
-        ]
-        failed = next((outcome for outcome in row_outcomes if not succeeded(outcome)), None)
-        status = describe_outcome(failed) if failed else 'ok' if row_outcomes else 'not run'
-        if len(groups := group_repeats(results)) > 1:
-            # The sweep was resumed on another machine or under another limit: only the newest runs
-            # describe the machine as it is now.
-            changes = machine_differences([groups[-2][-1], groups[-1][0]])
-            change_text = ', '.join(
-                f'{name} {" -> ".join(map(format_property, values))}'
-                for name, values in changes.items()
-            )
-            status = (
-                f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no '
-                f'repeats: {change_text}'
-            )
-            results = groups[-1]
-        row = {
-            **_EMPTY_ROW,
-            **configuration.varied,
-            _LARGEST_SIZE: None,
-            'runs': len(results),
-            'status': status,
-        }
-        if results:
-            throughput = estimate(results)
-            low, high = throughput.interval or (None, None)
-            result_groups.append(results)
-            row |= {
-                'mark': doubt_mark(results),
-                'doubtful': format_doubtful(results),
-                'rate': throughput.images_per_second,
-                'low': low,
-                'high': high,
-                _LARGEST_SIZE: results[-1].run.batch_size,
-                **_exchange_values(results),
-            }
-        rows.append(row)
-    measured_rows = [row for row in rows if row['rate'] is not None]
-    for index, first in enumerate(baseline_indices([results[0] for results in result_groups])):
-        ratio = compare(estimate(result_groups[first]), estimate(result_groups[index]))
-        verdict = 'baseline' if index == first else ratio.verdict.value
-        measured_rows[index] |= {'speed_up': ratio.value, 'verdict': verdict}
-    value_columns: Sequence[ValueColumn] = _EXCHANGE_COLUMNS
-    if not any(row['ms'] for row in rows):
-        value_columns = (
-            _RATE_COLUMN,
-            *(_REPEAT_COLUMNS if any(row['runs'] > 1 for row in rows) else ()),
-            *_SPEED_UP_COLUMNS,
-        )
-    statuses = ['status'] if any(row['status'] != 'ok' for row in rows) else []
-    names = [*plan.columns, *([_LARGEST_SIZE] if plan.settings.find_batch_size else [])]
-    columns = [
-        *(ValueColumn(_TITLES.get(name, name), keys=(name,)) for name in names),
-        *value_columns,
+    rows = [
+        _make_row(configuration, outcomes[configuration.id])
+        for configuration in plan.configurations
     ]
-    return make_table(
-        [*columns, DOUBTFUL, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows
-    )
+    measured = [row.results for row in rows if row.results]
+    baselines = {
+        id(results): measured[first]
+        for results, first in zip(
+            measured, baseline_indices([results[0] for results in measured]), strict=True
+        )
+    }
+    rows = [replace(row, baseline=baselines.get(id(row.results), ())) for row in rows]
+    is_exchange = any(_exchange_values(row.results) for row in rows)
+    columns = [
+        *map(_flag_column, plan.columns),
+        *([_LARGEST_SIZE] if plan.settings.find_batch_size else []),
+        *(_EXCHANGE_COLUMNS if is_exchange else _RATE_COLUMNS),
+    ]
+    if all(len(row.results) <= 1 for row in rows):
+        columns = [column for column in columns if column not in _REPEAT_COLUMNS]
+    statuses = [_STATUS] if any(row.status != 'ok' for row in rows) else []
+    return Table([*columns, DOUBTFUL, *statuses], rows)
 
 
-def _exchange_values(results: Sequence[Result]) -> dict[str, float]:
-    """Returns the mean milliseconds and the bandwidths of --exchange_only; empty for other runs.
+def _make_row(configuration: Configuration, outcomes: Sequence[Outcome]) -> _Row:
+    results = [
+        outcome for outcome in outcomes if isinstance(outcome, Result) and outcome.is_complete
+    ]
+    failed = next((outcome for outcome in outcomes if not succeeded(outcome)), None)
+    status = describe_outcome(failed) if failed else 'ok' if outcomes else 'not run'
+    if len(groups := group_repeats(results)) > 1:
+        # The sweep was resumed on another machine or under another limit: only the newest runs
+        # describe the machine as it is now.
+        changes = machine_differences([groups[-2][-1], groups[-1][0]])
+        change_text = ', '.join(
+            f'{name} {" -> ".join(map(format_property, values))}'
+            for name, values in changes.items()
+        )
+        status = (
+            f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no '
+            f'repeats: {change_text}'
+        )
+        results = groups[-1]
+    return _Row(configuration.varied, results, status)
+
+
+def _exchange_values(results: Sequence[Result]) -> tuple[float, float, float] | None:
+    """Returns the mean milliseconds and the bandwidths of --exchange_only; None for other runs.
 
     PERFORMANCE.md of github.com/NVIDIA/nccl-tests defines both: algbw is the bytes of one device
     over the seconds; busbw is algbw times 2 (n - 1) / n for n devices, the traffic on each link of
     a ring.
     """
-    if results[0].run.role != 'exchange-only' or not (size := results[0].gradient_bytes):
-        return {}
+    if (
+        not results
+        or results[0].run.role != 'exchange-only'
+        or not (size := results[0].gradient_bytes)
+    ):
+        return None
     cluster = results[0].cluster
     devices = cluster.num_workers * cluster.devices_per_worker
     steps = [seconds for result in results for seconds in result.step_seconds()]
     seconds = sum(steps) / len(steps)
     algbw = size / seconds / 1e9
-    return {'ms': 1e3 * seconds, 'algbw': algbw, 'busbw': algbw * 2 * (devices - 1) / devices}
+    return 1e3 * seconds, algbw, algbw * 2 * (devices - 1) / devices
