@@ -40,7 +40,7 @@ from tf_cnn.run.instruments import (
     step_scalars,
     write_graph,
 )
-from tf_cnn.run.invocation import Invocation, wait_until_idle
+from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.params import Params, Role
 from tf_cnn.run.plan import Plan, ServerPlan, make_plan
@@ -103,10 +103,7 @@ class BenchmarkCNN:
         """
         if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
             measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
-            invocation = wait_until_idle(
-                self._invocation, self.plan.params.results.wait_for_idle, self._console
-            )
-            return measure(self.plan, self._console, invocation)
+            return measure(self.plan, self._console, self._invocation)
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
@@ -133,9 +130,6 @@ class BenchmarkCNN:
             self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
-        self._invocation = wait_until_idle(
-            self._invocation, plan.params.results.wait_for_idle, self._console
-        )
         self._recorder = StepRecorder(plan, self._console, self._invocation)
         self._state: RunState | None = None
         self._session: tf.Session | None = None

@@ -398,7 +398,7 @@ def test_ctrl_c_ends_the_turns_and_the_run(
 ) -> None:
     argv = [
         'compare',
-        '--run=--batch_size=8 --wait_for_idle=5',
+        '--run=--batch_size=8',
         '--run=--batch_size=16',
         '--output=stopped',
     ]

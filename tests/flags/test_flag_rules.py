@@ -101,7 +101,6 @@ def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
         '--server_protocol=grpc+verbs',
         '--steps_per_run=2',
         '--repeat=2',
-        '--wait_for_idle=5.0',
     ]
     alone.append('--input_only=decode')
     with refused('--stop_at_top_1_accuracy=0.5', '--cross_replica_sync=False'):

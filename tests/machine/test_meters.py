@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.machines import CONTAINER, write_files
-from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes, wait_for_idle
+from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 
 pytestmark = pytest.mark.unit
 
@@ -206,41 +206,3 @@ def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none()
     share = 0.5 / num_cores / seen['seconds']
     assert seen['other_cpu_share'] > 0.9 * share
     assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
-
-
-def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cores, clock, busy = Cores(monkeypatch, [0, 1], []), Clock(), 0.0
-
-    def run_others(*shares: float) -> tuple[float, float | None, list[float]]:
-        """The wait for at most 60 seconds while others use these shares of two cores, 2 seconds
-        each.
-        """
-        remaining, shown = list(shares), list[float]()
-
-        def sleep(seconds: float) -> None:
-            nonlocal busy
-            clock.now += seconds
-            busy += remaining.pop(0) * seconds
-            cores.times = [Times(busy, clock.now - busy)] * 2
-
-        cores.times = [Times(busy, clock.now - busy)] * 2
-        found = wait_for_idle(60.0, 0.1, shown.append, clock=clock, sleep=sleep)
-        assert not remaining
-        return found.seconds, found.other_cpu_share, shown
-
-    seconds, share, shown = run_others(0.9, 0.5, 0.05)
-    assert (seconds, shown) == (6.0, pytest.approx([0.9, 0.5]))
-    assert share == pytest.approx(0.05)
-    seconds, share, shown = run_others(*[0.7] * 30)
-    assert (seconds, len(shown)) == (60.0, 29)
-    assert share == pytest.approx(0.7)
-
-    # Where nothing is known of the cores, waiting would not end.
-    def hidden(percpu: bool) -> list[Times]:
-        raise PermissionError
-
-    monkeypatch.setattr(psutil, 'cpu_times', hidden)
-    found = wait_for_idle(60.0, 0.1, clock=clock, sleep=lambda seconds: None)
-    assert (found.seconds, found.other_cpu_share) == (0.0, None)

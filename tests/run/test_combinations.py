@@ -383,7 +383,7 @@ def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
 _NOT_RUN = re.compile(
     r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|'
     r'num_warmup_batches|target_seconds|repeat|eval|job_name|task_index|\w+_hosts?|xla|'
-    r'xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|wait_for_idle|verbose|'
+    r'xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|verbose|'
     r'continue_on_nan)(=|$)|--result_file=-'
 )
 SHORT = (

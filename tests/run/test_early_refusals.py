@@ -48,7 +48,6 @@ REFUSED = {
         '--xla_compile=True',
     ],
     '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
-    'cluster -- --device=cpu --wait_for_idle=5': ['--wait_for_idle=5'],
     'cluster -- --device=gpu --num_gpus=0': ['--num_gpus=0'],
     'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': [
         '--data_dir=no/such',

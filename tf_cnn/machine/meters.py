@@ -38,8 +38,6 @@ _COUNTER_SECS = 60.0
 # Linux counts the time of cores in hundredths of a second: over a shorter time, shares would be off
 # by more than 1 %.
 _SHARES_SECS = 1.0
-# How long the cores must be idle before a run that waits for idle cores.
-_IDLE_SECS = 2.0
 
 
 @dataclass
@@ -294,35 +292,3 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
                 busy += seconds - times.idle - getattr(times, 'iowait', 0.0) - stolen
                 steal += stolen
     return total, busy, steal
-
-
-@dataclass(frozen=True)
-class IdleWait:
-    """A wait for idle cores, and the share of them that other processes used in its last two
-    seconds (or None).
-    """
-
-    seconds: float
-    other_cpu_share: float | None
-
-
-def wait_for_idle(
-    max_secs: float,
-    idle_share: float,
-    show: Callable[[float], None] = lambda share: None,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> IdleWait:
-    """Waits, at most max_secs, until other processes use at most idle_share of the cores; shows
-    each larger share.
-    """
-    meter, began = NoiseMeter(clock=clock), clock()
-    while True:
-        meter.start()
-        sleep(_IDLE_SECS)
-        share = meter.stop()['other_cpu_share']
-        waited = clock() - began
-        if share is None or share <= idle_share or waited >= max_secs:
-            return IdleWait(waited, share)
-        show(share)

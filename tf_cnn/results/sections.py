@@ -434,9 +434,7 @@ class MachineSection(TypedDict):
 
 
 class NoiseSection(TypedDict, total=False):
-    """What machine.meters.Disturbances returns, which describes it, and the wait of
-    --wait_for_idle.
-    """
+    """What machine.meters.Disturbances returns, which describes it."""
 
     seconds: Number
     load_average_start: Sequence[Number] | None
@@ -446,8 +444,6 @@ class NoiseSection(TypedDict, total=False):
     steal_share: Number | None
     other_cpu_share: Number | None
     other_cpu_share_of_cgroup: Number | None
-    waited_seconds: Number
-    other_cpu_share_before: Number | None
 
 
 class WarningRow(Section):

@@ -637,13 +637,6 @@ class ResultConfig:
         unit='seconds',
         shared_by_workers=True,
     )
-    wait_for_idle: float | None = flag(
-        None,
-        'Before the run, wait at most this long until other processes hardly use the cores. The '
-        'result does not include this time.',
-        lower_bound=1,
-        unit='seconds',
-    )
     measure_peak: bool = flag(
         False,
         'After the steps, measure large matrix products on the same devices, and print the share '
@@ -701,11 +694,6 @@ class ResultConfig:
             yield (
                 f'{params.flag_text("repeat")}: it is for runs of one process; repeat a cluster '
                 'with sweep --repeats; remove it'
-            )
-        if is_cluster and self.wait_for_idle is not None:
-            yield (
-                f'{params.flag_text("wait_for_idle")}: the other tasks of a cluster would wait for '
-                'this one; remove it'
             )
 
     def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:

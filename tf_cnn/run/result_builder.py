@@ -230,7 +230,7 @@ class ResultBuilder:
             evaluations=[accuracy.as_row(self._unix_at_zero) for accuracy in evaluations],
             machine=cast(sections.MachineSection, run_environment.machine),
             environment=run_environment.environment,
-            noise=cast(sections.NoiseSection, {**self._noise, **self._invocation.wait_metrics}),
+            noise=self._noise,
             warnings=warnings,
         )
         warnings += find_warnings(result, self._rerun_flags(result.run.batch_size))
