@@ -197,7 +197,7 @@ class BenchmarkCNN:
                 else None
             )
         self._recorder.result_builder.transfer = step_graph.transfer
-        self._recorder.result_builder.input_buffers = buffers = step_graph.pipeline.buffers
+        self._recorder.result_builder.input_buffers = buffers = step_graph.step_input.buffers
         if buffers and plan.params.run.verbose:
             self._console.note(format_memory(buffers))
         prefix = worker.device if worker.device and plan.devices.is_local else ''
@@ -251,7 +251,7 @@ class BenchmarkCNN:
             num_warmup,
             run_graph.summaries,
             run_graph.graph_loop,
-            step_graph.pipeline,
+            step_graph.step_input,
         )
         self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         self._recorder.result_builder.begin_phase('warm_up')

@@ -174,7 +174,7 @@ def undisturbed(num_steps: int) -> Weights:
     with tf.Graph().as_default(), open_session() as session:
         images = WholeBatch(tuple(range(NUM_WORKERS)), 1, BATCH)
         graph = one_tower_graph(images, Momentum(MOMENTUM), LEARNING_RATE, WEIGHT_DECAY)
-        session.run([graph.initializers, graph.pipeline.initializers])
+        session.run([graph.initializers, graph.step_input.initializers])
         for _ in range(num_steps):
             session.run(graph.fetches.as_dict())
         return session.run(values_of(graph))

@@ -262,7 +262,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])
         state.prepare(session)
-        session.run(built.pipeline.initializers)
+        session.run(built.step_input.initializers)
         session.run(begin[1])
         with failed():
             state.save_early(session, is_in_step=True)

@@ -21,6 +21,7 @@ from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
 from tests.support.runs import Ran, document_in, losses, plan_of, ran
 from tf_cnn.cli import records
+from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.run.build import build_step
 from tf_cnn.run.parsing import parse_argv
 
@@ -129,7 +130,8 @@ def test_images_are_resized_unless_the_model_takes_any_size(
 ) -> None:
     with tf.Graph().as_default():
         built = build_step(plan_of(model=model, batch_size=2, data_dir=str(shards)))
-    assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
+    assert isinstance(built.step_input, InputPipeline)
+    assert built.step_input.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
 def test_without_training_the_validation_images_are_read_if_there_are_any(

@@ -85,15 +85,15 @@ class InputConfig:
         return self.worker / self.num_workers
 
 
-class InputPipeline(abc.ABC):
-    """Gives each tower a batch that is on its device when the step starts.
+class StepInput:
+    """What a step computes from: batches, or with --exchange_only gradients.
 
     Attributes:
       initializers: ops to run once, together with the initializers of the model, before warm_up.
-      per_step_ops: ops to run in each session.run that uses a batch.
+      per_step_ops: ops to run in each session.run of a step.
       warm_up_ops: the ops that warm_up runs. Their kernels, such as readers, keep state for the
         steps.
-      feed_placeholders: the placeholders that each session.run with a batch feeds with
+      feed_placeholders: the placeholders that each session.run of a step feeds with
         next_feed_values().
       buffers: the buffers in host memory; empty if there are none, or they are unknown.
     """
@@ -105,12 +105,7 @@ class InputPipeline(abc.ABC):
         self.feed_placeholders: list[tf.Tensor] = []
         self.buffers: list[Buffer] = []
 
-    @abc.abstractmethod
-    def tower_batch(self, tower: int) -> Batch:
-        """Returns the batch of a tower; every call returns the same tensors."""
-
-    # Most pipelines need no preparation, so this method does nothing and is not abstract.
-    def warm_up(  # noqa: B027
+    def warm_up(
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
     ) -> None:
         """Prepares the next step. A further call restarts the pipeline.
@@ -123,6 +118,14 @@ class InputPipeline(abc.ABC):
     def next_feed_values(self) -> list[Any]:
         """Draws the next batches, and returns the values of feed_placeholders."""
         return []
+
+
+class InputPipeline(StepInput, abc.ABC):
+    """Gives each tower a batch that is on its device when the step starts."""
+
+    @abc.abstractmethod
+    def tower_batch(self, tower: int) -> Batch:
+        """Returns the batch of a tower; every call returns the same tensors."""
 
     def _resident_variable(self, value: tf.Tensor) -> tf.Variable:
         # Without a collection it is neither trained nor saved, and other initialisers do not wait

@@ -50,20 +50,20 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
             plan.precision,
             plan.session.config,
         )
-    pipeline: InputPipeline
+    step_input: InputPipeline | GradientsInMemory
     if params.run.exchange_only:
         shapes = gradient_shapes(
             params.run.exchange_bytes, network, plan.data.image_shape, num_classes
         )
-        pipeline = GradientsInMemory(shapes, plan.first_tower)
+        step_input = GradientsInMemory(shapes, plan.first_tower)
     else:
-        pipeline = make_input(plan, manager.get_devices(), restart)
+        step_input = make_input(plan, manager.get_devices(), restart)
     # Random ops start again in each session. With another seed, a continued training drops other
     # units than in its first steps.
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
     config = replace(_step_config(plan), seed=seed)
     with convert_manager_errors(plan.mode):
-        return build_step_graph(config, optimizer, manager, pipeline, frozen_network)
+        return build_step_graph(config, optimizer, manager, step_input, frozen_network)
 
 
 def build_evaluation(

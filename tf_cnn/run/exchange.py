@@ -11,7 +11,7 @@ from models.layers import zeros
 from models.model_spec import Network
 from models.networks import variables_in_training
 from tf_cnn.graph.variables import create_variable
-from tf_cnn.inputs.pipeline import Batch, InputPipeline
+from tf_cnn.inputs.pipeline import StepInput
 from variable_mgr import VariableMgr
 
 Tensor = Any
@@ -19,7 +19,7 @@ Tensor = Any
 EXCHANGE_VARIABLE_NAME = 'tensor'
 
 
-class GradientsInMemory(InputPipeline):
+class GradientsInMemory(StepInput):
     """Gives each tower gradients from the memory of its device, in place of a batch.
 
     All values of a tower's gradients are equal: (i + 1) / N for tower i of the N towers that share
@@ -31,9 +31,6 @@ class GradientsInMemory(InputPipeline):
         super().__init__()
         self._shapes = shapes
         self._first_tower = first_tower
-
-    def tower_batch(self, tower: int) -> Batch:
-        raise NotImplementedError('an exchange has no images')
 
     def add_tower_gradients(self, manager: VariableMgr, tower: int) -> list[Tensor]:
         """Adds the variables of a tower and its gradients, in the same order.

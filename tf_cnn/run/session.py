@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.inputs.pipeline import InputPipeline
+from tf_cnn.inputs.pipeline import StepInput
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import StepValues
 from tf_cnn.run.graph_loop import GraphLoop
@@ -62,7 +62,7 @@ class Stepper:
         num_warmup: int,
         summaries: SummaryWriter | None,
         graph_loop: GraphLoop | None = None,
-        pipeline: InputPipeline | None = None,
+        step_input: StepInput | None = None,
     ) -> None:
         self.gradient_summary: bytes | None = None
         self.steps_after = 0
@@ -71,8 +71,8 @@ class Stepper:
         self._session = session
         self._fetches = fetches.as_dict()
         self._graph_loop = graph_loop
-        self._pipeline = pipeline
-        self._fed_tensors = pipeline.feed_placeholders if pipeline else []
+        self._step_input = step_input
+        self._fed_tensors = step_input.feed_placeholders if step_input else []
         if graph_loop:
             self._run_loop = session.make_callable(
                 dict(graph_loop.values), feed_list=[graph_loop.num_steps]
@@ -129,10 +129,10 @@ class Stepper:
 
     def _next_feeds(self) -> tuple[list[Any], float]:
         """Returns the feeds of the next step, and the seconds that it took to draw them."""
-        if self._pipeline is None or not self._fed_tensors:
+        if self._step_input is None or not self._fed_tensors:
             return [], 0.0
         start = time.perf_counter()
-        return self._pipeline.next_feed_values(), time.perf_counter() - start
+        return self._step_input.next_feed_values(), time.perf_counter() - start
 
     def _to_step_values(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
         """Converts fetched values to the values of a step; ended_at is its end in Unix seconds, if

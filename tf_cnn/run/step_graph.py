@@ -11,7 +11,7 @@ from models.layers import VariableSource
 from models.networks import build_network, label_ranks
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable
-from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
+from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp, StepInput
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.run.constant_weights import FrozenNetwork
@@ -76,7 +76,7 @@ class StepGraph:
       before_evaluation: makes the slices of all workers equal; None if they always are.
     """
 
-    pipeline: InputPipeline
+    step_input: StepInput
     initializers: tf.Operation
     post_init: tf.Operation | None
     prologue: tf.Operation | None
@@ -96,7 +96,10 @@ class StepGraph:
     @property
     def stateful_ops(self) -> list[tf.Operation]:
         """The ops of prepare_first_step() that keep state in kernels: readers, random numbers."""
-        return [*self.pipeline.warm_up_ops, *([self.prologue] if self.prologue is not None else [])]
+        return [
+            *self.step_input.warm_up_ops,
+            *([self.prologue] if self.prologue is not None else []),
+        ]
 
     def prepare_first_step(
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
@@ -106,10 +109,10 @@ class StepGraph:
         steps_before includes the steps before a restored checkpoint. run_op, if given, runs each of
         stateful_ops, without feeds.
         """
-        session.run(self.pipeline.initializers)
+        session.run(self.step_input.initializers)
         if self.post_init is not None:
             session.run(self.post_init)
-        self.pipeline.warm_up(session, steps_before, run_op)
+        self.step_input.warm_up(session, steps_before, run_op)
         if self.prologue is not None:
             if run_op:
                 run_op(self.prologue)
@@ -118,8 +121,8 @@ class StepGraph:
                     self.prologue,
                     dict(
                         zip(
-                            self.pipeline.feed_placeholders,
-                            self.pipeline.next_feed_values(),
+                            self.step_input.feed_placeholders,
+                            self.step_input.next_feed_values(),
                             strict=True,
                         )
                     ),
@@ -156,7 +159,7 @@ def build_step_graph(
     config: StepConfig,
     optimizer: Optimizer,
     manager: VariableMgr,
-    pipeline: InputPipeline,
+    step_input: InputPipeline | GradientsInMemory,
     frozen_network: FrozenNetwork | None = None,
 ) -> StepGraph:
     """Adds a step to the current graph; a forward-only one may compute with frozen constants.
@@ -168,8 +171,8 @@ def build_step_graph(
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(config.precision, manager.create_scalar)
     parts = _StepParts(config, optimizer, manager, loss_scale)
-    towers = _build_towers(parts, pipeline, frozen_network)
-    ops = list(pipeline.per_step_ops)
+    towers = _build_towers(parts, step_input, frozen_network)
+    ops = list(step_input.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
     with tf.device(manager.scalar_device):
@@ -209,7 +212,7 @@ def build_step_graph(
         if config.params.run.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([step_op]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
-        if pipeline.per_step_ops and not config.params.run.deterministic:
+        if step_input.per_step_ops and not config.params.run.deterministic:
             # GPUs have no clock.
             with tf.device(HOST_DEVICE), tf.control_dependencies([step_op]):
                 updated_at = tf.timestamp()
@@ -232,10 +235,10 @@ def build_step_graph(
         post_init = manager.get_post_init_ops(slots)
         before_evaluation = manager.get_before_evaluation_ops()
         return StepGraph(
-            pipeline=pipeline,
+            step_input=step_input,
             initializers=tf.group(*initializers),
             post_init=tf.group(*post_init) if post_init else None,
-            prologue=tf.group(*manager.prologue, *pipeline.per_step_ops)
+            prologue=tf.group(*manager.prologue, *step_input.per_step_ops)
             if manager.prologue
             else None,
             fetches=fetches,
@@ -271,19 +274,23 @@ def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list
 
 
 def _build_towers(
-    step: _StepParts, pipeline: InputPipeline, frozen_network: FrozenNetwork | None
+    step: _StepParts,
+    step_input: InputPipeline | GradientsInMemory,
+    frozen_network: FrozenNetwork | None,
 ) -> list[_Tower]:
     towers: list[_Tower] = []
     manager = step.manager
     devices = manager.get_devices()
-    if isinstance(pipeline, GradientsInMemory):
+    if isinstance(step_input, GradientsInMemory):
         not_a_number = tf.constant(float('nan'))
         return [
-            _Tower(not_a_number, not_a_number, None, None, pipeline.add_tower_gradients(manager, n))
+            _Tower(
+                not_a_number, not_a_number, None, None, step_input.add_tower_gradients(manager, n)
+            )
             for n in range(len(devices))
         ]
     for number, device in enumerate(devices):
-        batch = pipeline.tower_batch(number)
+        batch = step_input.tower_batch(number)
         with manager.create_outer_variable_scope(number) as variables:
             source: VariableSource = variables
             norms = None
