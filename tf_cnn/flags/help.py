@@ -9,8 +9,7 @@ from tf_cnn.flags.spec import ITS_DEFAULT, FlagSpec
 def flag_help(spec: FlagSpec) -> str:
     value = 'switch' if spec.type is bool else spec.expects
     facts = [f'{value}, in {spec.unit}' if spec.unit else value]
-    # mypy assumes that no default is a tuple.
-    if spec.default not in (None, ()):  # type: ignore[comparison-overlap]
+    if spec.default is not None and not spec.repeated:
         facts.append(f'default {str(spec.default).lower() if spec.type is bool else spec.default}')
     if spec.original and spec.original.startswith(ITS_DEFAULT):
         facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.cluster.shape import Shape
@@ -173,7 +174,7 @@ def read_grid(texts: Sequence[str]) -> SweepRequest:
 
 
 def override(
-    request: SweepRequest, argv: Sequence[str], settings: Mapping[str, object]
+    request: SweepRequest, argv: Sequence[str], settings: Mapping[str, Any]
 ) -> SweepRequest:
     """Returns the request with the flags after -- added to all runs, and with these settings.
 
@@ -189,9 +190,7 @@ def override(
                     'sweep compares its values; remove one of them'
                 )
         flags[name] = value
-    # The spec of each field has read its value, but mypy cannot see that.
-    changed = replace(request.settings, **settings)  # type: ignore[arg-type]
-    return replace(request, flags=flags, settings=changed)
+    return replace(request, flags=flags, settings=replace(request.settings, **settings))
 
 
 def add_device_cpu(request: SweepRequest) -> SweepRequest:

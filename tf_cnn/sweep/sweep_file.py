@@ -71,7 +71,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
         raise UsageError(
             f'{path}: it is not a sweep ({" ".join(str(error).split())}); see docs/sweeps.md'
         ) from None
-    settings = {
+    settings: dict[str, Any] = {
         name: read_value(spec, getattr(file, name), f'{path}:')
         for name, spec in specs_of(SweepSettings).items()
         if getattr(file, name) is not None
@@ -82,8 +82,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
         source=str(path),
         flags=flags,
         grids=grids,
-        # The spec of each field has read its value, which mypy cannot see.
-        settings=SweepSettings(**settings),  # type: ignore[arg-type]
+        settings=SweepSettings(**settings),
         published_in=file.published_in,
     )
 
