@@ -138,6 +138,8 @@ class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLoc
     only for its update.
     """
 
+    _create_shared = VariableMgrLocalFetchFromPS.create
+
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:

@@ -1,5 +1,6 @@
 """Values of variables and gradients that one step stages for the next."""
 
+import abc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,10 +53,7 @@ class AppliesStagedGradients(VariableMgr):
 
 
 class ComputesWithStagedValues(AppliesStagedGradients):
-    """Base of managers that also stage the values of variables, for the towers of the next step.
-
-    The next class among the bases of such a manager creates the variables, which all towers share.
-    """
+    """Base of managers that also stage the values of variables, for the towers of the next step."""
 
     def __init__(self, config: ManagerConfig) -> None:
         super().__init__(config)
@@ -73,10 +71,7 @@ class ComputesWithStagedValues(AppliesStagedGradients):
         trainable: bool,
     ) -> Variable:
         if name not in self._sources:
-            # The next base class defines create; mypy does not know this class.
-            self._sources[name] = super().create(  # type: ignore[safe-super]
-                0, name, shape, initializer, trainable
-            )
+            self._sources[name] = self._create_shared(0, name, shape, initializer, trainable)
         source = self._sources[name]
         if not trainable:
             return source
@@ -84,6 +79,17 @@ class ComputesWithStagedValues(AppliesStagedGradients):
         self._areas.setdefault(name, []).append(area)
         self._first_puts += [area.put([source.value]) for _ in range(2)]
         return replace(source, value=area.get()[0])
+
+    @abc.abstractmethod
+    def _create_shared(
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
+    ) -> Variable:
+        """Creates the variable for a name, which all towers share."""
 
     def _puts(self, name: str, value: Tensor) -> list[tf.Operation]:
         """Returns the ops that stage a value for the next step on all towers."""

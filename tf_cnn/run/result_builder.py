@@ -54,35 +54,32 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
     if evaluates and plan.evaluations:
         batch_size = params.evaluation.eval_batch_size
         num_timed, num_epochs = plan.evaluations.banner_batches, plan.evaluations.num_epochs
-    return sections.RunSection(
+    facts: dict[str, Any] = dict(
         role=plan.role.value,
         has_synchronous_workers=plan.cluster_role.is_synchronous,
         image_size=data.image_size,
         data_set=data.data_set.name,
         is_synthetic=params.data.data_dir is None,
         num_missing_shards=data.shards.num_missing if data.shards else 0,
-        device=params.devices.kind,
         devices=devices.towers,
-        data_format=params.devices.layout,
         tf32=devices.tf32,
         onednn=plan.session.onednn,
         images_per_step=plan.images_per_global_step,
         num_warmup=params.run.num_warmup_batches,
-        display_every=params.run.display_every,
         num_timed=num_timed,
         num_epochs=num_epochs,
-        variable_update=params.variables.variable_update,
         sync=plan.is_synchronous,
-        all_reduce_spec=params.variables.all_reduce_spec,
-        optimizer=params.optimizer.optimizer,
         batch_size=batch_size,
         global_batch_size=batch_size * len(devices.towers) * plan.cluster_role.num_training_tasks,
         input_pipeline=None if evaluates else data.input_row.name,
-        steps_per_run=params.run.steps_per_run,
         precision=str(plan.precision),
         num_skipped_steps=num_skipped_steps,
         **{f'{flag}_sha256': digest for flag, digest in plan.file_hashes.items()},
     )
+    # The other fields have the names and the resolved values of flags.
+    names = {*sections.RunSection.__struct_fields__} - facts.keys()
+    flags = {name: value for name, value in params.values().items() if name in names}
+    return sections.RunSection(**facts, **flags)
 
 
 class ResultBuilder:
