@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
 from tests.support.outputs import check_line, failed, refused
-from tf_cnn.convert.write import WriteOptions, write_shards
+from tf_cnn.convert.config import RecordsOptions
+from tf_cnn.convert.write import write_shards
 from tf_cnn.inputs.layout import scan_folder, shard_name
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -118,7 +119,7 @@ def kill_workers() -> None:
 def test_a_decoding_process_that_dies_fails_the_run_with_one_line(
     slow_photos: Path, tmp_path: Path
 ) -> None:
-    options = WriteOptions(str(tmp_path / 'out'), 'train', 1, 1, 1, 95, num_processes=1)
+    options = RecordsOptions(output=str(tmp_path / 'out'), shards=1, num_processes=1)
     with failed(f'--input={slow_photos}', '--num_processes=1'):
         write_shards(
             scan_folder(str(slow_photos)), ('background', 'a'), options, kill_workers, print

@@ -5,12 +5,12 @@ import importlib
 import os
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tf_cnn.cli.options import Arguments, Declaration
-from tf_cnn.flags.spec import flag
+from tf_cnn.convert.config import IMAGES_PER_SHARD, MIN_SHARDS, RecordsOptions
 from tf_cnn.inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
 from tf_cnn.inputs.framing import Fault
 from tf_cnn.inputs.layout import (
@@ -35,56 +35,9 @@ if TYPE_CHECKING:
 
     from tf_cnn.convert.write import WriteSummary
 
-# As in ImageNet: 1,281,167 images in 1,024 shards. The minimum allows reading in parallel.
-_IMAGES_PER_SHARD = 1250
-_MIN_SHARDS = 8
 # The most files listed for one problem, and the most faults listed for one subset.
 _MAX_LISTED = 20
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
-
-
-@dataclass(frozen=True)
-class RecordsOptions:
-    input: str | None = flag(
-        None, 'Folder that contains a folder of images for each class.', is_path=True
-    )
-    output: str | None = flag(
-        None, 'Folder for the shards and labels.txt; made if missing.', is_path=True
-    )
-    shards: int = flag(
-        0,
-        f'Number of shards. 0: one for every {_IMAGES_PER_SHARD} images, at least {_MIN_SHARDS}.',
-        lower_bound=0,
-        upper_bound=99999,
-    )
-    subset: str = flag(
-        'train', 'Purpose of the images, part of the names of the shards.', choices=SUBSETS
-    )
-    seed: int = flag(1, 'Seed of the random order of the images across the shards.')
-    first_label: int = flag(
-        1,
-        "Label of the first class. 1: as in ImageNet, where label 0 is 'background'. 0: no "
-        'background.',
-        lower_bound=0,
-        upper_bound=1,
-    )
-    jpeg_quality: int = flag(
-        95,
-        'JPEG quality of images that must be encoded again: PNG, grey, CMYK or rotated.',
-        lower_bound=1,
-        upper_bound=100,
-    )
-    num_processes: int = flag(
-        0,
-        'Number of processes that decode images, or of threads with --check. 0: one per core.',
-        lower_bound=0,
-    )
-    overwrite: bool = flag(False, 'Replace the existing shards of the subset.')
-    check: str | None = flag(
-        None,
-        'Write nothing, but check the shards in this folder: all subsets, or the given --subset.',
-        is_path=True,
-    )
 
 
 DECLARATION = Declaration(
@@ -133,13 +86,13 @@ def _write(options: RecordsOptions) -> int:
             f'records reads images with Pillow: {missing_package_message("PIL")}'
         ) from None
     from tf_cnn.convert.output import check_output
-    from tf_cnn.convert.write import WriteOptions, write_shards
+    from tf_cnn.convert.write import write_shards
 
     folder = scan_folder(options.input)
     labels = ('background',) * options.first_label + folder.classes
     num_images = len(folder.images)
     num_shards = options.shards or min(
-        num_images, max(_MIN_SHARDS, round(num_images / _IMAGES_PER_SHARD))
+        num_images, max(MIN_SHARDS, round(num_images / IMAGES_PER_SHARD))
     )
     if num_shards > num_images:
         raise UsageError(
@@ -152,15 +105,8 @@ def _write(options: RecordsOptions) -> int:
     for reason, paths in sorted(folder.skipped_paths.items()):
         for path in paths[:_MAX_LISTED]:
             print(f'passed over {path}: {reason}', file=sys.stderr)
-    write_options = WriteOptions(
-        output=options.output,
-        subset=options.subset,
-        num_shards=num_shards,
-        seed=options.seed,
-        first_label=options.first_label,
-        jpeg_quality=options.jpeg_quality,
-        num_processes=options.num_processes or num_cores(),
-    )
+    num_processes = options.num_processes or num_cores()
+    options = replace(options, shards=num_shards, num_processes=num_processes)
     with SIGNALS.storing(), _progress() as progress:
         task = progress.add_task(f'{options.subset} images', total=num_images)
         report = functools.partial(progress.console.out, highlight=False)
@@ -169,17 +115,15 @@ def _write(options: RecordsOptions) -> int:
             SIGNALS.check()
             progress.advance(task)
 
-        summary = write_shards(folder, labels, write_options, count, report)
-    _print_summary(options, folder, summary, num_shards)
+        summary = write_shards(folder, labels, options, count, report)
+    _print_summary(options, folder, summary)
     return 0
 
 
-def _print_summary(
-    options: RecordsOptions, folder: ImageFolder, summary: 'WriteSummary', num_shards: int
-) -> None:
+def _print_summary(options: RecordsOptions, folder: ImageFolder, summary: 'WriteSummary') -> None:
     images = _format_count(summary.num_records, 'image')
     classes = plural(len(folder.classes), 'class', 'es')
-    size = f'{plural(num_shards, "shard")} of {summary.num_bytes / num_shards / 1e6:.1f} MB'
+    size = f'{plural(options.shards, "shard")} of {summary.num_bytes / options.shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
     print(
         f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'

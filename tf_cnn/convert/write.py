@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tf_cnn.convert.config import RecordsOptions
 from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
 from tf_cnn.convert.output import publish_shards, unfinished_folder
 from tf_cnn.graph.tensorflow_import import import_tensorflow
@@ -22,22 +23,6 @@ from tf_cnn.inputs.layout import ImageFolder, SourceImage, SubsetInfo
 from tf_cnn.system.atomic import sync
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.parallel import ordered_map, process_pool
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    """The values of the flags with these names.
-
-    jpeg_quality is in [1, 100], first_label is 0 or 1.
-    """
-
-    output: str
-    subset: str
-    num_shards: int
-    seed: int
-    first_label: int
-    jpeg_quality: int
-    num_processes: int
 
 
 @dataclass
@@ -90,16 +75,17 @@ def _serialize_example(
 def write_shards(
     folder: ImageFolder,
     labels: tuple[str, ...],
-    options: WriteOptions,
+    options: RecordsOptions,
     count_image: Callable[[], None],
     report: Callable[[str], None],
 ) -> WriteSummary:
     """Writes labels.txt, dataset.json, and shards with all images of the folder, shuffled.
 
     options.seed determines the order. options.num_processes processes decode and encode images;
-    this process writes the shards. The shards stay in a hidden folder until all are complete and on
-    disk. Calls count_image for each image, and report for each image that is left out.
+    this process writes options.shards shards. They stay in a hidden folder until all are complete
+    and on disk. Calls count_image for each image, and report for each image that is left out.
     """
+    assert options.output
     order = list(folder.images)
     random.Random(options.seed).shuffle(order)
     num_processes = min(options.num_processes, len(order))
@@ -116,11 +102,9 @@ def write_shards(
             import_tensorflow()
             import tensorflow.compat.v1 as tf
 
-            unfinished = [temporary_folder / f'{shard:05d}' for shard in range(options.num_shards)]
+            unfinished = [temporary_folder / f'{shard:05d}' for shard in range(options.shards)]
             for shard, path in enumerate(unfinished):
-                begin, end = (
-                    len(order) * edge // options.num_shards for edge in (shard, shard + 1)
-                )
+                begin, end = (len(order) * edge // options.shards for edge in (shard, shard + 1))
                 records_before = summary.num_records
                 try:
                     shard_images = itertools.islice(images, end - begin)
@@ -139,7 +123,7 @@ def write_shards(
             publish_shards(
                 unfinished,
                 labels,
-                summary.subset_info(options.num_shards),
+                summary.subset_info(options.shards),
                 Path(options.output),
                 options.subset,
             )
@@ -158,7 +142,7 @@ def _write_shard(
     path: Path,
     images: Iterable[tuple[SourceImage, EncodedImage | UndecodableImage]],
     folder: ImageFolder,
-    options: WriteOptions,
+    options: RecordsOptions,
     summary: WriteSummary,
     count_image: Callable[[], None],
     report: Callable[[str], None],
