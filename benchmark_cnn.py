@@ -319,11 +319,13 @@ class BenchmarkCNN:
         return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues) -> None:
+        if math.isfinite(values.loss):
+            return
         params, rate = self.plan.params, values.learning_rate
         precision = params.precision
         # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
         learns = params.trains and not params.run.exchange_only and params.data.data_dir
-        if math.isfinite(values.loss) or precision.continue_on_nan or not learns:
+        if precision.continue_on_nan or not learns:
             return
         advice = []
         if rate is not None:

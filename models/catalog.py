@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from models.model_spec import CONSTANT_RATE, BatchNorm, ModelSpec, Network, RateSchedule
 
 FunctionT = TypeVar('FunctionT', bound=Callable[..., Any])
@@ -29,7 +31,6 @@ def model(
     batch_norm: BatchNorm | None = None,
     schedule: RateSchedule = CONSTANT_RATE,
     any_size: bool = False,
-    is_residual: bool = False,
     **options: Any,
 ) -> Callable[[FunctionT], FunctionT]:
     """Returns a decorator that makes a function the network of a model for a data set.
@@ -55,7 +56,6 @@ def model(
                 learning_rate,
                 Network(builder, options, batch_norm or BatchNorm()),
                 any_size=any_size,
-                is_residual=is_residual,
                 schedule=schedule,
             )
         )
@@ -83,22 +83,18 @@ def read_costs() -> dict[tuple[str, str, int], tuple[int, int]]:
 def to_row(spec: ModelSpec, parameters: int, multiply_adds: int) -> dict[str, Any]:
     """Returns a model as JSON values, without fields that have their default."""
     network = spec.network
-    row = dataclasses.asdict(spec) | {
+    row = {
+        **vars(spec),
         'network': network.builder,
         'options': dict(network.options),
-        'batch_norm': dataclasses.asdict(network.batch_norm),
+        'batch_norm': network.batch_norm,
         'parameters': parameters,
         'multiply_adds': multiply_adds,
     }
-    defaults = {
-        'options': {},
-        'batch_norm': dataclasses.asdict(BatchNorm()),
-        'any_size': False,
-        'is_residual': False,
-        'schedule': dataclasses.asdict(CONSTANT_RATE),
-    }
+    defaults = {field.name: field.default for field in dataclasses.fields(ModelSpec)}
+    defaults |= {'options': {}, 'batch_norm': BatchNorm()}
     kept = {name: value for name, value in row.items() if value != defaults.get(name)}
-    json_row: dict[str, Any] = json.loads(json.dumps(kept))
+    json_row: dict[str, Any] = json.loads(json.dumps(kept, default=dataclasses.asdict))
     return json_row
 
 
@@ -108,17 +104,11 @@ def _read_rows() -> list[dict[str, Any]]:
 
 
 def _to_model(row: dict[str, Any]) -> ModelSpec:
-    batch_norm, schedule = BatchNorm(**row.get('batch_norm', {})), row.get('schedule')
-    if schedule:
-        schedule = RateSchedule(**{**schedule, 'factors': tuple(map(tuple, schedule['factors']))})
-    return ModelSpec(
-        row['name'],
-        row['data_set'],
-        row['image_size'],
-        row['batch_size'],
-        row['learning_rate'],
-        Network(row['network'], row.get('options', {}), batch_norm),
-        any_size=row.get('any_size', False),
-        is_residual=row.get('is_residual', False),
-        schedule=schedule or CONSTANT_RATE,
-    )
+    values = {
+        field.name: row[field.name] for field in dataclasses.fields(ModelSpec) if field.name in row
+    }
+    batch_norm = BatchNorm(**row.get('batch_norm', {}))
+    values['network'] = Network(row['network'], row.get('options', {}), batch_norm)
+    if 'schedule' in row:
+        values['schedule'] = msgspec.convert(row['schedule'], RateSchedule)
+    return ModelSpec(**values)

@@ -95,7 +95,6 @@ class ModelSpec:
       any_size: whether the network takes images of any size, so that images of a folder keep
         theirs. It must end in global pooling, and have few enough layers of stride 2 for small
         images.
-      is_residual: whether --resnet_base_lr applies to it, as a residual network.
     """
 
     name: str
@@ -105,5 +104,9 @@ class ModelSpec:
     learning_rate: float
     network: Network
     any_size: bool = False
-    is_residual: bool = False
     schedule: RateSchedule = CONSTANT_RATE
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether --resnet_base_lr applies to it."""
+        return 'resnet' in self.name

@@ -159,7 +159,6 @@ def register_model(
             batch_size,
             learning_rate,
             network,
-            is_residual='resnet' in name,
         )
     )
 

@@ -63,11 +63,6 @@ def test_a_model_may_be_another_network_for_another_data_set() -> None:
     assert MODELS.find_model('trivial', 'cifar10').network == MODELS.find_model('trivial').network
 
 
-def test_resnets_and_no_other_models_are_residual() -> None:
-    for facts in MODELS.list_specs():
-        assert facts.is_residual == ('resnet' in facts.name)
-
-
 def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -> None:
     row = ModelSpec('lenet', 'mnist', 28, 32, 0.1, Network(print))
     registry = Registry([row, replace(row, data_set='imagenet')])

@@ -275,14 +275,11 @@ def _check_subset(
     if wrong_number:
         info_path = str(Path(data_dir) / DATASET_INFO_FILE)
         add(Fault(info_path, None, '', 'wrong dataset.json', wrong_number))
-    seen_labels = (
-        f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} '
-        f'seen'
-    )
-    records = _format_count(num_records, 'record')
+    num_seen = sum(0 <= label < num_classes for label in labels)
     print(
-        f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, '
-        f'{seen_labels}'
+        f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, '
+        f'{_format_count(num_records, "record")}, '
+        f'{num_seen} of {plural(num_classes, "label")} seen'
     )
     print(
         '  faults: '

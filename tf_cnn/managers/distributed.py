@@ -245,7 +245,7 @@ class VariableMgrDistributedFetchFromStagedPS(
     The gradients belong to values that are one update old: v_k+1 = v_k - r g(v_k-1).
     """
 
-    _create_shared = VariableMgrDistributedFetchFromPS.create
+    _creator = VariableMgrDistributedFetchFromPS
 
     @property
     def _reads_updates(self) -> bool:

@@ -138,7 +138,7 @@ class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLoc
     only for its update.
     """
 
-    _create_shared = VariableMgrLocalFetchFromPS.create
+    _creator = VariableMgrLocalFetchFromPS
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]

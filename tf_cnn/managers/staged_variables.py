@@ -1,9 +1,8 @@
 """Values of variables and gradients that one step stages for the next."""
 
-import abc
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
@@ -55,6 +54,9 @@ class AppliesStagedGradients(VariableMgr):
 class ComputesWithStagedValues(AppliesStagedGradients):
     """Base of managers that also stage the values of variables, for the towers of the next step."""
 
+    # The base that creates the variables, which all towers share.
+    _creator: ClassVar[type[VariableMgr]]
+
     def __init__(self, config: ManagerConfig) -> None:
         super().__init__(config)
         self._sources: dict[str, Variable] = {}
@@ -71,7 +73,7 @@ class ComputesWithStagedValues(AppliesStagedGradients):
         trainable: bool,
     ) -> Variable:
         if name not in self._sources:
-            self._sources[name] = self._create_shared(0, name, shape, initializer, trainable)
+            self._sources[name] = self._creator.create(self, 0, name, shape, initializer, trainable)
         source = self._sources[name]
         if not trainable:
             return source
@@ -79,17 +81,6 @@ class ComputesWithStagedValues(AppliesStagedGradients):
         self._areas.setdefault(name, []).append(area)
         self._first_puts += [area.put([source.value]) for _ in range(2)]
         return replace(source, value=area.get()[0])
-
-    @abc.abstractmethod
-    def _create_shared(
-        self,
-        device_num: int,
-        name: str,
-        shape: Sequence[int],
-        initializer: Initializer,
-        trainable: bool,
-    ) -> Variable:
-        """Creates the variable for a name, which all towers share."""
 
     def _puts(self, name: str, value: Tensor) -> list[tf.Operation]:
         """Returns the ops that stage a value for the next step on all towers."""

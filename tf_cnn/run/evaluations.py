@@ -14,12 +14,15 @@ from tf_cnn.training.schedules import epochs_to_steps
 
 @dataclass(frozen=True)
 class EvalSchedule:
-    """The global steps after which training waits for an evaluation."""
+    """The global steps after which training waits for an evaluation.
 
-    every: Fraction | None = (
-        None  # the interval in steps; the first step that reaches a multiple counts
-    )
-    at: frozenset[int] = frozenset()  # single steps
+    Attributes:
+      every: the interval in steps; the first step that reaches a multiple counts.
+      at: single steps.
+    """
+
+    every: Fraction | None = None
+    at: frozenset[int] = frozenset()
 
     def is_due(self, step: int, last_step: int) -> bool:
         """Whether an evaluation became due after `last_step`, and up to `step`."""
@@ -71,9 +74,7 @@ def find_evaluations(params: Params, context: Context) -> Evaluations | None:
     role, evaluation, data = context.cluster_role, params.evaluation, context.data
     # Without synchronous steps the chief evaluates alone.
     num_processes = role.num_training_tasks if role.is_synchronous else 1
-    images_of_batch = (
-        evaluation.eval_batch_size * role.num_hosts * params.devices.num_gpus * num_processes
-    )
+    images_of_batch = evaluation.eval_batch_size * context.num_towers(params) * num_processes
     requested_batches, num_passes = evaluation.num_eval_batches, evaluation.num_eval_epochs
     if evaluation.eval and requested_batches is None and num_passes is None:
         requested_batches, num_passes = params.run.num_batches, params.run.num_epochs

@@ -157,7 +157,8 @@ class Params:
         reasons: dict[str, str] = {}
         for group in GROUPS:
             for names, reason in getattr(self, group).ignored(self, rules):
-                reasons = {**dict.fromkeys(names, reason), **reasons}
+                for name in names:
+                    reasons.setdefault(name, reason)
         return reasons
 
     def ignored_flag_warnings(self, rules: RuleContext) -> list[str]:

@@ -1,7 +1,8 @@
 """Formats what a sweep prints: its plan, and the table of its results. Pure."""
 
+import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tf_cnn.compare.differences import format_property, machine_differences
@@ -67,13 +68,18 @@ class _Row:
     status: str
     baseline: Sequence[Result] = ()
 
-    @property
+    @functools.cached_property
     def estimate(self) -> Estimate | None:
         return estimate(self.results) if self.results else None
 
-    @property
+    @functools.cached_property
     def ratio(self) -> Ratio | None:
         return compare(estimate(self.baseline), estimate(self.results)) if self.baseline else None
+
+    @functools.cached_property
+    def exchange(self) -> tuple[float, float, float] | None:
+        """The milliseconds, algbw and busbw of --exchange_only; None for other runs."""
+        return _exchange_values(self.results) if self.results else None
 
     @property
     def verdict(self) -> str | None:
@@ -87,18 +93,8 @@ def _format_rate(row: _Row) -> str | None:
     return format_known('{}{:.2f}', doubt_mark(row.results), rate)
 
 
-def _format_exchange(form: str, position: int) -> Callable[[_Row], str | None]:
-    """Returns a function that formats one of the values of _exchange_values."""
-
-    def text(row: _Row) -> str | None:
-        values = _exchange_values(row.results)
-        return values and form.format(values[position])
-
-    return text
-
-
 def _format_milliseconds(row: _Row) -> str | None:
-    return format_known(f'{doubt_mark(row.results)}{{}}', _format_exchange('{:.3f}', 0)(row))
+    return row.exchange and f'{doubt_mark(row.results)}{row.exchange[0]:.3f}'
 
 
 def _flag_column(name: str) -> Column[_Row]:
@@ -129,8 +125,8 @@ _RATE_COLUMNS: tuple[Column[_Row], ...] = (
 # The columns of --exchange_only, see docs/sweeps.md.
 _EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
     Column('ms', _format_milliseconds, is_number=True),
-    Column('algbw GB/s', _format_exchange('{:.4g}', 1), is_number=True),
-    Column('busbw GB/s', _format_exchange('{:.4g}', 2), is_number=True),
+    Column('algbw GB/s', lambda row: row.exchange and f'{row.exchange[1]:.4g}', is_number=True),
+    Column('busbw GB/s', lambda row: row.exchange and f'{row.exchange[2]:.4g}', is_number=True),
 )
 _STATUS: Column[_Row] = Column('status', lambda row: row.status)
 
@@ -155,7 +151,7 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         )
     }
     rows = [replace(row, baseline=baselines.get(id(row.results), ())) for row in rows]
-    is_exchange = any(_exchange_values(row.results) for row in rows)
+    is_exchange = any(row.exchange for row in rows)
     columns = [
         *map(_flag_column, plan.columns),
         *([_LARGEST_SIZE] if plan.settings.find_batch_size else []),
@@ -196,11 +192,8 @@ def _exchange_values(results: Sequence[Result]) -> tuple[float, float, float] | 
     over the seconds; busbw is algbw times 2 (n - 1) / n for n devices, the traffic on each link of
     a ring.
     """
-    if (
-        not results
-        or results[0].run.role != 'exchange-only'
-        or not (size := results[0].gradient_bytes)
-    ):
+    size = results[0].gradient_bytes
+    if results[0].run.role != 'exchange-only' or not size:
         return None
     cluster = results[0].cluster
     devices = cluster.num_workers * cluster.devices_per_worker
