@@ -1,7 +1,7 @@
 """Small networks, their steps on one tower, and the variable managers of every mode."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,6 +226,12 @@ def random_images(shape: tuple[int, ...]) -> np.ndarray:
         size=(BATCH, height // 14 + 1, width // 14 + 1, channels)
     )
     return patches.repeat(14, 1).repeat(14, 2)[:, :height, :width].astype(np.float32)
+
+
+def evaluate(build: Callable[[], Any], **session_options: Any) -> Any:
+    """Returns the values of the tensors that build() makes, in a graph of their own."""
+    with tf.Graph().as_default(), open_session(**session_options) as session:
+        return session.run(build())
 
 
 def one_tower() -> VariableMgr:
