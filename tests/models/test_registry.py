@@ -27,12 +27,8 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
 
 def test_a_pattern_lists_the_models_that_it_matches() -> None:
-    assert MODELS.list_models('resnet50*') == [
-        'resnet50',
-        'resnet50_v1.5',
-        'resnet50_v2',
-        'resnet50_v2.5',
-    ]
+    names = ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
+    assert MODELS.list_models('resnet50*') == names
     assert MODELS.list_models('*3') == ['inception3']
     assert MODELS.list_models('ResNet*') == []
 
@@ -58,9 +54,12 @@ def test_an_unknown_model_is_refused_with_the_nearest_names(
 
 
 def test_a_model_may_be_another_network_for_another_data_set() -> None:
-    assert MODELS.find_model('alexnet', 'imagenet').network == MODELS.find_model('alexnet').network
-    assert MODELS.find_model('alexnet', 'cifar10').network != MODELS.find_model('alexnet').network
-    assert MODELS.find_model('trivial', 'cifar10').network == MODELS.find_model('trivial').network
+    def is_default(name: str, data_set: str) -> bool:
+        return MODELS.find_model(name, data_set).network == MODELS.find_model(name).network
+
+    assert is_default('alexnet', 'imagenet')
+    assert not is_default('alexnet', 'cifar10')
+    assert is_default('trivial', 'cifar10')
 
 
 def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -> None:
@@ -75,18 +74,23 @@ def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -
 
 
 def test_the_example_of_the_docs_is_short_and_trains(tmp_path: Path) -> None:
-    # 20 images of 10 classes that a network can tell apart by their grey.
+    # Classes that a network can tell apart by their grey.
     labels = np.arange(20) % 10
-    images = np.broadcast_to((25 * labels).astype(np.uint8)[:, None, None, None], [20, 32, 32, 3])
-    write_cifar(tmp_path, images, labels)
-    text = python_block('models.md')
-    assert len(text.splitlines()) <= 20
+    greys = (25 * labels).astype(np.uint8)
+    write_cifar(tmp_path, np.broadcast_to(greys[:, None, None, None], [20, 32, 32, 3]), labels)
     example = tmp_path / 'tiny_resnet.py'
-    example.write_text(text)
+    example.write_text(python_block('models.md'))
+    assert len(example.read_text().splitlines()) <= 20
     run = ran(
-        model='tiny_resnet', model_file=str(example), data_dir=str(tmp_path), batch_size=20,
-        num_batches=15, optimizer='momentum', init_learning_rate=0.05, augmentation='none',
-    )  # fmt: skip
+        model='tiny_resnet',
+        model_file=str(example),
+        data_dir=str(tmp_path),
+        batch_size=20,
+        num_batches=15,
+        optimizer='momentum',
+        init_learning_rate=0.05,
+        augmentation='none',
+    )
     assert run.result.run.data_set == 'cifar10'
     assert not run.result.run.is_synthetic
     assert run.losses[-1] < 0.7 * run.losses[0]
@@ -103,13 +107,24 @@ def test_a_registered_model_has_the_facts_it_was_given() -> None:
     assert mine.network.builder is logits
     assert MODELS.find_model('mine', 'records').image_size == 20
     assert MODELS.list_models('mi*') == ['mine']
-    for taken in ('resnet50', 'mine', 'ssd300'):
-        with pytest.raises(ValueError, match=f'^{taken}: '):
-            register_model(taken, logits)
-    wrong: dict[str, Any] = {'data_set': 'imagnet', 'image_size': 0}
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=f'{name}={value!r}'):
-            register_model('another', logits, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ('name', 'settings', 'message'),
+    [
+        ('resnet50', {}, '^resnet50: '),
+        ('mine', {}, '^mine: '),
+        ('ssd300', {}, '^ssd300: '),
+        ('another', {'data_set': 'imagnet'}, "data_set='imagnet'"),
+        ('another', {'image_size': 0}, 'image_size=0'),
+    ],
+)
+def test_a_taken_name_or_a_wrong_fact_is_refused(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    register_model('mine', logits)
+    with pytest.raises(ValueError, match=message):
+        register_model(name, logits, **settings)
     assert not MODELS.list_models('another')
 
 
@@ -118,41 +133,39 @@ def test_a_registered_model_has_its_batch_norm_and_auxiliary_head() -> None:
         x = cnn.flatten(cnn.batch_norm(x, 'bn'))
         return cnn.dense(x, num_classes, 'logits'), cnn.dense(x, num_classes, 'auxiliary')
 
-    register_model(
-        'mine', with_head, data_set='mnist', image_size=4, batch_norm=BatchNorm(scale=False)
-    )
-    (cost,) = costs.list_costs('mine')
+    norm = BatchNorm(scale=False)
+    register_model('mine', with_head, data_set='mnist', image_size=4, batch_norm=norm)
+    [cost] = costs.list_costs('mine')
     assert cost.parameters == 1 + 2 * (16 * 10 + 10)
 
 
 HEAD = 'from models.registry import register_model\n'
-# By name: the content of the file, and what the error names besides the file.
-WRONG_FILES: dict[str, tuple[str, list[str]]] = {
-    'no model': ('x = 1\n', ['register_model']),
-    'syntax': (f'{HEAD}def build(cnn:\n  pass\n', ['line 2', 'SyntaxError']),
-    'a missing module': (
-        f'{HEAD}\nimport no_such_module\n',
-        ['line 3', 'ModuleNotFoundError', 'no_such_module'],
-    ),
-    'deep inside': (f'{HEAD}import json\njson.loads("{{")\n', ['line 3', 'JSONDecodeError']),
-    'an exit': (f'{HEAD}raise SystemExit(3)\n', ['line 2', 'SystemExit: 3']),
-}
 
 
-@pytest.mark.parametrize('case', WRONG_FILES)
+@pytest.mark.parametrize(
+    ('content', 'facts'),
+    [
+        ('x = 1\n', ['register_model']),
+        (f'{HEAD}def build(cnn:\n  pass\n', ['line 2', 'SyntaxError']),
+        (f'{HEAD}\nimport nothing\n', ['line 3', 'ModuleNotFoundError', 'nothing']),
+        (f'{HEAD}import json\njson.loads("{{")\n', ['line 3', 'JSONDecodeError']),
+        (f'{HEAD}raise SystemExit(3)\n', ['line 2', 'SystemExit: 3']),
+    ],
+    ids=['no model', 'syntax', 'a missing module', 'deep inside', 'an exit'],
+)
 def test_an_error_in_a_file_names_it_and_its_line(
-    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, facts: list[str]
 ) -> None:
-    content, facts = WRONG_FILES[case]
     path = tmp_path / 'mine.py'
     path.write_text(content)
-    assert tf_cnn_benchmarks.main([f'--model_file={path}', '--model=mine']) == 2
+    command = [f'--model_file={path}', '--model=mine']
+    assert tf_cnn_benchmarks.main(command) == 2
     out, err = capsys.readouterr()
     assert out == ''
     line = check_line(err, *facts)
     assert line.startswith(f'tf_cnn_benchmarks: error: --model_file={path}')
-    assert bool(re.search(r'\bline \d', line)) == any(fact.startswith('line ') for fact in facts)
-    assert tf_cnn_benchmarks.main([f'--model_file={path}', '--model=mine', '--verbose']) == 2
+    assert ('line ' in facts[0]) == bool(re.search(r'\bline \d', line))
+    assert tf_cnn_benchmarks.main([*command, '--verbose']) == 2
     assert capsys.readouterr().err.startswith('Traceback')
 
 
@@ -168,9 +181,9 @@ def test_a_file_that_was_corrected_is_loaded_again_and_once_with_modules_beside_
         load_model_file(str(path))
     assert not MODELS.list_models('mine')
     path.write_text(content)
-    for folder, name in ((tmp_path, 'mine.py'), (Path('/'), str(path))):
-        monkeypatch.chdir(folder)
-        load_model_file(name)
+    load_model_file(str(path))
+    monkeypatch.chdir(tmp_path)
+    load_model_file('mine.py')
     assert MODELS.list_models('mine') == ['mine']
     # What it prints goes to standard error.
     assert capsys.readouterr() == ('', 'hello\nhello\n')
@@ -216,15 +229,14 @@ def test_a_network_that_cannot_be_trained_is_refused(returned: str, facts: list[
         made(model='mine')
 
 
-def test_a_network_without_kernels_has_no_weight_decay() -> None:
+@pytest.mark.parametrize('single', [False, True])
+def test_a_network_without_kernels_has_no_weight_decay(single: bool) -> None:
     def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
         return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
 
     register_model('mine', build, data_set='cifar10', image_size=1)
-    for single in (False, True):
-        assert ran(
-            model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single
-        ).result.is_complete
+    run = ran(model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single)
+    assert run.result.is_complete
 
 
 def test_a_network_is_checked_with_the_images_that_a_step_has(tmp_path: Path) -> None:
