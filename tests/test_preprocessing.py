@@ -3,13 +3,11 @@ records fail the step.
 """
 
 import io
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import skimage.data
 import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
@@ -20,112 +18,92 @@ from preprocessing import (
     draw_random_numbers,
     parse_example,
     preprocess,
+    random_window,
     resize_and_distort,
 )
-from preprocessing import random_window as random_window_of
 from tests.support.graphs import open_session
-from tests.support.images import encoded, example
+from tests.support.images import NO_BOXES, encoded, example
+from tests.support.networks import evaluate
 from tests.support.outputs import check_line
 from tf_cnn.inputs.each_image import for_each_image
 
 pytestmark = pytest.mark.graph
 
-PHOTOGRAPHS = {'astronaut': skimage.data.astronaut, 'china': lambda: load_sample_image('china.jpg')}
+PHOTOGRAPH = load_sample_image('china.jpg')
+JPEG = encoded(PHOTOGRAPH, quality=95)
 EVALUATION = ImageOptions(height=224, width=224, channels=3, training=False)
 TRAINING = replace(EVALUATION, height=32, width=32, training=True, seed=7)
-NO_BOXES = np.zeros([1, 0, 4], np.float32)
-NUM_CLASSES = 10
+METHODS = [method for method in RESIZE_METHODS if method != 'round_robin']
 
 
 def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -> np.ndarray:
     """[times, H, W, C] uint8, an image for each session.run."""
     with tf.Graph().as_default(), open_session() as session:
-        draws = (
-            draw_random_numbers(position + 1, options).of_image(position)
-            if options.training
-            else None
-        )
+        draws = draw_random_numbers(position + 1, options).of_image(position)
         image = preprocess(tf.constant(file), tf.constant(NO_BOXES), options, position, draws)
         assert image.shape.as_list() == [options.height, options.width, options.channels]
         return np.stack([session.run(image) for _ in range(times)])
 
 
-def pil_crop(file: bytes, options: ImageOptions) -> Image.Image:
-    """The middle of an image: 7/8 of the largest window with the aspect of the output."""
-    with Image.open(io.BytesIO(file)) as image:
+def crop(options: ImageOptions) -> Image.Image:
+    """The middle of the photograph: 7/8 of the largest window with the aspect of the output."""
+    with Image.open(io.BytesIO(JPEG)) as image:
         scale = 7 / 8 * min(image.width / options.width, image.height / options.height)
         width, height = round(scale * options.width), round(scale * options.height)
         left, top = (image.width - width) // 2, (image.height - height) // 2
-        return image.convert('RGB').crop((left, top, left + width, top + height))
+        return image.crop((left, top, left + width, top + height))
 
 
-def pil_sampled(crop: Image.Image, options: ImageOptions, method: Image.Resampling) -> Image.Image:
-    """Resized by sampling at the centres of the new pixels, without the smoothing of
-    Image.resize.
-    """
-    matrix = (crop.width / options.width, 0, 0, 0, crop.height / options.height, 0)
-    return crop.transform((options.width, options.height), Image.Transform.AFFINE, matrix, method)
+def check_alike(options: ImageOptions, theirs: Image.Image) -> None:
+    first, second = run(JPEG, options, times=2)
+    assert np.abs(first - np.asarray(theirs, int)).mean() < 2
+    np.testing.assert_array_equal(first, second)
 
 
-def difference(ours: np.ndarray, theirs: Image.Image) -> np.ndarray:
-    return ours.astype(np.int32) - np.asarray(theirs, np.int32)
-
-
-SIZES = [(224, 224), (96, 160), (600, 600)]
-
-
-@pytest.mark.parametrize('photograph', PHOTOGRAPHS)
-@pytest.mark.parametrize(
-    ('method', 'size'),
-    [
-        *itertools.product(['nearest', 'bilinear'], SIZES),
-        ('bicubic', (600, 600)),
-        ('area', (112, 112)),
-    ],
-)
-def test_resizing_agrees_with_pil(photograph: str, size: tuple[int, int], method: str) -> None:
-    file = encoded(PHOTOGRAPHS[photograph](), quality=95)
-    options = replace(EVALUATION, height=size[0], width=size[1], resize_method=method)
-    crop = pil_crop(file, options)
-    # Where PIL smooths as TensorFlow does.
-    if method in ('bicubic', 'area'):
-        theirs = crop.resize(
-            size, Image.Resampling.BICUBIC if method == 'bicubic' else Image.Resampling.BOX
-        )
-    else:
-        theirs = pil_sampled(crop, options, Image.Resampling[method.upper()])
-    images = run(file, options, times=2)
-    assert np.abs(difference(images[0], theirs)).mean() < 2
-    assert (images[1] == images[0]).all()
-
-
-@pytest.mark.parametrize('photograph', PHOTOGRAPHS)
-@pytest.mark.parametrize('method', [method for method in RESIZE_METHODS if method != 'round_robin'])
-def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rounded(
-    method: str, photograph: str
+@pytest.mark.parametrize('method', ['nearest', 'bilinear'])
+@pytest.mark.parametrize(('height', 'width'), [(224, 224), (96, 160), (600, 600)])
+def test_images_are_sampled_at_the_centres_of_the_new_pixels_as_by_pil(
+    height: int, width: int, method: str
 ) -> None:
-    pixels = PHOTOGRAPHS[photograph]()
-    for side in (pixels.shape[0] // 4, pixels.shape[0]):
-        options = replace(EVALUATION, height=side, width=side + 1, resize_method=method)
-        with tf.Graph().as_default(), open_session() as session:
-            theirs = tf.compat.v2.image.resize(pixels, [side, side + 1], method)
-            ours = resize_and_distort(tf.constant(pixels), options, 0, None)
-            found, expected = session.run([ours, tf.clip_by_value(theirs, 0, 255)])
-        # Without rounding the difference would be up to 1.
-        np.testing.assert_allclose(found, expected, atol=0.51)
+    options = replace(EVALUATION, height=height, width=width, resize_method=method)
+    middle = crop(options)
+    # Image.resize would smooth.
+    matrix = (middle.width / width, 0, 0, 0, middle.height / height, 0)
+    kind = Image.Resampling[method.upper()]
+    check_alike(options, middle.transform((width, height), Image.Transform.AFFINE, matrix, kind))
+
+
+@pytest.mark.parametrize(
+    ('method', 'side', 'kind'),
+    [('bicubic', 600, Image.Resampling.BICUBIC), ('area', 112, Image.Resampling.BOX)],
+)
+def test_images_are_smoothed_as_by_pil(method: str, side: int, kind: Image.Resampling) -> None:
+    options = replace(EVALUATION, height=side, width=side, resize_method=method)
+    check_alike(options, crop(options).resize((side, side), kind))
+
+
+@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('side', [106, 427])
+def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rounded(
+    method: str, side: int
+) -> None:
+    options = replace(EVALUATION, height=side, width=side + 1, resize_method=method)
+
+    def both() -> list[Any]:
+        theirs = tf.compat.v2.image.resize(PHOTOGRAPH, [side, side + 1], method)
+        ours = resize_and_distort(tf.constant(PHOTOGRAPH), options, 0, None)
+        return [ours, tf.clip_by_value(theirs, 0, 255)]
+
+    ours, theirs = evaluate(both)
+    # Without rounding the difference would be up to 1.
+    np.testing.assert_allclose(ours, theirs, atol=0.51)
 
 
 def test_round_robin_takes_the_methods_in_turn() -> None:
-    file = encoded(PHOTOGRAPHS['china']())
-    by_position = [
-        run(file, replace(EVALUATION, resize_method='round_robin'), position)[0]
-        for position in range(5)
-    ]
-    methods = [method for method in RESIZE_METHODS if method != 'round_robin']
-    for position, method in enumerate([*methods, methods[0]]):
-        np.testing.assert_array_equal(
-            by_position[position], run(file, replace(EVALUATION, resize_method=method))[0]
-        )
+    for position, method in enumerate([*METHODS, METHODS[0]]):
+        ours = run(JPEG, replace(EVALUATION, resize_method='round_robin'), position)
+        expected = run(JPEG, replace(EVALUATION, resize_method=method))
+        np.testing.assert_array_equal(ours, expected)
 
 
 @pytest.mark.parametrize(
@@ -133,20 +111,21 @@ def test_round_robin_takes_the_methods_in_turn() -> None:
 )
 def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode: str, channels: int) -> None:
     colors = Image.new('RGB', (64, 64), (200, 100, 50)).convert(mode)
-    image = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels))[0]
+    [image] = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels))
     expected = colors.convert('RGB' if channels == 3 else 'L').getpixel((0, 0))
     np.testing.assert_allclose(image[0, 0], np.array(expected, ndmin=1), atol=3)
 
 
-def windows(height: int, width: int, boxes: np.ndarray, count: int = 300) -> np.ndarray:
-    """[4, count] int: y, x, heights, widths of random crops."""
-    shape = [height, width, 3]
-    with tf.Graph().as_default(), open_session() as session:
-        seeds = draw_random_numbers(count, TRAINING).window_seeds
-        [drawn] = for_each_image(
-            lambda seed: [random_window_of(tf.constant(shape), tf.constant(boxes), seed)], [seeds]
-        )
-        return session.run(drawn).T
+def windows(height: int, width: int, boxes: np.ndarray) -> np.ndarray:
+    """[4, 300] int: y, x, heights, widths of random crops."""
+
+    def window(seed: Any) -> list[Any]:
+        return [random_window(tf.constant([height, width, 3]), tf.constant(boxes), seed)]
+
+    [drawn] = evaluate(
+        lambda: for_each_image(window, [draw_random_numbers(300, TRAINING).window_seeds])
+    )
+    return drawn.T
 
 
 def test_random_crops_have_legal_areas_and_aspects_inside_the_image() -> None:
@@ -164,59 +143,56 @@ def test_random_crops_have_legal_areas_and_aspects_inside_the_image() -> None:
 
 
 def test_random_crops_cover_a_tenth_of_the_object() -> None:
-    box = np.array([0.7, 0.1, 0.9, 0.3], np.float32)
+    top, left, bottom, right = box = np.array([0.7, 0.1, 0.9, 0.3], np.float32)
     y, x, heights, widths = windows(400, 400, box.reshape(1, 1, 4)) / 400
-    covered_height = np.clip(np.minimum(y + heights, box[2]) - np.maximum(y, box[0]), 0, None)
-    covered_width = np.clip(np.minimum(x + widths, box[3]) - np.maximum(x, box[1]), 0, None)
-    covered = covered_height * covered_width / 0.04
-    assert covered.min() > 0.09
-    areas = heights * widths
-    assert 0.04 < areas.min() < 0.1  # smaller than without a box
+    covered_height = np.clip(np.minimum(y + heights, bottom) - np.maximum(y, top), 0, None)
+    covered_width = np.clip(np.minimum(x + widths, right) - np.maximum(x, left), 0, None)
+    assert (covered_height * covered_width).min() > 0.09 * 0.04
+    # Smaller than without a box.
+    assert 0.04 < (heights * widths).min() < 0.1
 
 
 def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down() -> None:
     y, x = np.mgrid[0:120, 0:160]
-    images = run(
-        encoded(np.stack([x, y * 2, 0 * x], -1).astype(np.uint8)), TRAINING, times=200
-    ).astype(int)
-    mirrored = images[:, :, 0, 0].mean(1) > images[:, :, -1, 0].mean(1)
+    file = encoded(np.stack([x, y * 2, 0 * x], -1).astype(np.uint8))
+    red, green, _ = np.moveaxis(run(file, TRAINING, times=200).astype(int), -1, 0)
+    mirrored = red[:, :, 0].mean(1) > red[:, :, -1].mean(1)
     assert 75 < mirrored.sum() < 125
-    assert (images[:, 0, :, 1].mean(1) < images[:, -1, :, 1].mean(1)).all()
+    assert (green[:, 0].mean(1) < green[:, -1].mean(1)).all()
 
 
 @pytest.mark.parametrize(
     'changes', [{}, {'distortions': True}, {'distortions': True, 'in_yiq': False}]
 )
 def test_random_draws_depend_on_seed_and_position_alone(changes: dict[str, Any]) -> None:
-    file = encoded(PHOTOGRAPHS['china']())
     options = replace(TRAINING, seed=0, **changes)
-    first = run(file, options, times=3)
-    np.testing.assert_array_equal(first, run(file, options, times=3))
+    first = run(JPEG, options, times=3)
+    np.testing.assert_array_equal(first, run(JPEG, options, times=3))
     assert (first[0] != first[1]).any()
-    assert (first != run(file, options, position=2, times=3)).any((1, 2, 3)).all()
-    assert (first != run(file, replace(options, seed=1), times=3)).any((1, 2, 3)).all()
+    assert (first != run(JPEG, options, position=2, times=3)).any((1, 2, 3)).all()
+    assert (first != run(JPEG, replace(options, seed=1), times=3)).any((1, 2, 3)).all()
 
 
 @pytest.mark.parametrize('in_yiq', [True, False])
 def test_distortions_change_colors_only_when_training(in_yiq: bool) -> None:
-    file = encoded(Image.new('RGB', (64, 64), (180, 90, 60)), quality=95)
-    plain = run(file, TRAINING)[0]
-    np.testing.assert_allclose(plain[0, 0], (180, 90, 60), atol=3)
+    color = (180, 90, 60)
+    file = encoded(Image.new('RGB', (64, 64), color), quality=95)
     options = replace(TRAINING, distortions=True, in_yiq=in_yiq)
     distorted = run(file, options, times=20)[:, 0, 0].astype(int)
-    assert np.abs(distorted - plain[0, 0]).max(0).min() > 10
-    evaluated = run(file, replace(options, training=False))[0]
-    np.testing.assert_allclose(evaluated[0, 0], (180, 90, 60), atol=3)
+    assert np.abs(distorted - color).max(0).min() > 10
+    for plain in (TRAINING, replace(options, training=False)):
+        np.testing.assert_allclose(run(file, plain)[0, 0, 0], color, atol=3)
 
 
 def parsed(record: bytes, with_boxes: bool = True) -> tuple[bytes, int, np.ndarray]:
-    with tf.Graph().as_default(), open_session() as session:
-        image, label, boxes = parse_example(tf.constant(record), NUM_CLASSES, with_boxes)
-        assert label.dtype == tf.int32
-        return session.run((image, label, boxes))
+    image, label, boxes = evaluate(
+        lambda: parse_example(tf.constant(record), num_classes=10, with_boxes=with_boxes)
+    )
+    assert label.dtype == np.int32
+    return image, label, boxes
 
 
-@pytest.mark.parametrize('label', [0, NUM_CLASSES - 1])
+@pytest.mark.parametrize('label', [0, 9])
 def test_a_record_gives_its_image_label_and_boxes(label: int) -> None:
     boxes = [(0.1, 0.2, 0.5, 0.6), (0.3, 0.4, 0.7, 0.8)]
     image, number, found = parsed(example(b'file', label, boxes))
@@ -231,8 +207,8 @@ def test_a_record_gives_its_image_label_and_boxes(label: int) -> None:
     [
         (example(None, 1), 'image/encoded'),
         (example(b'file', None), 'image/class/label'),
-        (example(b'file', NUM_CLASSES), r'label_below_10'),
-        (example(b'file', -1), r'label_below_10'),
+        (example(b'file', 10), 'label_below_10'),
+        (example(b'file', -1), 'label_below_10'),
         (b'not an example', 'parse'),
     ],
     ids=['no image', 'no label', 'label too large', 'negative label', 'no example'],
@@ -248,9 +224,7 @@ def test_a_bad_record_fails_the_step(record: bytes, message: str) -> None:
     ids=['evaluation', 'training', 'scaled'],
 )
 def test_a_file_that_is_not_a_jpeg_fails_the_step(options: ImageOptions) -> None:
-    photograph = PHOTOGRAPHS['china']()
-    jpeg = encoded(photograph)
-    for file in (encoded(photograph, 'PNG'), b'', b'<html>404</html>', jpeg[100:], jpeg[:20_000]):
+    for file in (encoded(PHOTOGRAPH, 'PNG'), b'', b'<html>404</html>', JPEG[100:], JPEG[:20_000]):
         with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
             run(file, options)
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_sample_image
 
 from preprocessing import distort_in_hsv, distort_in_yiq, to_uint8
-from tests.support.graphs import open_session
+from tests.support.networks import evaluate
 
 pytestmark = pytest.mark.graph
 
@@ -19,6 +19,8 @@ ORDERS = [
     ('brightness', 'saturation', 'hue', 'contrast'),
     ('brightness', 'contrast', 'saturation', 'hue'),
 ]
+# Even and odd sides.
+SIZES = pytest.mark.parametrize(('height', 'width'), [(104, 160), (33, 47)])
 
 
 def photograph(height: int, width: int) -> np.ndarray:
@@ -28,55 +30,49 @@ def photograph(height: int, width: int) -> np.ndarray:
     return image
 
 
-# Even and odd sides.
-PHOTOGRAPHS = pytest.mark.parametrize(
-    'image', [photograph(104, 160), photograph(33, 47)], ids=['even', 'odd']
-)
-
-
 def distorted(
     change: Callable[..., Any], image: np.ndarray, draws: Sequence[float], *more: int
 ) -> np.ndarray:
-    with tf.Graph().as_default(), open_session() as session:
-        levels = change(tf.constant(image), [tf.constant(draw) for draw in draws], *more)
-        assert (levels.dtype, levels.shape.as_list()) == (tf.uint8, [*image.shape])
-        return session.run(levels)
+    levels = evaluate(lambda: change(tf.constant(image), [*map(tf.constant, draws)], *more))
+    assert (levels.dtype, levels.shape) == (np.uint8, image.shape)
+    return levels
 
 
 def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarray:
     """Multiplies and rotates the chromaticity of [N, 3], in [0, 1], by the matrices of tf.image."""
-    with tf.Graph().as_default(), open_session() as session:
-        luma, *chromaticity = session.run(tf.image.rgb_to_yiq(pixels)).T
-        turned = (chromaticity[0] + 1j * chromaticity[1]) * factor * np.exp(1j * radians)
-        return session.run(tf.image.yiq_to_rgb(np.stack([luma, turned.real, turned.imag], -1)))
+    luma, *chromaticity = evaluate(lambda: tf.image.rgb_to_yiq(pixels)).T
+    turned = (chromaticity[0] + 1j * chromaticity[1]) * factor * np.exp(1j * radians)
+    return evaluate(lambda: tf.image.yiq_to_rgb(np.stack([luma, turned.real, turned.imag], -1)))
 
 
-@PHOTOGRAPHS
+@SIZES
 @pytest.mark.parametrize('order', ORDERS)
+@pytest.mark.parametrize('draws', DRAWS)
 def test_one_matrix_changes_colors_as_steps_in_either_order_do(
-    image: np.ndarray, order: Sequence[str]
+    height: int, width: int, order: Sequence[str], draws: Sequence[float]
 ) -> None:
-    for draws in DRAWS:
-        brightness, saturation, hue, contrast = draws
-        pixels = image.reshape(-1, 3).astype(np.float64) / 255
-        for name in order:
-            if name == 'brightness':
-                pixels = pixels + (64 * brightness - 32) / 255
-            elif name == 'saturation':
-                pixels = turned_in_yiq(pixels, 0.5 + saturation, (0.4 * hue - 0.2) * np.pi)
-            elif name == 'contrast':
-                pixels = pixels.mean(0) + (0.5 + contrast) * (pixels - pixels.mean(0))
-        expected = 255 * np.clip(pixels, 0, 1).reshape(image.shape)
-        ours = distorted(distort_in_yiq, image, draws)
-        # The matrices of tf.image have more digits: 0.59590059 for 0.596.
-        np.testing.assert_allclose(ours, expected, atol=2)
-        assert np.abs(ours - expected).mean() < 0.4
+    image = photograph(height, width)
+    brightness, saturation, hue, contrast = draws
+    pixels = image.reshape(-1, 3).astype(np.float64) / 255
+    for name in order:
+        if name == 'brightness':
+            pixels = pixels + (64 * brightness - 32) / 255
+        elif name == 'saturation':
+            pixels = turned_in_yiq(pixels, 0.5 + saturation, (0.4 * hue - 0.2) * np.pi)
+        elif name == 'contrast':
+            pixels = pixels.mean(0) + (0.5 + contrast) * (pixels - pixels.mean(0))
+    expected = 255 * np.clip(pixels, 0, 1).reshape(image.shape)
+    ours = distorted(distort_in_yiq, image, draws)
+    # The matrices of tf.image have more digits: 0.59590059 for 0.596.
+    np.testing.assert_allclose(ours, expected, atol=2)
+    assert np.abs(ours - expected).mean() < 0.4
 
 
-@PHOTOGRAPHS
+@SIZES
 @pytest.mark.parametrize('position', [0, 1, 2, 3])
+@pytest.mark.parametrize('draws', DRAWS)
 def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_position(
-    image: np.ndarray, position: int
+    height: int, width: int, position: int, draws: Sequence[float]
 ) -> None:
     oracles: dict[str, Callable[[Any, float], Any]] = {
         'brightness': lambda image, draw: tf.image.adjust_brightness(image, (64 * draw - 32) / 255),
@@ -84,18 +80,19 @@ def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_posit
         'hue': lambda image, draw: tf.image.adjust_hue(image, 0.4 * draw - 0.2),
         'contrast': lambda image, draw: tf.image.adjust_contrast(image, 0.5 + draw),
     }
-    for draws in DRAWS:
-        with tf.Graph().as_default(), open_session() as session:
-            theirs = tf.constant(image / 255)
-            for name, draw in zip(ORDERS[position % 2], draws, strict=True):
-                theirs = oracles[name](theirs, draw)
-            expected = session.run(tf.clip_by_value(theirs, 0, 1) * 255)
-        np.testing.assert_allclose(
-            distorted(distort_in_hsv, image, draws, position), expected, atol=0.55
-        )
+
+    def changed() -> Any:
+        theirs = tf.constant(image / 255)
+        for name, draw in zip(ORDERS[position % 2], draws, strict=True):
+            theirs = oracles[name](theirs, draw)
+        return tf.clip_by_value(theirs, 0, 1) * 255
+
+    image = photograph(height, width)
+    ours = distorted(distort_in_hsv, image, draws, position)
+    np.testing.assert_allclose(ours, evaluate(changed), atol=0.55)
 
 
 def test_levels_are_rounded_and_clipped() -> None:
-    with tf.Graph().as_default(), open_session() as session:
-        pixels = tf.constant([-1e6, -0.6, 0.4, 0.6, 99.49, 99.51, 254.6, 255.4, 300, 1e6])
-        assert session.run(to_uint8(pixels)).tolist() == [0, 0, 0, 1, 99, 100, 255, 255, 255, 255]
+    pixels = [-1e6, -0.6, 0.4, 0.6, 99.49, 99.51, 254.6, 255.4, 300, 1e6]
+    levels = evaluate(lambda: to_uint8(tf.constant(pixels)))
+    assert levels.tolist() == [0, 0, 0, 1, 99, 100, 255, 255, 255, 255]

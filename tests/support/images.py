@@ -17,6 +17,9 @@ from tf_cnn.cli import records
 from tf_cnn.inputs.framing import masked_checksums
 from tf_cnn.inputs.layout import shard_name
 
+# The boxes of an image without objects.
+NO_BOXES = np.zeros([1, 0, 4], np.float32)
+
 
 def write_cifar(
     folder: Path,
