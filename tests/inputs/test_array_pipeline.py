@@ -5,7 +5,7 @@ Batches that the device gathers, or that Python feeds, are those of the pipeline
 """
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from PIL import Image
 
 from preprocessing import ImageOptions, Scale, shift_and_flip
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, write_shard
+from tests.support.networks import evaluate
 from tf_cnn.inputs.array_order import shuffled_indices
 from tf_cnn.inputs.array_pipeline import ArrayPipeline
 from tf_cnn.inputs.data_sets import Arrays, find_shards
@@ -95,50 +97,31 @@ def test_images_arrive_as_they_are_with_their_labels(
         np.testing.assert_array_equal(labels, LABELS[chosen])
 
 
-@pytest.mark.parametrize(('batch_size', 'num_towers'), [(10, 1), (3, 2), (60, 1)])
-def test_every_image_comes_once_in_an_epoch_also_across_batches(
-    batch_size: int, num_towers: int
-) -> None:
-    num_steps = 6 * COUNT // (batch_size * num_towers) + 1
-    order = order_of(steps_of(num_steps, batch_size, num_towers=num_towers))
-    epochs = [order[start : start + COUNT] for start in range(0, 6 * COUNT, COUNT)]
-    assert all(Counter(epoch) == Counter(range(COUNT)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 6
-    # Neighbours in the files are no neighbours in an epoch.
-    steps = [abs(a - b) for epoch in epochs for a, b in itertools.pairwise(epoch)]
-    assert sum(step == 1 for step in steps) < len(steps) / 4
-
-
 @pytest.mark.parametrize('kind', [ArrayPipeline, DeviceInput, FeedInput])
 @pytest.mark.parametrize(
-    ('num_workers', 'num_towers', 'batch_size'), [(2, 1, 3), (3, 2, 2), (4, 1, 9)]
+    ('num_workers', 'num_towers', 'batch_size'),
+    [(1, 2, 3), (1, 1, 60), (2, 1, 3), (3, 2, 2), (4, 1, 9)],
 )
 def test_one_pass_of_all_workers_shows_each_image_once(
     kind: Any, num_workers: int, num_towers: int, batch_size: int
 ) -> None:
-    num_steps = 2 * COUNT // (num_workers * num_towers * batch_size) + 1
+    global_batch_size = num_workers * num_towers * batch_size
+    num_steps = 2 * COUNT // global_batch_size + 1
+    towers: dict[str, Any] = {'num_workers': num_workers, 'num_towers': num_towers, 'kind': kind}
     shares = [
-        steps_of(
-            num_steps,
-            batch_size,
-            kind=kind,
-            num_towers=num_towers,
-            worker=worker,
-            num_workers=num_workers,
-        )
-        for worker in range(num_workers)
+        steps_of(num_steps, batch_size, worker=worker, **towers) for worker in range(num_workers)
     ]
     # Step by step, the workers take what one worker with all their batches would take.
     order = order_of([step for steps in zip(*shares, strict=True) for step in steps])
     assert Counter(order[:COUNT]) == Counter(order[COUNT : 2 * COUNT]) == Counter(range(COUNT))
-    assert order == order_of(steps_of(num_steps, num_workers * num_towers * batch_size))
+    assert order == order_of(steps_of(num_steps, global_batch_size))
 
 
 def orders_of(count: int, num_epochs: int) -> np.ndarray:
     """The order of each epoch of this many images: [E, N]."""
-    with tf.Graph().as_default(), open_session() as session:
-        positions = tf.cast(tf.range(num_epochs * count, dtype=tf.int64), tf.uint64)
-        return session.run(shuffled_indices(positions, count, seed=7)).reshape(num_epochs, count)
+    positions = np.arange(num_epochs * count, dtype=np.uint64)
+    order = evaluate(lambda: shuffled_indices(tf.constant(positions), count, seed=7))
+    return order.reshape(num_epochs, count)
 
 
 @pytest.mark.parametrize('count', [*range(1, 18), 1797, 50_000])
@@ -188,53 +171,45 @@ def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarra
 
 
 def test_shifts_and_flips_are_those_of_numpy() -> None:
-    places = [*zip(range(9), [4, 8, 0, 1, 2, 3, 5, 6, 7], [True, False, False] * 3, strict=True)]
-    uniform = [
-        ((top + 0.5) / 9, (left + 0.5) / 9, 0.4 if mirrored else 0.6)
-        for top, left, mirrored in places
-    ]
-    expected = [shifted(image, *place) for image, place in zip(IMAGES, places, strict=False)]
-    with tf.Graph().as_default(), open_session() as session:
-        found = session.run(
-            shift_and_flip(tf.constant(IMAGES[:9]), tf.constant(uniform, tf.float32))
-        )
+    tops, lefts = range(9), [4, 8, 0, 1, 2, 3, 5, 6, 7]
+    uniform, expected = [], []
+    for image, top, left, number in zip(IMAGES[:9], tops, lefts, [0.4, 0.6, 0.6] * 3, strict=True):
+        uniform.append(((top + 0.5) / 9, (left + 0.5) / 9, number))
+        expected.append(shifted(image, top, left, mirrored=number < 0.5))
+    found = evaluate(
+        lambda: shift_and_flip(tf.constant(IMAGES[:9]), tf.constant(uniform, tf.float32))
+    )
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize('kind', [ArrayPipeline, FeedInput])
 def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind: Any) -> None:
-    # For the bytes of each shifted image: which original it is of, its top and left, and whether it
-    # is mirrored.
-    all_places = defaultdict(list)
-    for place in itertools.product(range(COUNT), range(9), range(9), (False, True)):
-        all_places[shifted(IMAGES[place[0]], *place[1:]).tobytes()].append(place)
+    # For the bytes of each shifted image: top and left, and whether it is mirrored.
+    all_places = {
+        shifted(image, *place).tobytes(): place
+        for image in IMAGES
+        for place in itertools.product(range(9), range(9), (False, True))
+    }
     steps = steps_of(3, COUNT, SHIFTED, kind=kind)
     check_equal(steps_of(1, COUNT, SHIFTED, kind=kind, before=2), steps[2:])
-    # At the corners almost nothing is left of an image this small, so that it could be any.
-    images = [
-        image
-        for step in steps
-        for batch, _ in step
-        for image in pixels(batch)
-        if np.count_nonzero(image) > 12
-    ]
-    places = [
-        place for image in images for (place,) in [all_places[image.astype(np.uint8).tobytes()]]
-    ]
-    assert len(places) > 60
-    for values, least in ((1, 8), (2, 8), (3, 2)):
-        assert len({place[values] for place in places}) >= least
-    assert 0.3 < np.mean([place[3] for place in places]) < 0.7
-    assert len({tuple(place[1:]) for place in places}) > 30, 'each image has a shift of its own'
+    images = [image for [(images, _)] in steps for image in pixels(images).astype(np.uint8)]
+    places = [all_places[image.tobytes()] for image in images]
+    tops, lefts, mirrored = zip(*places, strict=True)
+    assert {*tops} == {*lefts} == {*range(9)}
+    assert 0.3 < np.mean(mirrored) < 0.7
+    assert len({*places}) > 30, 'each image has a shift of its own'
 
 
-def test_images_are_resized_to_what_the_model_needs_and_distorted() -> None:
+def test_images_are_resized_to_what_the_model_needs() -> None:
     double = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest')
     ((images, _),) = steps_of(1, 4, double)[0]
     chosen = pixels(images)[:, 0, 0, 0]
     np.testing.assert_array_equal(pixels(images), IMAGES[chosen].repeat(2, 1).repeat(2, 2))
-    plain, distorted = (
-        steps_of(1, 4, replace(AS_THEY_ARE, distortions=on))[0][0] for on in (False, True)
+
+
+def test_distortions_change_images_slightly_and_keep_their_labels() -> None:
+    [[plain]], [[distorted]] = (
+        steps_of(1, 4, replace(AS_THEY_ARE, distortions=on)) for on in (False, True)
     )
     np.testing.assert_array_equal(plain[1], distorted[1])
     assert 2 / 127.5 < np.abs(plain[0] - distorted[0]).mean() < 1
@@ -270,11 +245,11 @@ def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
 
 def test_another_scale_is_that_of_the_options() -> None:
     options = replace(AS_THEY_ARE, scale=Scale(1.0, (10.0, 20.0, 30.0)))
-    plain, scaled = (steps_of(1, 4, each, kind=DeviceInput) for each in (AS_THEY_ARE, options))
-    np.testing.assert_allclose(
-        (plain[0][0][0] + 1) * 127.5 - [10, 20, 30], scaled[0][0][0], atol=1e-4
-    )
-    check_equal(steps_of(1, 4, options, kind=FeedInput), scaled)
+    [[(plain, _)]] = steps_of(1, 4)
+    expected = (plain + 1) * 127.5 - [10, 20, 30]
+    for kind in (DeviceInput, FeedInput):
+        [[(scaled, _)]] = steps_of(1, 4, options, kind=kind)
+        np.testing.assert_allclose(scaled, expected, atol=1e-4)
 
 
 def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
@@ -289,47 +264,45 @@ def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
 
 
 def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
+    config = InputConfig(SOURCE, [], 4, 10, AS_THEY_ARE, num_workers=2)
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         shares = [
-            FeedInput(
-                InputConfig(SOURCE, [device], 4, 10, AS_THEY_ARE, worker=number, num_workers=2)
-            )
-            for number, device in enumerate(cpus(2))
+            FeedInput(replace(config, devices=[device], worker=worker))
+            for worker, device in enumerate(cpus(2))
         ]
         pipeline = WorkersInput(shares, 1)
         pipeline.warm_up(session)
         steps = [step(session, pipeline, range(2)) for _ in range(2)]
-    first, second = ([step[worker : worker + 1] for step in steps] for worker in range(2))
-    assert not {*order_of(first)} & {*order_of(second)}
+    first, second = (order_of([[towers[worker]] for towers in steps]) for worker in range(2))
+    assert not {*first} & {*second}
+
+
+def read(source: Any, examples: Any, options: ImageOptions) -> Arrays:
+    """Reads images for evaluation, in the size of the options, before the graph is built."""
+    return read_images(source, lambda: examples(options), options, tf.ConfigProto())
+
+
+EVALUATED = replace(AS_THEY_ARE, training=False)
 
 
 def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
-    with tf.Graph().as_default():
-        options = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest', training=False)
-        arrays = read_images(
-            SOURCE, lambda: array_examples(SOURCE, options, Share()), options, tf.ConfigProto()
-        )
+    options = replace(EVALUATED, height=12, width=12, resize_method='nearest')
+    arrays = read(SOURCE, lambda options: array_examples(SOURCE, options, Share()), options)
     np.testing.assert_array_equal(arrays.images, IMAGES.repeat(2, 1).repeat(2, 2))
     np.testing.assert_array_equal(arrays.labels, LABELS)
-    same = replace(options, height=6, width=6)
-    assert (
-        read_images(SOURCE, lambda: pytest.fail('nothing is read'), same, tf.ConfigProto())
-        is SOURCE
-    )
+    assert read(SOURCE, lambda _: pytest.fail('nothing is read'), EVALUATED) is SOURCE
 
 
 def test_records_are_decoded_once_in_their_order(tmp_path: Path) -> None:
     colors = [(40 * number, 100, 200 - 30 * number) for number in range(5)]
     records = [
-        example(encoded(np.full([9, 7, 3], color, np.uint8)), label)
+        example(encoded(Image.new('RGB', (7, 9), color)), label)
         for label, color in enumerate(colors)
     ]
-    for number, part in enumerate((records[:2], records[2:])):
-        write_shard(tmp_path / shard_name('train', number, 2), part)
-    source, options = find_shards(str(tmp_path), 'train'), replace(AS_THEY_ARE, training=False)
-    arrays = read_images(
-        source, lambda: record_examples(source, 10, options, Share()), options, tf.ConfigProto()
-    )
+    write_shard(tmp_path / shard_name('train', 0, 2), records[:2])
+    write_shard(tmp_path / shard_name('train', 1, 2), records[2:])
+    shards = find_shards(str(tmp_path), 'train')
+    arrays = read(shards, lambda options: record_examples(shards, 10, options, Share()), EVALUATED)
     assert arrays.images.shape == (5, 6, 6, 3)
     np.testing.assert_allclose(arrays.images.mean(axis=(1, 2)), colors, atol=3)
     assert arrays.labels.tolist() == [0, 1, 2, 3, 4]
