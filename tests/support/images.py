@@ -3,8 +3,7 @@
 import contextlib
 import gzip
 import io
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-import tf_cnn_benchmarks
 from tf_cnn.cli import records
 from tf_cnn.inputs.framing import masked_checksums
 from tf_cnn.inputs.layout import shard_name
@@ -22,49 +20,14 @@ NO_BOXES = np.zeros([1, 0, 4], np.float32)
 
 
 def write_cifar(
-    folder: Path,
-    images: np.ndarray,
-    labels: np.ndarray,
-    subset: str = 'train',
-    *,
-    for_python: bool = False,
+    folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train'
 ) -> None:
     """Writes images [N, 32, 32, 3] uint8, in 5 files for training."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f'data_batch_{i}' for i in range(1, 6)] if subset == 'train' else ['test_batch']
-    rows = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-    for name, each, numbers in zip(
-        names, np.array_split(rows, len(names)), np.array_split(labels, len(names)), strict=True
-    ):
-        if for_python:
-            (folder / name).write_bytes(python2_pickle(each, numbers))
-        else:
-            (folder / f'{name}.bin').write_bytes(
-                np.column_stack([numbers, each]).astype(np.uint8).tobytes()
-            )
-
-
-def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:
-    """Returns the bytes that Python 2's pickle.dump writes, in protocol 2, for {'data': rows,
-    'labels': labels}.
-    """
-    dtype = (
-        b'cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN'
-        + 2 * b'J\xff\xff\xff\xff'
-        + b'K\x00tb'
-    )
-    shape = b''.join(b'M' + struct.pack('<H', size) for size in rows.shape) + b'\x86'
-    pixels = b'T' + struct.pack('<I', rows.size) + rows.tobytes()
-    array = b'cnumpy.core.multiarray\n_reconstruct\nq\x02'
-    array += b'cnumpy\nndarray\nq\x03K\x00\x85U\x01b\x87Rq\x04'
-    array += b'(K\x01' + shape + dtype + b'\x89' + pixels + b'tb'
-    numbers = b']q\x05(' + b''.join(b'K' + bytes([label]) for label in labels) + b'e'
-    return b'\x80\x02}q\x01(U\x04data' + array + b'U\x06labels' + numbers + b'u.'
-
-
-def idx(array: np.ndarray) -> bytes:
-    sizes = b''.join(size.to_bytes(4, 'big') for size in array.shape)
-    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+    rows = np.column_stack([labels, images.transpose(0, 3, 1, 2).reshape(len(images), -1)])
+    for name, part in zip(names, np.array_split(rows.astype(np.uint8), len(names)), strict=True):
+        (folder / f'{name}.bin').write_bytes(part.tobytes())
 
 
 def write_mnist(
@@ -73,14 +36,11 @@ def write_mnist(
     """Writes images [N, H, W] uint8. With the suffix .gz the files are compressed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = 'train' if subset == 'train' else 't10k'
-    for name, array in (
-        (f'{start}-images-idx3-ubyte', images),
-        (f'{start}-labels-idx1-ubyte', labels),
-    ):
-        content = idx(array)
-        (folder / f'{name}{suffix}').write_bytes(
-            gzip.compress(content) if suffix == '.gz' else content
-        )
+    for name, array in (('images-idx3', images), ('labels-idx1', labels)):
+        sizes = b''.join(size.to_bytes(4, 'big') for size in array.shape)
+        data = bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+        path = folder / f'{start}-{name}-ubyte{suffix}'
+        path.write_bytes(gzip.compress(data) if suffix == '.gz' else data)
 
 
 def write_digits(folder: Path) -> str:
@@ -104,26 +64,31 @@ def claiming(jpeg: bytes, width: int, height: int) -> bytes:
     return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
 
 
+def features(values: Mapping[str, Sequence[Any]]) -> bytes:
+    """Returns a serialized Example; each feature is a list of bytes, int or float."""
+    message = tf.train.Example()
+    for name, items in values.items():
+        kind = {bytes: 'bytes_list', int: 'int64_list', float: 'float_list'}[type(items[0])]
+        getattr(message.features.feature[name], kind).value.extend(items)
+    return message.SerializeToString()
+
+
 def example(
     image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()
 ) -> bytes:
     """Returns a serialized Example without the arguments that are None. Boxes are ymin, xmin, ymax,
     xmax.
     """
-    features: dict[str, Any] = {}
+    values: dict[str, Sequence[Any]] = {}
     if image is not None:
-        features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
+        values['image/encoded'] = [image]
     if label is not None:
-        features['image/class/label'] = tf.train.Feature(
-            int64_list=tf.train.Int64List(value=[label])
-        )
-    for side, values in zip(
+        values['image/class/label'] = [int(label)]
+    for side, edges in zip(
         ('ymin', 'xmin', 'ymax', 'xmax'), zip(*boxes, strict=True), strict=False
     ):
-        features[f'image/object/bbox/{side}'] = tf.train.Feature(
-            float_list=tf.train.FloatList(value=values)
-        )
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        values[f'image/object/bbox/{side}'] = edges
+    return features(values)
 
 
 def write_shard(path: Path, records: Iterable[bytes]) -> None:
@@ -136,11 +101,8 @@ def header_of(length: int) -> bytes:
     """Returns the 12 bytes before a record in a shard, with a correct checksum, for any length
     below 2^64.
     """
-    encoded_length = length.to_bytes(8, 'little')
-    return (
-        encoded_length
-        + masked_checksums(np.frombuffer(encoded_length, np.uint8)[np.newaxis]).tobytes()
-    )
+    data = length.to_bytes(8, 'little')
+    return data + masked_checksums(np.frombuffer(data, np.uint8)[np.newaxis]).tobytes()
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
@@ -148,20 +110,15 @@ def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
     are correct.
     """
     random = np.random.default_rng(3)
-
-    def records(count: int) -> list[bytes]:
+    counts = {
+        ('train', 0, 1): 16,
+        ('validation', 0, 2): 9,
+        ('validation', 1, 2): num_validation - 9,
+    }
+    for shard, count in counts.items():
         images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
-        return [
-            example(encoded(image), int(label))
-            for image, label in zip(images, random.integers(0, num_labels, count), strict=True)
-        ]
-
-    write_shard(folder / shard_name('train', 0, 1), records(16))
-    for shard, count in enumerate((9, num_validation - 9)):
-        write_shard(folder / shard_name('validation', shard, 2), records(count))
-
-
-REPOSITORY = Path(tf_cnn_benchmarks.__file__).resolve().parent
+        labels = random.integers(0, num_labels, count)
+        write_shard(folder / shard_name(*shard), map(example, map(encoded, images), labels))
 
 
 def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image:
