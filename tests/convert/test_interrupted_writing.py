@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
+from tests.support.documents import ROOT
+from tests.support.images import content, convert, encoded, picture, write_files
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.convert.config import RecordsOptions
 from tf_cnn.convert.write import write_shards
@@ -43,7 +44,7 @@ def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) ->
     """
     program = [
         sys.executable,
-        str(REPOSITORY / 'tf_cnn_benchmarks.py'),
+        str(ROOT / 'tf_cnn_benchmarks.py'),
         'records',
         f'--input={photos}',
     ]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documents import ROOT
 from tests.support.images import (
-    REPOSITORY,
     content,
     convert,
     encoded,
@@ -191,7 +191,7 @@ def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(
 
 @pytest.mark.long
 def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
-    script = REPOSITORY / 'benchmarks' / 'sample_photographs.py'
+    script = ROOT / 'benchmarks' / 'sample_photographs.py'
     for folder in ('photos', 'again'):
         subprocess.run(
             [sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9'], check=True
