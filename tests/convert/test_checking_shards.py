@@ -25,9 +25,7 @@ from tests.support.images import (
     picture,
     shard_paths,
     write_files,
-    write_photos,
     write_shard,
-    write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.cli import records
@@ -38,13 +36,6 @@ from tf_cnn.inputs.shard_check import first_fault
 from tf_cnn.run.lifecycle import check_record_lengths
 
 pytestmark = pytest.mark.graph
-
-
-@pytest.fixture(scope='module')
-def good_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards_of(
-        write_photos(tmp_path_factory.mktemp('photos')), tmp_path_factory.mktemp('shards')
-    )
 
 
 @pytest.fixture

@@ -27,10 +27,8 @@ def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Minutes of work in two files: links to a large picture, and to a broken one whose name is
     printed early on.
     """
-    large = encoded(picture(1200, 1200), 'PNG')
-    photos = write_files(
-        tmp_path_factory.mktemp('photos'), {'a/large.png': large, 'a/broken.jpg': b'x'}
-    )
+    files = {'a/large.png': encoded(picture(1200, 1200), 'PNG'), 'a/broken.jpg': b'x'}
+    photos = write_files(tmp_path_factory.mktemp('photos'), files)
     for index in range(4000):
         (photos / 'a' / f'{index}.png').symlink_to('broken.jpg' if index % 8 == 0 else 'large.png')
     return photos
@@ -42,23 +40,11 @@ def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) ->
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    program = [
-        sys.executable,
-        str(ROOT / 'tf_cnn_benchmarks.py'),
-        'records',
-        f'--input={photos}',
-    ]
+    program = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'records', f'--input={photos}']
     # A shell has what it runs in the background ignore Ctrl-C.
-    command = [
-        'env',
-        '--default-signal=INT',
-        *program,
-        f'--output={output}',
-        '--shards=4',
-        '--num_processes=2',
-    ]
+    command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4']
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, '--num_processes=2'], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
         lines = []
@@ -78,22 +64,17 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     output = tmp_path / 'out'
     code, _ = interrupt_mid_write(slow_photos, output, signal.SIGKILL, group=False)
     assert code == -signal.SIGKILL
-    assert [path.name for path in output.iterdir()] == ['.train-unfinished']
+    unfinished = output / '.train-unfinished'
+    assert list(output.iterdir()) == [unfinished]
     assert list(output.rglob('train-*-of-*')) == []
-    num_unfinished = len(list((output / '.train-unfinished').iterdir()))
-    photos = write_files(
-        tmp_path / 'photos', {f'a/{index}.jpg': encoded(picture()) for index in range(4)}
-    )
-    convert(photos, output, '--shards=4')
-    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith(f'{output}: ')]
-    assert [re.findall(r'\b\d+\b', line.removeprefix(str(output))) for line in told] == [
-        [str(num_unfinished)]
-    ]
-    assert sorted(content(output)) == [
-        'dataset.json',
-        'labels.txt',
-        *(shard_name('train', i, 4) for i in range(4)),
-    ]
+    num_unfinished = len(list(unfinished.iterdir()))
+    files = {f'a/{index}.jpg': encoded(picture()) for index in range(4)}
+    convert(write_files(tmp_path / 'photos', files), output, '--shards=4')
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith(f'{output}: ')]
+    numbers = [re.findall(r'\b\d+\b', line.removeprefix(str(output))) for line in lines]
+    assert numbers == [[str(num_unfinished)]]
+    written = [shard_name('train', number, 4) for number in range(4)]
+    assert sorted(content(output)) == ['dataset.json', 'labels.txt', *written]
 
 
 @pytest.mark.parametrize(
@@ -106,25 +87,22 @@ def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
     assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []
     # Nor does Python say that semaphores leaked.
-    assert not [
-        word for word in ('SpawnProcess', 'resource_tracker', 'Traceback') if word in stderr
-    ]
+    for word in ('SpawnProcess', 'resource_tracker', 'Traceback'):
+        assert word not in stderr
     check_line(stderr.splitlines()[-1], 'tf_cnn_benchmarks: error: ', number.name)
-
-
-def kill_workers() -> None:
-    for worker in multiprocessing.active_children():
-        worker.kill()
 
 
 def test_a_decoding_process_that_dies_fails_the_run_with_one_line(
     slow_photos: Path, tmp_path: Path
 ) -> None:
+    def kill_workers() -> None:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
     options = RecordsOptions(output=str(tmp_path / 'out'), shards=1, num_processes=1)
+    folder = scan_folder(str(slow_photos))
     with failed(f'--input={slow_photos}', '--num_processes=1'):
-        write_shards(
-            scan_folder(str(slow_photos)), ('background', 'a'), options, kill_workers, print
-        )
+        write_shards(folder, ('background', 'a'), options, kill_workers, print)
     assert list((tmp_path / 'out').iterdir()) == []
 
 

@@ -17,8 +17,6 @@ from tests.support.images import (
     pixels,
     read_examples,
     write_files,
-    write_photos,
-    write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.convert.output import unfinished_folder
@@ -33,52 +31,37 @@ from tf_cnn.inputs.layout import (
 pytestmark = pytest.mark.graph
 
 
-@pytest.fixture(scope='module')
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_photos(tmp_path_factory.mktemp('photos'))
-
-
-@pytest.fixture(scope='module')
-def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards_of(photos, tmp_path_factory.mktemp('shards'))
-
-
-def test_every_image_is_in_one_record_with_its_label_and_class(photos: Path, shards: Path) -> None:
-    found = {example['image/filename'].decode(): example for example in read_examples(shards)}
+def test_every_image_is_in_one_record_with_its_label_and_class(
+    photos: Path, good_shards: Path
+) -> None:
+    found = {example['image/filename'].decode(): example for example in read_examples(good_shards)}
     expected = {image.path: image.class_index + 1 for image in scan_folder(str(photos)).images}
     del expected['cat/broken.jpg']
-    assert len(list(read_examples(shards))) == len(expected) == 24
+    assert len(list(read_examples(good_shards))) == len(expected) == 24
     assert {name: example['image/class/label'] for name, example in found.items()} == expected
-    names = read_labels(str(shards))
+    names = read_labels(str(good_shards))
     assert names == ('background', 'bird', 'cat', 'zebra')
     for filename, example in found.items():
-        assert (
-            filename.split('/')[0]
-            == example['image/class/text'].decode()
-            == names[example['image/class/label']]
-        )
-        array = pixels(example['image/encoded'])
-        assert array.shape == (
-            example['image/height'],
-            example['image/width'],
-            example['image/channels'],
-        )
+        name = example['image/class/text'].decode()
+        assert filename.split('/')[0] == name == names[example['image/class/label']]
         assert (example['image/format'], example['image/colorspace']) == (b'JPEG', b'RGB')
+        sizes = [example[f'image/{side}'] for side in ('height', 'width', 'channels')]
+        assert list(pixels(example['image/encoded']).shape) == sizes
         if not filename.endswith('.png'):
             assert example['image/encoded'] == (photos / filename).read_bytes()
 
 
 def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_one_another_order(
-    photos: Path, shards: Path, tmp_path: Path
+    photos: Path, good_shards: Path, tmp_path: Path
 ) -> None:
     convert(photos, tmp_path, '--shards=4', '--num_processes=2')
-    assert content(tmp_path) == content(shards)
-    labels = [example['image/class/label'] for example in read_examples(shards)]
+    assert content(tmp_path) == content(good_shards)
+    labels = [example['image/class/label'] for example in read_examples(good_shards)]
     assert labels != sorted(labels), 'images are not shuffled'
     convert(photos, tmp_path / 'other', '--shards=4', '--seed=2')
     ours, others = (
-        [e['image/filename'] for e in read_examples(folder)]
-        for folder in (tmp_path / 'other', shards)
+        [example['image/filename'] for example in read_examples(folder)]
+        for folder in (tmp_path / 'other', good_shards)
     )
     assert ours != others
     assert sorted(ours) == sorted(others)
@@ -95,9 +78,10 @@ def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_o
 def test_nothing_is_written_without_an_image_for_each_shard(
     tmp_path: Path, files: dict[str, bytes], facts: list[str]
 ) -> None:
+    photos, output = write_files(tmp_path / 'photos', files), tmp_path / 'out'
     with failed(*facts):
-        convert(write_files(tmp_path / 'photos', files), tmp_path / 'out')
-    assert list((tmp_path / 'out').iterdir()) == []
+        convert(photos, output)
+    assert list(output.iterdir()) == []
 
 
 def test_a_class_without_an_image_keeps_its_label_and_is_named(
@@ -105,27 +89,27 @@ def test_a_class_without_an_image_keeps_its_label_and_is_named(
 ) -> None:
     photos = write_files(tmp_path / 'photos', {'aaa/1.jpg': b'x', 'bbb/2.jpg': encoded(picture())})
     (photos / 'ccc').mkdir()
-    convert(photos, tmp_path / 'out', '--shards=1')
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if 'aaa' in line)
+    output = tmp_path / 'out'
+    convert(photos, output, '--shards=1')
+    [line] = [line for line in capsys.readouterr().out.splitlines() if 'aaa' in line]
     assert 'bbb' not in check_line(line, 'ccc')
-    assert read_labels(str(tmp_path / 'out')) == ('background', 'aaa', 'bbb', 'ccc')
-    assert [example['image/class/label'] for example in read_examples(tmp_path / 'out')] == [2]
+    assert read_labels(str(output)) == ('background', 'aaa', 'bbb', 'ccc')
+    assert [example['image/class/label'] for example in read_examples(output)] == [2]
 
 
 def test_existing_shards_are_replaced_only_with_overwrite(
-    photos: Path, shards: Path, tmp_path: Path
+    photos: Path, good_shards: Path, tmp_path: Path
 ) -> None:
-    write_files(tmp_path, content(shards))
+    write_files(tmp_path, content(good_shards))
     with refused(f'--output={tmp_path}', 'train', '--overwrite'):
         convert(photos, tmp_path, '--shards=3')
-    assert content(tmp_path) == content(shards)
+    assert content(tmp_path) == content(good_shards)
     convert(photos, tmp_path, '--shards=3', '--overwrite')
-    assert sorted(content(tmp_path)) == [
-        'dataset.json',
-        'labels.txt',
-        *(shard_name('train', i, 3) for i in range(3)),
-    ]
-    # Nor is a shard that records did not write.
+    written = [shard_name('train', number, 3) for number in range(3)]
+    assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *written]
+
+
+def test_shards_that_records_did_not_write_are_never_replaced(photos: Path, tmp_path: Path) -> None:
     other = tmp_path / 'train-00000-of-00001.tfrecord'
     other.touch()
     with refused(f'--output={tmp_path}', other.name):
@@ -133,45 +117,51 @@ def test_existing_shards_are_replaced_only_with_overwrite(
     assert other.exists()
 
 
-def test_a_failed_overwrite_leaves_the_old_shards(shards: Path, tmp_path: Path) -> None:
-    output = write_files(tmp_path / 'out', content(shards))
+def test_a_failed_overwrite_leaves_the_old_shards(good_shards: Path, tmp_path: Path) -> None:
+    output = write_files(tmp_path / 'out', content(good_shards))
     broken = write_files(tmp_path / 'photos', {'a/1.jpg': b'x'})
     with failed(f'--input={broken}'):
         convert(broken, output, '--overwrite')
-    assert content(output) == content(shards)
+    assert content(output) == content(good_shards)
 
 
 def test_validation_shards_join_the_train_shards_when_the_classes_agree(
-    photos: Path, shards: Path, tmp_path: Path
+    photos: Path, good_shards: Path, tmp_path: Path
 ) -> None:
-    write_files(tmp_path, content(shards))
+    write_files(tmp_path, content(good_shards))
     convert(photos, tmp_path, '--subset=validation', '--shards=2')
     kept = {name: data for name, data in content(tmp_path).items() if 'validation' not in name}
-    assert {**kept, DATASET_INFO_FILE: b''} == {**content(shards), DATASET_INFO_FILE: b''}
-    assert read_dataset_info(str(tmp_path))['train'] == read_dataset_info(str(shards))['train']
+    assert {**kept, DATASET_INFO_FILE: b''} == {**content(good_shards), DATASET_INFO_FILE: b''}
+    assert read_dataset_info(str(tmp_path))['train'] == read_dataset_info(str(good_shards))['train']
     assert len(list(read_examples(tmp_path, 'validation'))) == 24
 
 
+@pytest.mark.parametrize(
+    ('classes', 'flags', 'facts'),
+    [
+        (['bird', 'dog'], [], ['--input=', 'labels.txt', 'cat', 'dog']),
+        (['bird', 'cat', 'zebra', 'zoo'], [], ['label 4 is no class there and zoo here']),
+        (['bird', 'cat', 'zebra'], ['--first_label=0'], ['labels.txt', 'background']),
+    ],
+    ids=['other classes', 'one more class', 'other labels'],
+)
 @pytest.mark.parametrize('more', [[], ['--overwrite']])
 def test_shards_of_other_classes_or_labels_do_not_join(
-    photos: Path, shards: Path, tmp_path: Path, more: list[str]
+    good_shards: Path,
+    tmp_path: Path,
+    classes: list[str],
+    flags: list[str],
+    more: list[str],
+    facts: list[str],
 ) -> None:
-    output = write_files(tmp_path / 'out', content(shards))
-    others = write_files(
-        tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())}
-    )
-    with refused(f'--output={output}', f'--input={others}', 'labels.txt', 'cat', 'dog') as error:
-        convert(others, output, '--subset=validation', *more)
-    assert 'bird' not in str(error.value)
-    more_classes = {
-        name: encoded(picture()) for name in ('bird/1.jpg', 'cat/1.jpg', 'zebra/1.jpg', 'zoo/1.jpg')
-    }
-    longer = write_files(tmp_path / 'longer', more_classes)
-    with refused('label 4 is no class there and zoo here'):
-        convert(longer, output, '--subset=validation', *more)
-    with refused(f'--output={output}', 'labels.txt', 'background'):
-        convert(photos, output, '--subset=validation', '--first_label=0', *more)
-    assert content(output) == content(shards)
+    output = write_files(tmp_path / 'out', content(good_shards))
+    files = {f'{name}/1.jpg': encoded(picture()) for name in classes}
+    photos = write_files(tmp_path / 'photos', files)
+    with refused(f'--output={output}', *facts) as error:
+        convert(photos, output, '--subset=validation', *flags, *more)
+    # Classes that agree are not named.
+    assert ('bird' in str(error.value)) == bool(flags)
+    assert content(output) == content(good_shards)
 
 
 def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(
@@ -191,17 +181,14 @@ def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(
 
 @pytest.mark.long
 def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
-    script = ROOT / 'benchmarks' / 'sample_photographs.py'
-    for folder in ('photos', 'again'):
-        subprocess.run(
-            [sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9'], check=True
-        )
+    script, names = ROOT / 'benchmarks' / 'sample_photographs.py', ('photos', 'again')
+    for name in names:
+        command = [sys.executable, str(script), f'--output={tmp_path / name}', '--num_images=9']
+        subprocess.run(command, check=True)
     photos, again = (
-        {
-            path.relative_to(tmp_path / folder): path.read_bytes()
-            for path in (tmp_path / folder).rglob('*.jpg')
-        }
-        for folder in ('photos', 'again')
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in paths}
+        for name in names
+        for paths in [(tmp_path / name).rglob('*.jpg')]
     )
     assert len(photos) == 9
     assert photos == again
