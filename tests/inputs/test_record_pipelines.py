@@ -5,6 +5,7 @@ tf.data gives the images that RecordInput gives, in an order that the seed decid
 """
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +16,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import preprocessing
-from preprocessing import ImageOptions, Scale
+from preprocessing import ImageOptions, Scale, draw_random_numbers, preprocess
 from tests.support.graphs import cpus, open_session, step
-from tests.support.images import encoded, example, flip_a_bit, write_shard
+from tests.support.images import NO_BOXES, encoded, example, flip_a_bit, write_shard
+from tests.support.networks import evaluate
 from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_sets import Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
@@ -29,45 +30,31 @@ from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 pytestmark = pytest.mark.graph
 
 NUM_CLASSES = 24
-GREY_PER_LABEL = 10
 EVALUATION = ImageOptions(height=16, width=16, channels=3, training=False, seed=3)
 TRAINING = replace(EVALUATION, training=True)
-MEANS = Scale(1.0, (123.68, 116.78, 103.94))
 RANDOM = np.random.default_rng(4)
-# A picture by its label.
+# Files by label.
 FILES = [
     encoded(RANDOM.integers(0, 256, [24, 32, 3], np.uint8), quality=95) for _ in range(NUM_CLASSES)
 ]
+RECORDS = [example(file, label) for label, file in enumerate(FILES)]
 BOTH = pytest.mark.parametrize('pipeline', [RecordPipeline, TfDataPipeline])
 
 Steps = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
-def record(label: int) -> bytes:
-    return example(FILES[label % NUM_CLASSES], label)
-
-
-def grey_record(label: int) -> bytes:
-    """An image whose grey tells its label."""
-    return example(
-        encoded(np.full([24, 32, 3], GREY_PER_LABEL * label, np.uint8), quality=95), label
-    )
-
-
-def write_shards(folder: Path, make: Callable[[int], bytes]) -> Shards:
+def write_shards(folder: Path) -> Shards:
     """Three shards with the labels 0 to 7, 8 to 15, 16 to 23, in a folder whose name is no glob."""
     folder = folder / r'train [1-3]*? \{a,b}'
     folder.mkdir()
     for shard in range(3):
-        write_shard(
-            folder / shard_name('train', shard, 3), map(make, range(8 * shard, 8 * shard + 8))
-        )
+        write_shard(folder / shard_name('train', shard, 3), RECORDS[8 * shard : 8 * shard + 8])
     return find_shards(str(folder), 'train')
 
 
 @pytest.fixture(scope='module')
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
-    return write_shards(tmp_path_factory.mktemp('data'), record)
+    return write_shards(tmp_path_factory.mktemp('data'))
 
 
 def steps_of(
@@ -78,14 +65,15 @@ def steps_of(
     *,
     num_towers: int = 1,
     pipeline: type[Any] = TfDataPipeline,
+    reading: dict[str, int] | None = None,
     **more: Any,
 ) -> Steps:
-    """The images and labels of each tower in each step."""
-    pool = {name: more.pop(name) for name in ('pool_records', 'readers') if name in more}
+    """The images and labels of each tower in each step. `reading` has the other arguments of the
+    pipeline than its config.
+    """
+    config = InputConfig(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        built = pipeline(
-            InputConfig(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more), **pool
-        )
+        built = pipeline(config, **(reading or {}))
         session.run(built.initializers)
         built.warm_up(session)
         return [step(session, built, range(num_towers)) for _ in range(num_steps)]
@@ -95,134 +83,94 @@ def labels_in(steps: Steps) -> list[int]:
     return [label for towers in steps for _, labels in towers for label in labels.tolist()]
 
 
-def images_by_label(steps: Steps) -> dict[int, np.ndarray]:
-    batches = [batch for towers in steps for batch in towers]
-    return {
-        label: image
-        for images, labels in batches
-        for image, label in zip(images, labels.tolist(), strict=True)
-    }
-
-
+@BOTH
 @pytest.mark.parametrize('normalize_on_device', [False, True])
-@pytest.mark.parametrize('options', [EVALUATION, TRAINING], ids=['evaluation', 'training'])
+@pytest.mark.parametrize('scale', [Scale(), Scale(1.0, (123.68, 116.78, 103.94))])
 def test_labels_arrive_with_their_own_images(
-    tmp_path: Path, options: ImageOptions, normalize_on_device: bool
+    shards: Shards, pipeline: Any, normalize_on_device: bool, scale: Scale
 ) -> None:
-    shards, on_device = write_shards(tmp_path, grey_record), normalize_on_device
-    steps = steps_of(
-        shards, 3, 5, options, num_towers=2, pipeline=RecordPipeline, normalize_on_device=on_device
+    options = replace(TRAINING, augmentation='none', scale=scale, scaled_decode=True)
+    pixels = evaluate(
+        lambda: [preprocess(tf.constant(file), NO_BOXES, options, 0) for file in FILES]
     )
+    expected = np.stack(pixels) * scale.factor - np.array(scale.offsets)
+    more: dict[str, Any] = {'pipeline': pipeline, 'normalize_on_device': normalize_on_device}
+    steps = steps_of(shards, 4, 3, options, num_towers=2, **more)
+    assert {*labels_in(steps)} == {*range(NUM_CLASSES)}
     for images, labels in itertools.chain(*steps):
-        assert images.shape == (5, 16, 16, 3)
         assert (images.dtype, labels.dtype) == (np.float32, np.int32)
-        expected = (GREY_PER_LABEL * labels / 127.5 - 1)[:, None, None, None]
-        np.testing.assert_allclose(images, np.broadcast_to(expected, images.shape), atol=2 / 127.5)
+        np.testing.assert_allclose(images, expected[labels], atol=1e-5)
 
 
-@pytest.mark.parametrize(('on_device', 'scale'), [(True, Scale()), (False, MEANS)])
-def test_images_of_tf_data_are_those_of_record_input(
-    shards: Shards, on_device: bool, scale: Scale
-) -> None:
-    options = replace(EVALUATION, scale=scale, scaled_decode=on_device, height=8, width=8)
-    both = [
-        images_by_label(
-            steps_of(
-                shards,
-                4,
-                3,
-                options,
-                num_towers=2,
-                pipeline=pipeline,
-                normalize_on_device=on_device,
-            )
-        )
-        for pipeline in (TfDataPipeline, RecordPipeline)
-    ]
-    assert {len(found) for found in both} == {NUM_CLASSES}
-    for label, image in both[0].items():
-        assert (image.dtype, image.shape) == (np.float32, (8, 8, 3))
-        np.testing.assert_array_equal(image, both[1][label])
-
-
-@pytest.mark.parametrize('normalize_on_device', [False, True])
-@pytest.mark.parametrize(
-    'options', [EVALUATION, replace(TRAINING, distortions=True)], ids=['evaluation', 'training']
-)
-def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
-    shards: Shards, options: ImageOptions, normalize_on_device: bool
-) -> None:
-    def ops(batch_size: int) -> list[tf.Operation]:
+@pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)])
+def test_no_op_comes_once_for_each_image(shards: Shards, options: ImageOptions) -> None:
+    def op_types(batch_size: int) -> Counter[str]:
         with tf.Graph().as_default() as graph:
-            parts = InputConfig(shards, cpus(2), batch_size, NUM_CLASSES, options)
-            RecordPipeline(replace(parts, normalize_on_device=normalize_on_device))
-            return graph.get_operations()
+            RecordPipeline(InputConfig(shards, cpus(2), batch_size, NUM_CLASSES, options))
+            return Counter(op.type for op in graph.get_operations())
 
-    # As docs/architecture.md says, and so no op comes once for each image.
-    types, of_half = (Counter(op.type for op in ops(batch_size)) for batch_size in (8, 4))
-    assert types == of_half
-    assert (types['RecordInput'], types['MapDefun']) == (1, 2)
-    # Bytes are staged if the device normalises them.
-    staged = {op.inputs[0].dtype for op in ops(8) if op.type == 'Stage'}
-    assert staged == {tf.uint8 if normalize_on_device else tf.float32}
+    assert op_types(4) == op_types(8)
 
 
-# With RecordInput: a pool of one record, one smaller than the data, and one that is never full.
+@pytest.mark.parametrize('on_device', [False, True])
+def test_bytes_are_staged_if_the_device_normalises_them(shards: Shards, on_device: bool) -> None:
+    config = InputConfig(shards, cpus(2), 4, NUM_CLASSES, EVALUATION)
+    with tf.Graph().as_default() as graph:
+        RecordPipeline(replace(config, normalize_on_device=on_device))
+    staged = {op.inputs[0].dtype for op in graph.get_operations() if op.type == 'Stage'}
+    assert staged == {tf.uint8 if on_device else tf.float32}
+
+
+def epochs_of(labels: list[int]) -> list[list[int]]:
+    """Splits labels into epochs, each of which must have every record once."""
+    epochs = [labels[start : start + NUM_CLASSES] for start in range(0, len(labels), NUM_CLASSES)]
+    assert all(Counter(epoch) == Counter(range(NUM_CLASSES)) for epoch in epochs)
+    return epochs
+
+
+# A pool of one record, one that is smaller than the data, and one that is never full.
+@pytest.mark.parametrize('reading', [{'pool_records': 1, 'readers': 1}, {'pool_records': 7}, {}])
+def test_every_record_comes_once_in_an_epoch_of_record_input(
+    shards: Shards, reading: dict[str, int]
+) -> None:
+    steps = steps_of(shards, 12, 10, pipeline=RecordPipeline, reading=reading)
+    epochs = epochs_of(labels_in(steps))
+    assert any(epoch != epochs[0] for epoch in epochs)
+
+
+@pytest.mark.parametrize('pool_records', [1, 7])
 @pytest.mark.parametrize(
-    ('pipeline', 'reading'),
+    'flags',
     [
-        *(
-            (RecordPipeline, reading)
-            for reading in ({'pool_records': 1, 'readers': 1}, {'pool_records': 7}, {})
-        ),
-        *(
-            (TfDataPipeline, {'pool_records': pool_records, 'tf_data': settings})
-            for pool_records in (1, 7)
-            for settings in (
-                PipelineConfig(),
-                PipelineConfig(datasets_parallel_interleave_cycle_length=1),
-                PipelineConfig(datasets_use_caching=True),
-                PipelineConfig(datasets_parallel_interleave_prefetch=2),
-            )
-        ),
+        {},
+        {'datasets_parallel_interleave_cycle_length': 1},
+        {'datasets_use_caching': True},
+        {'datasets_parallel_interleave_prefetch': 2},
     ],
 )
-def test_every_record_comes_once_in_an_epoch_also_across_batches(
-    shards: Shards, pipeline: Any, reading: dict[str, Any]
+def test_every_record_comes_once_in_an_epoch_of_tf_data_and_the_order_is_repeatable(
+    shards: Shards, pool_records: int, flags: dict[str, Any]
 ) -> None:
-    flat = labels_in(steps_of(shards, 12, 10, pipeline=pipeline, **reading))
-    epochs = [flat[start : start + NUM_CLASSES] for start in range(0, len(flat), NUM_CLASSES)]
-    assert len(epochs) == 5
-    assert all(Counter(epoch) == Counter(range(NUM_CLASSES)) for epoch in epochs)
-    if pipeline is RecordPipeline:
-        assert len({tuple(epoch) for epoch in epochs}) > 1
-        return
-    if reading['pool_records'] != 1:
-        assert len({tuple(epoch) for epoch in epochs}) == 5
-    assert flat == labels_in(steps_of(shards, 12, 10, **reading))
+    reading, tf_data = {'pool_records': pool_records}, PipelineConfig(**flags)
+    labels, again = (
+        labels_in(steps_of(shards, 12, 10, reading=reading, tf_data=tf_data)) for _ in range(2)
+    )
+    epochs = epochs_of(labels)
+    assert pool_records == 1 or len({tuple(epoch) for epoch in epochs}) == 5
+    assert labels == again
 
 
-@BOTH
-def test_workers_begin_at_different_shards(shards: Shards, pipeline: Any) -> None:
-    one_at_a_time: dict[str, Any] = {
-        'tf_data': PipelineConfig(datasets_parallel_interleave_cycle_length=1)
-    }
-    if pipeline is RecordPipeline:
-        one_at_a_time = {'readers': 1}
-    firsts = [
-        steps_of(
-            shards,
-            1,
-            8,
-            worker=worker,
-            num_workers=3,
-            pool_records=1,
-            pipeline=pipeline,
-            **one_at_a_time,
-        )
-        for worker in range(3)
-    ]
-    assert sorted(labels_in([*itertools.chain(*firsts)])) == list(range(NUM_CLASSES))
+@pytest.mark.parametrize(
+    ('pipeline', 'reading'),
+    [(RecordPipeline, {'pool_records': 1, 'readers': 1}), (TfDataPipeline, {'pool_records': 1})],
+)
+def test_workers_begin_at_different_shards(
+    shards: Shards, pipeline: Any, reading: dict[str, int]
+) -> None:
+    one_at_a_time = PipelineConfig(datasets_parallel_interleave_cycle_length=1)
+    more: dict[str, Any] = {'pipeline': pipeline, 'reading': reading, 'tf_data': one_at_a_time}
+    firsts = [steps_of(shards, 1, 8, worker=n, num_workers=3, **more)[0] for n in range(3)]
+    assert sorted(labels_in(firsts)) == list(range(NUM_CLASSES))
 
 
 @pytest.mark.parametrize(
@@ -234,65 +182,61 @@ def test_training_images_of_tf_data_change_at_random_and_are_decided_by_the_seed
     options = replace(TRAINING, **more)
     epochs = steps_of(shards, 6, 4, options, num_towers=2)
     np.testing.assert_equal(steps_of(shards, 3, 4, options, num_towers=2), epochs[:3])
-    first, second = images_by_label(epochs[:3]), images_by_label(epochs[3:])
-    changed = sum(not np.array_equal(first[label], second[label]) for label in first)
+    first, second = (
+        {image.tobytes() for images, _ in itertools.chain(*epoch) for image in images}
+        for epoch in (epochs[:3], epochs[3:])
+    )
+    changed = len(second - first)
     assert changed == 0 if more.get('augmentation') == 'none' else changed > NUM_CLASSES / 2
     other_seed = steps_of(shards, 3, 4, replace(options, seed=8), num_towers=2)
     assert labels_in(other_seed) != labels_in(epochs[:3])
 
 
-@pytest.mark.parametrize('method', ['bilinear', 'round_robin'])
-def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides(method: str) -> None:
-    options = replace(TRAINING, resize_method=method, distortions=True)
-    with tf.Graph().as_default(), open_session() as session:
-        no_boxes = tf.zeros([1, 0, 4])
-        number = tf.placeholder(tf.int64, [])
-        numbered = preprocess_numbered(tf.constant(FILES[0]), no_boxes, options, number)
-        for position in range(4):
-            draws = preprocessing.draw_random_numbers(
-                1, options, seeds=tf.constant([options.seed, position], tf.int64)
-            ).of_image(0)
-            expected = preprocessing.preprocess(
-                tf.constant(FILES[0]), no_boxes, options, position, draws
-            )
-            found, wanted = session.run([numbered, expected], {number: position})
-            np.testing.assert_array_equal(found, wanted)
+def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides() -> None:
+    options = replace(TRAINING, resize_method='round_robin', distortions=True)
+    arguments = FILES[0], NO_BOXES, options
+    for position in range(4):
+        with tf.Graph().as_default(), open_session() as session:
+            seeds = tf.constant([options.seed, position], tf.int64)
+            draws = draw_random_numbers(1, options, seeds=seeds).of_image(0)
+            numbered = preprocess_numbered(*arguments, tf.constant(position, tf.int64))
+            placed = preprocess(*arguments, position, draws)
+            np.testing.assert_array_equal(*session.run([numbered, placed]))
 
 
-def test_a_sloppy_order_has_every_record_and_one_record_can_stand_for_all(shards: Shards) -> None:
+def test_a_sloppy_order_has_every_record(shards: Shards) -> None:
     sloppy = PipelineConfig(
         datasets_sloppy_parallel_interleave=True,
         datasets_use_prefetch=False,
         datasets_num_private_threads=2,
     )
-    assert sorted(labels_in(steps_of(shards, 3, 8, tf_data=sloppy))) == list(range(NUM_CLASSES))
-    assert (
-        len(
-            set(
-                labels_in(
-                    steps_of(
-                        shards, 3, 8, tf_data=PipelineConfig(datasets_repeat_cached_sample=True)
-                    )
-                )
-            )
-        )
-        == 1
-    )
+    epochs_of(labels_in(steps_of(shards, 3, 8, tf_data=sloppy)))
+
+
+def test_one_record_can_stand_for_all(shards: Shards) -> None:
+    repeated = PipelineConfig(datasets_repeat_cached_sample=True)
+    assert len({*labels_in(steps_of(shards, 3, 8, tf_data=repeated))}) == 1
 
 
 def test_cached_records_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / shard_name('train', 0, 1)
-    write_shard(path, map(record, range(4)))
-    parts = InputConfig(find_shards(str(tmp_path), 'train'), cpus(1), 4, NUM_CLASSES, EVALUATION)
+    write_shard(path, RECORDS[:4])
+    config = InputConfig(
+        find_shards(str(tmp_path), 'train'),
+        cpus(1),
+        4,
+        NUM_CLASSES,
+        EVALUATION,
+        tf_data=PipelineConfig(datasets_use_caching=True),
+    )
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = TfDataPipeline(replace(parts, tf_data=PipelineConfig(datasets_use_caching=True)))
+        pipeline = TfDataPipeline(config)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         path.unlink()
         # Without the cache, the file would be missing in the second epoch.
-        assert all(
-            sorted(labels_in([step(session, pipeline, [0])])) == [0, 1, 2, 3] for _ in range(20)
-        )
+        for _ in range(20):
+            assert sorted(labels_in([step(session, pipeline, [0])])) == [0, 1, 2, 3]
 
 
 def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
@@ -318,17 +262,18 @@ def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
 
 
 def test_only_the_shards_are_read(tmp_path: Path) -> None:
-    for name, label in [
-        (shard_name('train', 0, 4), 0),
-        (shard_name('train', 2, 4), 2),
-        (shard_name('validation', 0, 4), 3),
-        ('train-00000-of-00003.old', 4),
-    ]:
-        write_shard(tmp_path / name, [record(label)])
-    write_shard(tmp_path / shard_name('train', 3, 4), [])
+    def write(name: str, *records: bytes) -> None:
+        write_shard(tmp_path / name, records)
+
+    write(shard_name('train', 0, 4), RECORDS[0])
+    write(shard_name('train', 2, 4), RECORDS[2])
+    write(shard_name('train', 3, 4))
+    write(shard_name('validation', 0, 4), RECORDS[3])
+    write('train-00000-of-00003.old', RECORDS[4])
     shards = find_shards(str(tmp_path), 'train')
-    write_shard(tmp_path / shard_name('train', 1, 4), [record(1)])  # too late
-    assert set(labels_in(steps_of(shards, 6, 2, pipeline=RecordPipeline))) == {0, 2}
+    # Too late.
+    write(shard_name('train', 1, 4), RECORDS[1])
+    assert {*labels_in(steps_of(shards, 6, 2, pipeline=RecordPipeline))} == {0, 2}
 
 
 @BOTH
@@ -337,13 +282,9 @@ def test_only_the_shards_are_read(tmp_path: Path) -> None:
     # The words are TensorFlow's, or the names of ops and features.
     [
         (flip_a_bit, tf.errors.DataLossError, 'corrupted record'),
+        (lambda path: os.truncate(path, 3000), tf.errors.DataLossError, 'truncated record'),
         (
-            lambda path: path.write_bytes(path.read_bytes()[:-5]),
-            tf.errors.DataLossError,
-            'truncated record',
-        ),
-        (
-            lambda path: write_shard(path, map(record, [0, 1, 2, NUM_CLASSES])),
+            lambda path: write_shard(path, [*RECORDS[:3], example(FILES[0], NUM_CLASSES)]),
             tf.errors.InvalidArgumentError,
             f'label_below_{NUM_CLASSES}|indices',
         ),
@@ -358,7 +299,7 @@ def test_a_fault_of_the_data_is_raised(
     message: str,
 ) -> None:
     path = tmp_path / shard_name('train', 0, 1)
-    write_shard(path, map(record, range(4)))
+    write_shard(path, RECORDS[:4])
     spoil(path)
     with pytest.raises(error, match=message):
         steps_of(find_shards(str(tmp_path), 'train'), 5, 2, pipeline=pipeline)
