@@ -13,33 +13,42 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.images import convert, encoded, example, write_cifar, write_mnist, write_shard
+from tests.support.images import (
+    content,
+    encoded,
+    example,
+    write_cifar,
+    write_files,
+    write_mnist,
+    write_shard,
+    write_shards_of,
+)
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.params import Params
 from tf_cnn.run.parsing import make_params
 from tf_cnn.run.plan import Plan, check_launch, make_plan
 
 pytestmark = pytest.mark.graph
 
 IMAGES = np.zeros([10, 32, 32, 3], np.uint8)
+DIGITS = np.zeros([4, 28, 28], np.uint8)
 
 
-def to_records(
-    sizes: dict[str, list[tuple[int, int]]], photos: Path, output: Path, *flags: str
-) -> str:
-    """Makes shards of class folders of PNGs with these widths and heights."""
-    for name, each in sizes.items():
-        (photos / name).mkdir(parents=True)
-        for number, size in enumerate(each):
-            Image.new('L', size, 40 * number).save(photos / name / f'{number}.png')
-    with redirect_stdout(io.StringIO()):
-        assert convert(photos, output, '--shards=2', *flags) == 0
-    return str(output)
+def plan_of(data_dir: object, **more: Any) -> Plan:
+    plan = make_plan(make_params(data_dir=str(data_dir), **more), ProcessEnvironment({}))
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def to_records(folder: Path, images: dict[str, tuple[int, int]], *flags: str) -> str:
+    """Makes two shards of PNGs with these widths and heights."""
+    files = {f'{name}.png': encoded(Image.new('L', size), 'PNG') for name, size in images.items()}
+    photos = write_files(folder / ' '.join(['photos', *flags]), files)
+    return str(write_shards_of(photos, folder / 'out', '--shards=2', *flags))
 
 
 @pytest.fixture(scope='module')
@@ -47,11 +56,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The shards that `records` writes of 5 training and 4 validation images, all of 8 x 8
     pixels.
     """
-    tmp = tmp_path_factory.mktemp('digits')
-    to_records({'one': [(8, 8)] * 2, 'two': [(8, 8)] * 3}, tmp / 'train', tmp / 'out')
-    return to_records(
-        {'one': [(8, 8)] * 2, 'two': [(8, 8)] * 2}, tmp / 'val', tmp / 'out', '--subset=validation'
-    )
+    folder = tmp_path_factory.mktemp('digits')
+    images = dict.fromkeys(('one/1', 'one/2', 'two/1', 'two/2', 'two/3'), (8, 8))
+    to_records(folder, images)
+    images.popitem()
+    return to_records(folder, images, '--subset=validation')
 
 
 EXPECTED = DataSet(
@@ -67,21 +76,19 @@ def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> 
     assert isinstance(shards, Shards)
     assert len(shards.paths) == 2
     assert folder.completeness_warning(shards) is None
-    assert [folder.subset_for_steps(forward_only=alone) for alone in (False, True)] == [
-        'train',
-        'validation',
-    ]
+    assert folder.subset_for_steps(forward_only=False) == 'train'
+    assert folder.subset_for_steps(forward_only=True) == 'validation'
     train = {'images': 5, 'shards': 2, 'height': 8, 'width': 8}
     facts = json.loads((Path(digits) / 'dataset.json').read_text())
     assert facts == {'train': train, 'validation': {**train, 'images': 4}}
-    # It can be read as ImageNet, too.
+
+
+def test_a_folder_written_by_records_can_be_read_as_imagenet(digits: str) -> None:
     assert plan_of(digits, data_name='imagenet').data.data_set == DATA_SETS['imagenet']
 
 
 def copied(digits: str, folder: Path) -> Path:
-    for path in Path(digits).iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+    return write_files(folder, content(Path(digits)))
 
 
 def test_the_records_of_a_folder_without_dataset_json_are_counted(
@@ -89,7 +96,6 @@ def test_the_records_of_a_folder_without_dataset_json_are_counted(
 ) -> None:
     (copied(digits, tmp_path) / 'dataset.json').unlink()
     assert open_folder(str(tmp_path), 'records').data_set == replace(EXPECTED, image_size=None)
-    # One that is cut short is named.
     shard = tmp_path / shard_name('train', 1, 2)
     shard.write_bytes(shard.read_bytes()[:-3])
     with refused(shard, 'record ', 'records --check'):
@@ -102,25 +108,22 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
     (copied(digits, tmp_path) / shard_name('train', 0, 2)).unlink()
     folder = open_folder(str(tmp_path), 'records')
     assert 0 < folder.data_set.num_train_examples < 5
-    check_line(
-        folder.completeness_warning(folder.open('train')), f'--data_dir={tmp_path}', ' 1 ', ' 2 '
-    )
+    warning = folder.completeness_warning(folder.open('train'))
+    check_line(warning, f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
 
 
 def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) -> None:
-    (tmp_path / 'out').mkdir()
-    sizes = {'one': [(8, 8), (9, 8)], 'two': [(8, 8)]}
-    output = to_records(sizes, tmp_path / 'photos', copied(digits, tmp_path / 'out'), '--overwrite')
-    assert open_folder(output, 'records').data_set == replace(
-        EXPECTED, num_train_examples=3, image_size=None
-    )
+    copied(digits, tmp_path / 'out')
+    images = {'one/1': (8, 8), 'one/2': (9, 8), 'two/1': (8, 8)}
+    output = to_records(tmp_path, images, '--overwrite')
+    expected = replace(EXPECTED, num_train_examples=3, image_size=None)
+    assert open_folder(output, 'records').data_set == expected
 
 
 def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(
     tmp_path: Path,
 ) -> None:
-    sizes = {'one': [(8, 4)], 'two': [(8, 4)]}
-    output = to_records(sizes, tmp_path / 'photos', tmp_path / 'out', '--first_label=0')
+    output = to_records(tmp_path, {'one/1': (8, 4), 'two/1': (8, 4)}, '--first_label=0')
     expected = DataSet('records', 3, 2, 2, 0, has_records=True, class_names=('one', 'two'))
     assert open_folder(output, 'records').data_set == expected
 
@@ -145,9 +148,8 @@ def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None
     folder = open_folder(str(tmp_path), 'imagenet')
     assert folder.data_set == DATA_SETS['imagenet']
     assert folder.subset_for_steps(forward_only=True) == 'train'
-    with refused(
-        '--data_name=records', f'--data_dir={tmp_path}', 'labels.txt', '--data_name=imagenet'
-    ):
+    facts = ['--data_name=records', 'labels.txt', '--data_name=imagenet']
+    with refused(f'--data_dir={tmp_path}', *facts):
         open_folder(str(tmp_path), 'records')
 
 
@@ -169,19 +171,15 @@ def test_a_shard_that_cannot_be_read_is_refused_before_the_run(
         shard.mkdir()
     else:
         shard.symlink_to(tmp_path / 'nothing')
+    unreadable = f'{shard}: it cannot be read'
     for name in ('records', 'imagenet'):
-        with refused(f'{shard}: it cannot be read'):
+        with refused(unreadable):
             plan_of(tmp_path, data_name=name, model='lenet')
-        with refused(f'{shard}: it cannot be read'):
-            check_launch(make_params(data_dir=str(tmp_path), data_name=name, model='lenet'))
     # Without the number of images in dataset.json, the shards are counted.
     (tmp_path / 'dataset.json').unlink()
-    with refused(f'{shard}: it cannot be read'):
+    with refused(unreadable):
         plan_of(tmp_path, model='lenet')
-    with (
-        failed(f'--check={tmp_path}: 1 fault', f'{shard}: it cannot be read'),
-        redirect_stdout(io.StringIO()),
-    ):
+    with failed(f'--check={tmp_path}: 1 fault', unreadable), redirect_stdout(io.StringIO()):
         records.main([f'--check={tmp_path}'])
 
 
@@ -193,64 +191,54 @@ def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -
         open_folder(f'{tmp_path}/a,b', 'imagenet').open('train')
 
 
-def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
-    write_cifar(tmp_path / 'cifar' / 'cifar-10-batches-bin', IMAGES, np.arange(10))
-    write_mnist(tmp_path / 'mnist', IMAGES[:4, :28, :28, 0], np.arange(4), 'validation')
-    assert [recognise_data_set(str(tmp_path / name)) for name in ('cifar', 'mnist', 'none')] == [
-        'cifar10',
-        'mnist',
-        None,
-    ]
-    cifar = open_folder(str(tmp_path / 'cifar'), 'cifar10')
-    assert (cifar.data_set.num_train_examples, cifar.data_set.num_validation_examples) == (10, 0)
-    assert cifar.subset_for_steps(forward_only=True) == 'train'
-    arrays = cifar.open('train')
+def test_the_files_of_cifar10_are_recognised_and_counted(tmp_path: Path) -> None:
+    write_cifar(tmp_path / 'cifar-10-batches-bin', IMAGES, np.arange(10))
+    assert recognise_data_set(str(tmp_path)) == 'cifar10'
+    folder = open_folder(str(tmp_path), 'cifar10')
+    counts = folder.data_set.num_train_examples, folder.data_set.num_validation_examples
+    assert counts == (10, 0)
+    assert folder.subset_for_steps(forward_only=True) == 'train'
+    arrays = folder.open('train')
     assert isinstance(arrays, Arrays)
-    assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == (
-        'train',
-        (10, 32, 32, 3),
-        list(range(10)),
-    )
-    check_line(
-        cifar.completeness_warning(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000
-    )
-    mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
-    assert (mnist.subset_for_steps(forward_only=True), mnist.data_set.num_validation_examples) == (
-        'validation',
-        4,
-    )
+    assert (arrays.subset, arrays.images.shape) == ('train', (10, 32, 32, 3))
+    assert arrays.labels.tolist() == [*range(10)]
+    warning = folder.completeness_warning(arrays)
+    check_line(warning, f'--data_dir={folder.path}', ' 10 ', 'train', 50000)
+
+
+def test_the_files_of_mnist_are_recognised_and_counted(tmp_path: Path) -> None:
+    assert recognise_data_set(str(tmp_path)) is None
+    write_mnist(tmp_path, DIGITS, np.arange(4), 'validation')
+    assert recognise_data_set(str(tmp_path)) == 'mnist'
+    folder = open_folder(str(tmp_path), 'mnist')
+    assert folder.subset_for_steps(forward_only=True) == 'validation'
+    assert folder.data_set.num_validation_examples == 4
+
+
+def launched(**flags: Any) -> None:
+    check_launch(make_params(**flags))
 
 
 # In one process, and before the launcher starts several.
-@pytest.mark.parametrize(
-    'check', [lambda params: make_plan(params, ProcessEnvironment({})), check_launch]
-)
+@pytest.mark.parametrize('check', [plan_of, launched])
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
-    tmp_path: Path, check: Callable[[Params], object]
+    tmp_path: Path, check: Callable[..., object]
 ) -> None:
-    write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
-    steps = make_params(data_dir=str(tmp_path), model='mnist')
-    evaluation = make_params(
-        data_dir=str(tmp_path), model='mnist', eval=True, train_dir=str(tmp_path)
-    )
-    check(make_params(data_dir=str(tmp_path), model='mnist', forward_only=True))
+    write_mnist(tmp_path, DIGITS, np.arange(4))
+    run: dict[str, Any] = {'data_dir': str(tmp_path), 'model': 'mnist'}
+    evaluation = {**run, 'eval': True, 'train_dir': str(tmp_path)}
+    check(**run, forward_only=True)
     with refused(f'--data_dir={tmp_path}', 't10k-images-idx3-ubyte'):
-        check(evaluation)
+        check(**evaluation)
     for path in tmp_path.iterdir():
         path.rename(str(path).replace('train', 't10k'))
-    check(evaluation)
+    check(**evaluation)
     with refused(f'--data_dir={tmp_path}', 'train-images-idx3-ubyte'):
-        check(steps)
-
-
-def plan_of(data_dir: object, **more: Any) -> Plan:
-    plan = make_plan(make_params(data_dir=str(data_dir), **more), ProcessEnvironment({}))
-    assert isinstance(plan, Plan)
-    return plan
+        check(**run)
 
 
 def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path: Path) -> None:
-    write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
+    write_mnist(tmp_path, DIGITS, np.arange(4))
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
         plan_of(tmp_path, model='vgg16')
     assert 'alexnet' not in str(error.value)

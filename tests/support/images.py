@@ -166,10 +166,12 @@ def convert(photos: Path, output: Path, *more: str) -> int:
     return records.main([f'--input={photos}', f'--output={output}', '--num_processes=1', *more])
 
 
-def write_shards_of(photos: Path, output: Path) -> Path:
-    """Writes 4 training shards without printing, and returns their folder."""
+def write_shards_of(photos: Path, output: Path, *flags: str) -> Path:
+    """Writes training shards without printing, 4 unless the flags say another number, and returns
+    their folder.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
-        assert convert(photos, output, '--shards=4') == 0
+        assert convert(photos, output, '--shards=4', *flags) == 0
     return output
 
 
