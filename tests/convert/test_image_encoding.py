@@ -32,7 +32,7 @@ def encode(tmp_path: Path, data: bytes, quality: int = 95) -> EncodedImage:
 def assert_alike(result: EncodedImage, expected: Image.Image) -> None:
     array = pixels(result.jpeg)
     assert (result.height, result.width) == (expected.height, expected.width) == array.shape[:2]
-    assert np.abs(array - np.asarray(expected.convert('RGB')).astype(int)).mean() < 3
+    assert np.abs(array - np.asarray(expected.convert('RGB'), int)).mean() < 3
 
 
 @pytest.mark.parametrize(
@@ -53,59 +53,58 @@ def of_mode(mode: str) -> Image.Image:
     return squares.quantize(12) if mode == 'P' else squares.convert(mode, dither=Image.Dither.NONE)
 
 
-def half_transparent(mode: str) -> tuple[bytes, Image.Image]:
-    """A PNG whose right half is transparent; and the picture on white."""
-    image, alpha = of_mode(mode), Image.new('L', (64, 48), 0)
-    alpha.paste(255, (0, 0, 32, 48))
-    image.putalpha(alpha)
-    expected = Image.new('RGB', image.size, 'white')
-    expected.paste(of_mode(mode[:-1]).convert('RGB'), (0, 0), alpha)
-    return encoded(image, 'PNG'), expected
+GREY_16 = Image.fromarray(np.asarray(picture(mode='L'), np.uint16) * 256 + 77)
 
 
-def with_transparent_colour() -> tuple[bytes, Image.Image]:
-    image = Image.new('P', (32, 16), 1)
-    image.putpalette([0, 0, 0, 0, 0, 200])
-    image.paste(0, (0, 0, 16, 16))
-    expected = Image.new('RGB', (32, 16), (0, 0, 200))
-    expected.paste((255, 255, 255), (0, 0, 16, 16))
-    return encoded(image, 'PNG', transparency=0), expected
-
-
-GREY = np.asarray(picture(mode='L')).astype(np.uint16)
-# By name: what becomes an RGB JPEG, and the same picture.
-ANEW: dict[str, tuple[bytes, Image.Image]] = {
-    **{
-        f'{mode} JPEG': (encoded(picture(mode=mode), quality=95), picture(mode=mode))
-        for mode in ('L', 'CMYK')
-    },
-    **{
-        f'{mode} PNG': (encoded(of_mode(mode), 'PNG'), of_mode(mode))
-        for mode in ('RGB', 'P', 'L', '1')
-    },
-    **{mode: half_transparent(mode) for mode in ('RGBA', 'LA')},
-    'a transparent colour': with_transparent_colour(),
-    # The upper byte is kept.
-    '16 bits': (encoded(Image.fromarray(GREY * 256 + 77), 'PNG'), picture(mode='L')),
-    '16 bits, transparent': (
-        encoded(Image.fromarray(GREY * 256 + 77), 'PNG', transparency=40000),
-        picture(mode='L'),
-    ),
-    'unreadable EXIF': (encoded(picture(), 'PNG', exif=BAD_EXIF), picture()),
-    # The first is kept.
-    'several pictures': (
-        encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)]),
-        picture(),
-    ),
-}
-
-
-@pytest.mark.parametrize('name', ANEW)
-def test_everything_else_becomes_an_rgb_jpeg(tmp_path: Path, name: str) -> None:
-    data, expected = ANEW[name]
+@pytest.mark.parametrize(
+    ('data', 'expected'),
+    [
+        pytest.param(encoded(picture(mode='L')), picture(mode='L'), id='grey JPEG'),
+        pytest.param(encoded(picture(mode='CMYK')), picture(mode='CMYK'), id='CMYK JPEG'),
+        *(
+            pytest.param(encoded(of_mode(mode), 'PNG'), of_mode(mode), id=f'{mode} PNG')
+            for mode in ('RGB', 'P', 'L', '1')
+        ),
+        # The upper byte is kept.
+        pytest.param(encoded(GREY_16, 'PNG'), picture(mode='L'), id='16 bits'),
+        pytest.param(
+            encoded(GREY_16, 'PNG', transparency=40000),
+            picture(mode='L'),
+            id='16 bits, transparent',
+        ),
+        pytest.param(encoded(picture(), 'PNG', exif=BAD_EXIF), picture(), id='unreadable EXIF'),
+        # The first is kept.
+        pytest.param(
+            encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)]),
+            picture(),
+            id='several pictures',
+        ),
+    ],
+)
+def test_everything_else_becomes_an_rgb_jpeg(
+    tmp_path: Path, data: bytes, expected: Image.Image
+) -> None:
     result = encode(tmp_path, data)
     assert not result.passed_through
     assert_alike(result, expected)
+
+
+@pytest.mark.parametrize('mode', ['RGB', 'L'])
+def test_transparent_parts_become_white(tmp_path: Path, mode: str) -> None:
+    image, alpha = of_mode(mode), Image.new('L', (64, 48), 255)
+    alpha.paste(0, (32, 0, 64, 48))
+    expected = image.convert('RGB')
+    expected.paste('white', (32, 0, 64, 48))
+    image.putalpha(alpha)
+    assert_alike(encode(tmp_path, encoded(image, 'PNG')), expected)
+
+
+def test_a_transparent_colour_becomes_white(tmp_path: Path) -> None:
+    image, expected = Image.new('P', (32, 16), 1), Image.new('RGB', (32, 16), (0, 0, 200))
+    image.putpalette([0, 0, 0, 0, 0, 200])
+    image.paste(0, (0, 0, 16, 16))
+    expected.paste('white', (0, 0, 16, 16))
+    assert_alike(encode(tmp_path, encoded(image, 'PNG', transparency=0)), expected)
 
 
 @pytest.mark.parametrize('orientation', range(1, 9))
@@ -127,9 +126,14 @@ def test_exif_orientation_is_applied_as_pil_applies_it(
 
 def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path: Path) -> None:
     data = encoded(picture(256, 256), 'PNG')
-    assert len(encode(tmp_path, data, quality=20).jpeg) < len(
-        encode(tmp_path, data, quality=95).jpeg
-    )
+    low, high = (encode(tmp_path, data, quality).jpeg for quality in (20, 95))
+    assert len(low) < len(high)
+
+
+def undecodable(path: Path) -> str:
+    result = encode_image(str(path), 95)
+    assert isinstance(result, UndecodableImage)
+    return check_line(result.reason)
 
 
 @pytest.mark.parametrize(
@@ -149,19 +153,18 @@ def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path: Path) -> None:
 def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(
     tmp_path: Path, data: bytes, facts: list[str]
 ) -> None:
-    (tmp_path / 'image.jpg').write_bytes(data)
-    result = encode_image(str(tmp_path / 'image.jpg'), 95)
-    assert isinstance(result, UndecodableImage)
-    check_line(result.reason, *facts)
+    path = tmp_path / 'image.jpg'
+    path.write_bytes(data)
+    check_line(undecodable(path), *facts)
 
 
 def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / 'link.jpg').symlink_to('missing.jpg')
-    assert encode_image(str(tmp_path / 'link.jpg'), 95) == UndecodableImage(os.strerror(ENOENT))
-    with open(tmp_path / 'image.jpg', 'wb') as file:
-        file.truncate(1 << 31)
-    result = encode_image(str(tmp_path / 'image.jpg'), 95)
-    assert isinstance(result, UndecodableImage)
-    check_line(result.reason, str(1 << 31))
+    path = tmp_path / 'image.jpg'
+    path.symlink_to('missing.jpg')
+    assert undecodable(path) == os.strerror(ENOENT)
+    path.unlink()
+    path.touch()
+    os.truncate(path, 1 << 31)
+    check_line(undecodable(path), 1 << 31)

@@ -7,29 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import convert, encoded, picture, read_examples, write_files, write_photos
+from tests.support.images import convert, encoded, picture, read_examples, write_files
 from tests.support.outputs import refused
-from tf_cnn.inputs.layout import read_labels, scan_folder
+from tf_cnn.inputs.layout import ImageFolder, read_labels, scan_folder
 
 pytestmark = pytest.mark.graph
 
 
 def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_folder(
-    tmp_path: Path,
+    photos: Path,
 ) -> None:
-    folder = scan_folder(str(write_photos(tmp_path)))
+    folder = scan_folder(str(photos))
     assert folder.classes == ('bird', 'cat', 'zebra')
     assert len(folder.images) == 3 * 8 + 1
-    assert all(
-        image.path.split('/')[0] == folder.classes[image.class_index] for image in folder.images
-    )
+    for image in folder.images:
+        assert image.path.split('/')[0] == folder.classes[image.class_index]
     assert 'bird/more/6.JPEG' in {image.path for image in folder.images}
     # Files that are not images are passed over by reason.
-    assert sorted(folder.skipped_paths.values()) == [
-        ('.DS_Store', 'cat/.hidden.jpg'),
-        ('cat/list.csv',),
-        ('notes.txt',),
-    ]
+    passed_over = [('.DS_Store', 'cat/.hidden.jpg'), ('cat/list.csv',), ('notes.txt',)]
+    assert sorted(folder.skipped_paths.values()) == passed_over
 
 
 def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_path: Path) -> None:
@@ -39,16 +35,10 @@ def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_pa
     (photos / 'b').symlink_to(photos / 'a')
     os.mkfifo(photos / 'a' / 'pipe.jpg')
     folder = scan_folder(str(photos))
-    assert [image.path for image in folder.images] == [
-        'a/1.jpg',
-        'a/link.jpg',
-        'b/1.jpg',
-        'b/link.jpg',
-    ]
-    assert sorted(folder.skipped_paths.values()) == [
-        ('a/loop', 'b/loop'),
-        ('a/pipe.jpg', 'b/pipe.jpg'),
-    ]
+    paths = ['a/1.jpg', 'a/link.jpg', 'b/1.jpg', 'b/link.jpg']
+    assert [image.path for image in folder.images] == paths
+    passed_over = [('a/loop', 'b/loop'), ('a/pipe.jpg', 'b/pipe.jpg')]
+    assert sorted(folder.skipped_paths.values()) == passed_over
 
 
 @pytest.mark.parametrize(
@@ -75,8 +65,8 @@ def test_a_folder_without_class_folders_is_refused_with_what_it_has(tmp_path: Pa
         scan_folder(str(tmp_path))
 
 
-def images(root: Path, *paths: str) -> str:
-    return str(write_files(root, dict.fromkeys(paths, b'x')))
+def scan(root: Path, *paths: str) -> ImageFolder:
+    return scan_folder(str(write_files(root, dict.fromkeys(paths, b'x'))))
 
 
 @pytest.mark.parametrize(
@@ -86,22 +76,21 @@ def images(root: Path, *paths: str) -> str:
         (['testing/cat/1.jpg', 'training/cat/1.jpg', 'training/dog/1.jpg'], 'training'),
         (
             [
-                'seg_test/cat/1.jpg',
-                'seg_test/dog/1.jpg',
-                'seg_train/cat/1.jpg',
-                'seg_train/dog/1.jpg',
+                f'seg_{subset}/{name}/1.jpg'
+                for subset in ('test', 'train')
+                for name in ('cat', 'dog')
             ],
             'seg_train',
         ),
         (['photos/photos/cat/1.jpg', 'photos/photos/dog/1.jpg', '__MACOSX/photos/1.jpg'], 'photos'),
     ],
-    ids=['subsets', 'training and testing', 'names with subsets', 'one folder'],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
 )
 def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     tmp_path: Path, paths: list[str], remedy: str
 ) -> None:
     with refused(f'--input={tmp_path}', f'--input={tmp_path}/{remedy}'):
-        scan_folder(images(tmp_path, *paths))
+        scan(tmp_path, *paths)
 
 
 @pytest.mark.parametrize(
@@ -116,41 +105,31 @@ def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     ids=lambda value: value[0],
 )
 def test_classes_may_be_named_like_subsets(tmp_path: Path, paths: list[str]) -> None:
-    assert len(scan_folder(images(tmp_path, *paths)).classes) == len(
-        {path.split('/')[0] for path in paths}
-    )
+    classes = {path.split('/')[0] for path in paths}
+    assert scan(tmp_path, *paths).classes == tuple(sorted(classes))
 
 
 def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(
     tmp_path: Path,
 ) -> None:
     made = [
-        '__MACOSX/cat/1.jpg',
         '$RECYCLE.BIN/1.jpg',
+        '__MACOSX/cat/1.jpg',
         'cat/@eaDir/1.jpg/thumb.jpg',
         'cat/Thumbs.db',
         'desktop.ini',
     ]
-    folder = scan_folder(images(tmp_path, 'cat/1.jpg', *made))
+    folder = scan(tmp_path, 'cat/1.jpg', *made)
     assert (folder.classes, len(folder.images)) == (('cat',), 1)
-    ((_, passed_over),) = folder.skipped_paths.items()
-    assert sorted(passed_over) == [
-        '$RECYCLE.BIN',
-        '__MACOSX',
-        'cat/@eaDir',
-        'cat/Thumbs.db',
-        'desktop.ini',
-    ]
+    [passed_over] = folder.skipped_paths.values()
+    expected = ['$RECYCLE.BIN', '__MACOSX', 'cat/@eaDir', 'cat/Thumbs.db', 'desktop.ini']
+    assert sorted(passed_over) == expected
 
 
 def test_first_label_0_leaves_no_room_for_background(tmp_path: Path) -> None:
-    photos = write_files(
-        tmp_path / 'photos', {f'{name}/1.jpg': encoded(picture()) for name in ('background', 'cat')}
-    )
-    convert(photos, tmp_path / 'out', '--shards=1', '--first_label=0')
-    assert read_labels(str(tmp_path / 'out')) == ('background', 'cat')
-    examples = read_examples(tmp_path / 'out')
-    assert {(e['image/class/label'], e['image/class/text']) for e in examples} == {
-        (0, b'background'),
-        (1, b'cat'),
-    }
+    files = {f'{name}/1.jpg': encoded(picture()) for name in ('background', 'cat')}
+    output = tmp_path / 'out'
+    convert(write_files(tmp_path / 'photos', files), output, '--shards=1', '--first_label=0')
+    assert read_labels(str(output)) == ('background', 'cat')
+    labels = {(e['image/class/label'], e['image/class/text']) for e in read_examples(output)}
+    assert labels == {(0, b'background'), (1, b'cat')}

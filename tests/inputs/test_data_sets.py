@@ -34,26 +34,24 @@ def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_pass
 ) -> None:
     names = ['train-00000-of-00003.tfrecord', 'train-00002-of-00003.tfrecord']
     beside = [
-        f'train-{end}'
-        for end in (
-            '00000-of-00001.tmp',
-            '00000-of-00003 (1).tfrecord',
-            '00000-of-00003.tfrecord.md5',
-            '00000-of-00003_.gstmp',
-            '00000-of-00003~',
-            '00001-of-00003.tfrecord.gz',
-            'a-of-b.zip',
-        )
+        'train-00000-of-00001.tmp',
+        'train-00000-of-00003 (1).tfrecord',
+        'train-00000-of-00003.tfrecord.md5',
+        'train-00000-of-00003_.gstmp',
+        'train-00000-of-00003~',
+        'train-00001-of-00003.tfrecord.gz',
+        'train-a-of-b.zip',
     ]
-    touch(tmp_path, '.train-00000-of-00001', 'train-of-1', 'labels.txt')
-    found = find_shards(touch(tmp_path, *names, *beside, 'validation-00000-of-00001'), 'train')
-    assert found == Shards(
-        'train', tuple(str(tmp_path / name) for name in names), 1, skipped_files=tuple(beside)
-    )
-    others = ['validation-a-of-b', 'validation-00000-of-00001']
-    assert [
-        Path(path).name for path in find_shards(touch(tmp_path, *others), 'validation').paths
-    ] == sorted(others)
+    others = ['.train-00000-of-00001', 'train-of-1', 'labels.txt', 'validation-00000-of-00001']
+    paths = tuple(str(tmp_path / name) for name in names)
+    expected = Shards('train', paths, num_missing=1, skipped_files=tuple(beside))
+    assert find_shards(touch(tmp_path, *names, *beside, *others), 'train') == expected
+
+
+def test_shards_may_have_other_names_than_numbers(tmp_path: Path) -> None:
+    names = ['validation-00000-of-00001', 'validation-a-of-b']
+    paths = find_shards(touch(tmp_path, *names), 'validation').paths
+    assert [Path(path).name for path in paths] == names
 
 
 @pytest.mark.parametrize(
