@@ -45,10 +45,12 @@ def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -
         return np.stack([session.run(image) for _ in range(times)])
 
 
-def crop(options: ImageOptions) -> Image.Image:
-    """The middle of the photograph: 7/8 of the largest window with the aspect of the output."""
+def crop(options: ImageOptions, fraction: float = 7 / 8) -> Image.Image:
+    """The middle of the photograph: a fraction of the largest window with the aspect of the
+    output.
+    """
     with Image.open(io.BytesIO(JPEG)) as image:
-        scale = 7 / 8 * min(image.width / options.width, image.height / options.height)
+        scale = fraction * min(image.width / options.width, image.height / options.height)
         width, height = round(scale * options.width), round(scale * options.height)
         left, top = (image.width - width) // 2, (image.height - height) // 2
         return image.crop((left, top, left + width, top + height))
@@ -61,12 +63,26 @@ def check_alike(options: ImageOptions, theirs: Image.Image) -> None:
 
 
 @pytest.mark.parametrize('method', ['nearest', 'bilinear'])
-@pytest.mark.parametrize(('height', 'width'), [(224, 224), (96, 160), (600, 600)])
+@pytest.mark.parametrize(
+    ('height', 'width', 'shorter_side', 'fraction'),
+    [
+        (224, 224, None, 7 / 8),
+        (96, 160, None, 7 / 8),
+        (600, 600, None, 7 / 8),
+        # The output is cut out of an image whose shorter side has 256 pixels, and takes all of it
+        # if it is larger.
+        (224, 224, 256, 7 / 8),
+        (128, 128, 256, 1 / 2),
+        (299, 299, 256, 1),
+    ],
+)
 def test_images_are_sampled_at_the_centres_of_the_new_pixels_as_by_pil(
-    height: int, width: int, method: str
+    height: int, width: int, shorter_side: int | None, fraction: float, method: str
 ) -> None:
-    options = replace(EVALUATION, height=height, width=width, resize_method=method)
-    middle = crop(options)
+    options = ImageOptions(
+        height, width, 3, training=False, shorter_side=shorter_side, resize_method=method
+    )
+    middle = crop(options, fraction)
     # Image.resize would smooth.
     matrix = (middle.width / width, 0, 0, 0, middle.height / height, 0)
     kind = Image.Resampling[method.upper()]

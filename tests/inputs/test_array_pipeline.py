@@ -243,13 +243,11 @@ def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
     check_equal(steps_of(3, 4, kind=kind, before=4, **common), expected[4:])
 
 
-def test_another_scale_is_that_of_the_options() -> None:
+@pytest.mark.parametrize('kind', [DeviceInput, FeedInput])
+def test_images_in_memory_may_have_another_scale(kind: Any) -> None:
     options = replace(AS_THEY_ARE, scale=Scale(1.0, (10.0, 20.0, 30.0)))
-    [[(plain, _)]] = steps_of(1, 4)
-    expected = (plain + 1) * 127.5 - [10, 20, 30]
-    for kind in (DeviceInput, FeedInput):
-        [[(scaled, _)]] = steps_of(1, 4, options, kind=kind)
-        np.testing.assert_allclose(scaled, expected, atol=1e-4)
+    [[(plain, _)]], [[(scaled, _)]] = steps_of(1, 4), steps_of(1, 4, options, kind=kind)
+    np.testing.assert_allclose(scaled, (plain + 1) * 127.5 - [10, 20, 30], atol=1e-4)
 
 
 def test_without_a_source_each_step_feeds_the_same_random_images() -> None:

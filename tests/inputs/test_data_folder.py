@@ -132,13 +132,23 @@ def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size
     'text',
     [
         '{',
+        '[' * 100_000,
         '{"train": {"images": 5}}',
         '{"train": {"images": -5, "shards": 2, "height": null, "width": null}}',
     ],
+    ids=range(4),
 )
 def test_an_invalid_dataset_json_is_refused(digits: str, tmp_path: Path, text: str) -> None:
     (copied(digits, tmp_path) / 'dataset.json').write_text(text)
     with refused(tmp_path / 'dataset.json'):
+        open_folder(str(tmp_path), 'records')
+
+
+def test_a_dataset_json_that_would_be_read_for_ever_is_refused(digits: str, tmp_path: Path) -> None:
+    path = copied(digits, tmp_path) / 'dataset.json'
+    path.unlink()
+    os.mkfifo(path)
+    with refused(path):
         open_folder(str(tmp_path), 'records')
 
 

@@ -1,15 +1,11 @@
-"""Each preprocessor makes the numbers that its source describes, of the part of the image that it
-describes.
-"""
+"""Each preprocessor makes the numbers that its source describes."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from PIL import Image
 
-from preprocessing import ImageOptions, Scale, normalize, preprocess
+from preprocessing import Scale, normalize
 from tests.support.graphs import cpus, open_session
-from tests.support.images import NO_BOXES, encoded, picture
 from tests.support.networks import evaluate
 from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS, Preprocessor
 from tf_cnn.inputs.validation import ValidationInput
@@ -38,27 +34,5 @@ def test_evaluations_normalise_in_the_same_way() -> None:
     np.testing.assert_allclose(found, WITHOUT_MEANS, atol=1e-5)
 
 
-@pytest.mark.parametrize(('width', 'height'), [(400, 300), (270, 512)])
-@pytest.mark.parametrize('size', [224, 128, 299])
-def test_the_centre_of_an_image_is_that_of_an_image_of_256_pixels(
-    width: int, height: int, size: int
-) -> None:
-    """PIL resizes the shorter side and cuts the middle out; a size above 256 takes all of the
-    shorter side.
-    """
-    image = picture(width, height)
-    scale = max(256, size) / min(width, height)
-    sides = (round(width * scale), round(height * scale))
-    left, top = (sides[0] - size) // 2, (sides[1] - size) // 2
-    resized = image.resize(sides, Image.Resampling.BILINEAR)
-    expected = np.asarray(resized.crop((left, top, left + size, top + size)), np.float32)
-    options = ImageOptions(size, size, 3, training=False, shorter_side=PLAIN.shorter_side)
-    file = encoded(image, quality=95)
-    found = evaluate(lambda: preprocess(tf.constant(file), NO_BOXES, options, 0))
-    assert np.abs(found - expected).mean() < 1.0
-
-
-def test_an_output_of_224_pixels_is_the_default_part_of_the_image() -> None:
-    default = ImageOptions(224, 224, 3, training=False)
-    options = ImageOptions(224, 224, 3, training=False, shorter_side=PLAIN.shorter_side)
-    assert default.central_fraction == options.central_fraction
+def test_the_official_models_cut_the_middle_out_of_256_pixels() -> None:
+    assert PLAIN.shorter_side == 256

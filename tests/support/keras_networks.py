@@ -94,21 +94,6 @@ def keras_alexnet_cifar(shape: tuple[int, ...], num_classes: int) -> Any:
     )
 
 
-def keras_overfeat(shape: tuple[int, ...], num_classes: int) -> Any:
-    return sequential(
-        shape,
-        conv(96, 11, 4, 'valid'),
-        layers.MaxPooling2D(),
-        conv(256, 5, padding='valid'),
-        layers.MaxPooling2D(),
-        conv(512, 3),
-        conv(1024, 3),
-        conv(1024, 3),
-        layers.MaxPooling2D(),
-        *fully_connected(num_classes, 3072, 4096),
-    )
-
-
 def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
     def own(x: Any, filters: int, size: int) -> Any:
         return conv(filters, size)(x)
@@ -294,7 +279,6 @@ CONFORMANCE = (
     Case('mnist', partial(keras_lenet, units=1024)),
     Case('alexnet', keras_alexnet, 131),
     Case('alexnet', keras_alexnet_cifar, data_set='cifar10'),
-    Case('overfeat', keras_overfeat, 119),
     Case('vgg16', partial(published, 'VGG16'), 64),
     Case('googlenet', keras_googlenet, 64),
     Case('inception3', partial(published, 'InceptionV3'), 139),
