@@ -115,6 +115,17 @@ def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rou
     np.testing.assert_allclose(ours, theirs, atol=0.51)
 
 
+def test_scaled_decoding_shrinks_by_means_as_pil_does() -> None:
+    options = replace(EVALUATION, height=80, width=80)
+    theirs = np.asarray(crop(options).resize((80, 80), Image.Resampling.BOX), int)
+    scaled, sampled = (
+        np.abs(run(JPEG, replace(options, scaled_decode=scales)) - theirs).mean()
+        for scales in (True, False)
+    )
+    # Bilinear sampling alone reads four pixels of twenty.
+    assert scaled < min(8, 0.7 * sampled)
+
+
 def test_round_robin_takes_the_methods_in_turn() -> None:
     for position, method in enumerate([*METHODS, METHODS[0]]):
         ours = run(JPEG, replace(EVALUATION, resize_method='round_robin'), position)

@@ -15,7 +15,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-from preprocessing import ImageOptions, Scale, shift_and_flip
+from preprocessing import ImageOptions, Scale
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, write_shard
 from tests.support.networks import evaluate
@@ -147,10 +147,8 @@ def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other
 
 
 def test_the_seed_decides_the_order() -> None:
-    order = order_of(steps_of(6, 8))
-    assert order_of(steps_of(6, 8)) == order
-    assert order_of(steps_of(6, 8, replace(AS_THEY_ARE, seed=6))) != order
-    assert order_of(steps_of(4, 8, replace(AS_THEY_ARE, seed=-1)))
+    orders = [order_of(steps_of(6, 8, replace(AS_THEY_ARE, seed=seed))) for seed in (5, 5, 6)]
+    assert orders[0] == orders[1] != orders[2]
 
 
 @pytest.mark.parametrize('changes', [{'augmentation': 'padded_crop'}, {'distortions': True}])
@@ -168,18 +166,6 @@ def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarra
     height, width = image.shape[:2]
     window = np.pad(image, [(4, 4), (4, 4), (0, 0)])[top : top + height, left : left + width]
     return window[:, ::-1] if mirrored else window
-
-
-def test_shifts_and_flips_are_those_of_numpy() -> None:
-    tops, lefts = range(9), [4, 8, 0, 1, 2, 3, 5, 6, 7]
-    uniform, expected = [], []
-    for image, top, left, number in zip(IMAGES[:9], tops, lefts, [0.4, 0.6, 0.6] * 3, strict=True):
-        uniform.append(((top + 0.5) / 9, (left + 0.5) / 9, number))
-        expected.append(shifted(image, top, left, mirrored=number < 0.5))
-    found = evaluate(
-        lambda: shift_and_flip(tf.constant(IMAGES[:9]), tf.constant(uniform, tf.float32))
-    )
-    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize('kind', [ArrayPipeline, FeedInput])
@@ -217,10 +203,9 @@ def test_distortions_change_images_slightly_and_keep_their_labels() -> None:
 
 def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -> None:
     def graph_of(count: int, batch_size: int) -> tf.Graph:
-        source = Arrays('train', np.zeros([count, 32, 32, 3], np.uint8), np.zeros(count, np.int32))
-        options = replace(AS_THEY_ARE, height=32, width=32, augmentation='padded_crop')
+        source = Arrays('train', np.zeros([count, 6, 6, 3], np.uint8), np.zeros(count, np.int32))
         with tf.Graph().as_default() as graph:
-            ArrayPipeline(InputConfig(source, cpus(1), batch_size, 10, options))
+            ArrayPipeline(InputConfig(source, cpus(1), batch_size, 10, SHIFTED))
         return graph
 
     small, large = graph_of(10, 2), graph_of(1000, 200)

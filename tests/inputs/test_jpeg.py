@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,9 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from preprocessing import ImageOptions, decode_window, preprocess
+from preprocessing import decode_window
 from tests.support.graphs import open_session
-from tests.support.images import NO_BOXES, encoded, example, write_shard
-from tests.support.networks import evaluate
+from tests.support.images import encoded, example, write_shard
 from tests.support.runs import losses
 from tf_cnn.inputs.layout import shard_name
 
@@ -65,22 +63,6 @@ def test_the_decoder_scales_as_much_as_leaves_enough_pixels(
             assert ratio == 1 or (image.shape[0] >= 26 and image.shape[1] >= 20)
             ratios.add(ratio)
     assert ratios == {1, 2, 4, 8}
-
-
-def test_scaled_images_are_those_that_pil_shrinks_by_means() -> None:
-    file = encoded(PHOTOGRAPH, quality=95)
-    side = round(427 * 7 / 8)
-    top, left = (427 - side) // 2, (640 - side) // 2
-    window = (left, top, left + side, top + side)
-    with Image.open(io.BytesIO(file)) as image:
-        theirs = np.asarray(image.resize((80, 80), Image.Resampling.BOX, window), int)
-    options = ImageOptions(height=80, width=80, channels=3, training=False)
-    scaled = replace(options, scaled_decode=True)
-    ours, jagged = evaluate(
-        lambda: [preprocess(tf.constant(file), NO_BOXES, each, 0) for each in (scaled, options)]
-    )
-    # Bilinear sampling alone reads four pixels of twenty.
-    assert np.abs(ours - theirs).mean() < min(8, 0.7 * np.abs(jagged - theirs).mean())
 
 
 def test_scaling_changes_pixels_slightly_in_a_run(tmp_path: Path) -> None:
