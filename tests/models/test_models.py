@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.registry import MODELS
+from tests.models.keras_networks import CONFORMANCE, Case, build, give_weights
 from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.keras_networks import CONFORMANCE, Case, build, give_weights
 from tests.support.networks import load, one_tower, random_images, relative_error
 from tf_cnn.inputs.data_sets import DATA_SETS
 

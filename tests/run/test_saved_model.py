@@ -16,8 +16,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from preprocessing import normalize
+from tests.models.keras_networks import CONFORMANCE, Case, give_weights
 from tests.support.graphs import cpus, open_session
-from tests.support.keras_networks import CONFORMANCE, Case, give_weights
 from tests.support.networks import random_images, relative_error
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import made, ran
