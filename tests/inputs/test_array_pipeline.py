@@ -74,14 +74,6 @@ def order_of(steps: Steps) -> list[int]:
     return [int(pixels(image)[0, 0, 0]) for step in steps for images, _ in step for image in images]
 
 
-def check_equal(found: Steps, expected: Steps) -> None:
-    for part in (0, 1):
-        ours, theirs = (
-            [tower[part] for step in steps for tower in step] for steps in (found, expected)
-        )
-        np.testing.assert_array_equal(ours, theirs)
-
-
 @pytest.mark.parametrize('on_device', [False, True])
 @pytest.mark.parametrize(
     'options', [AS_THEY_ARE, replace(SHIFTED, training=False)], ids=['training', 'evaluation']
@@ -159,7 +151,9 @@ def test_resumed_training_sees_the_batches_of_uninterrupted_training(
     share: dict[str, Any] = {'worker': 1, 'num_workers': 3, 'num_towers': 2}
     whole = steps_of(6, 8, options, **share)
     for before in (1, 4):
-        check_equal(steps_of(6 - before, 8, options, before=before, **share), whole[before:])
+        np.testing.assert_equal(
+            steps_of(6 - before, 8, options, before=before, **share), whole[before:]
+        )
 
 
 def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:
@@ -177,7 +171,7 @@ def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind: 
         for place in itertools.product(range(9), range(9), (False, True))
     }
     steps = steps_of(3, COUNT, SHIFTED, kind=kind)
-    check_equal(steps_of(1, COUNT, SHIFTED, kind=kind, before=2), steps[2:])
+    np.testing.assert_equal(steps_of(1, COUNT, SHIFTED, kind=kind, before=2), steps[2:])
     images = [image for [(images, _)] in steps for image in pixels(images).astype(np.uint8)]
     places = [all_places[image.tobytes()] for image in images]
     tops, lefts, mirrored = zip(*places, strict=True)
@@ -224,8 +218,10 @@ def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
 ) -> None:
     common: dict[str, Any] = {'options': options, 'num_towers': 2, 'worker': 1, 'num_workers': 3}
     expected = steps_of(7, 4, **common)
-    check_equal(steps_of(7, 4, kind=kind, normalize_on_device=on_device, **common), expected)
-    check_equal(steps_of(3, 4, kind=kind, before=4, **common), expected[4:])
+    np.testing.assert_equal(
+        steps_of(7, 4, kind=kind, normalize_on_device=on_device, **common), expected
+    )
+    np.testing.assert_equal(steps_of(3, 4, kind=kind, before=4, **common), expected[4:])
 
 
 @pytest.mark.parametrize('kind', [DeviceInput, FeedInput])
@@ -237,7 +233,7 @@ def test_images_in_memory_may_have_another_scale(kind: Any) -> None:
 
 def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
     first, second = steps_of(2, 4, kind=FeedInput, num_towers=2, source=None)
-    check_equal([first], [second])
+    np.testing.assert_equal(first, second)
     for images, labels in first:
         assert (images.dtype, images.shape, labels.dtype) == (np.float32, (4, 6, 6, 3), np.int32)
         assert -1 <= images.min() < -0.9

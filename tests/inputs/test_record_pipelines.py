@@ -43,18 +43,14 @@ BOTH = pytest.mark.parametrize('pipeline', [RecordPipeline, TfDataPipeline])
 Steps = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
-def write_shards(folder: Path) -> Shards:
+@pytest.fixture(scope='module')
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     """Three shards with the labels 0 to 7, 8 to 15, 16 to 23, in a folder whose name is no glob."""
-    folder = folder / r'train [1-3]*? \{a,b}'
+    folder = tmp_path_factory.mktemp('data') / r'train [1-3]*? \{a,b}'
     folder.mkdir()
     for shard in range(3):
         write_shard(folder / shard_name('train', shard, 3), RECORDS[8 * shard : 8 * shard + 8])
     return find_shards(str(folder), 'train')
-
-
-@pytest.fixture(scope='module')
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
-    return write_shards(tmp_path_factory.mktemp('data'))
 
 
 def steps_of(
