@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
@@ -19,24 +18,24 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
-from tf_cnn.results.steps import Step
+from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.plan import Plan
+from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.shard_faults import (
     check_record_lengths,
     explain_fault,
     to_tensorflow_error,
     wait_for_empty_shards,
 )
-from tf_cnn.run.step_recorder import StepRecorder
+from tf_cnn.run.step_loop import Hook
 from tf_cnn.system.errors import RunError, UsageError, format_error
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
 from tf_cnn.training.checkpoint_files import latest_checkpoint, lock_folder
 
-Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 
-
-class RunLifecycle:
-    """This process, from joining its cluster to leaving it.
+class RunLifecycle(Hook[StepValues]):
+    """This process, from joining its cluster to leaving it. As a hook, it is where a signal or the
+    loss of another task ends the steps.
 
     Args:
       save_variables: saves the trained variables; called when a signal, Ctrl-C or the caller ends
@@ -47,12 +46,12 @@ class RunLifecycle:
         self,
         plan: Plan,
         console: Console,
-        recorder: StepRecorder,
+        report: RunReport,
         save_variables: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._console = console
-        self._recorder = recorder
+        self._report = report
         self._save_variables = save_variables
         self._last_step_secs = 0.0
         self.worker = Worker(plan.session.config)
@@ -67,7 +66,7 @@ class RunLifecycle:
         """Waits for the other processes of the cluster, then checks the shards and locks the
         checkpoint folder.
         """
-        self._recorder.result_builder.begin_phase('join')
+        self._report.meters.begin_phase('join')
         self.worker = worker = self._make_worker()
         worker.join(resume_point)
         # Checked after joining, so that the other tasks learn the reason, and before TensorFlow
@@ -87,8 +86,8 @@ class RunLifecycle:
                     f'--train_dir={folder}: another run saved {newest} there while '
                     'this one was starting; start it again'
                 )
-        self._recorder.join(worker)
-        self._recorder.result_builder.begin_phase('build')
+        self._report.printer.begin_log(self._report.builder.log_header())
+        self._report.meters.begin_phase('build')
         return worker
 
     def _check_record_lengths(self, *, after_steps: bool = False) -> None:
@@ -124,18 +123,18 @@ class RunLifecycle:
             connect=processes.connect,
             step_limit=processes.step_limit,
             console=self._console,
-            finish=lambda reason: self._recorder.finish(ExitSection(1, reason)),
+            finish=lambda reason: self._report.finish(ExitSection(1, reason), self.worker),
         )
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and tells the other tasks."""
-        with self._recorder.reserve_result_file(), self._locks, self._handle_signals():
+        with self._report.reserve_result_file(), self._locks, self._handle_signals():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_record_lengths(after_steps=True)
-                self._recorder.finish(ExitSection(0, None))
+                self._report.finish(ExitSection(0, None), self.worker)
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
@@ -170,22 +169,22 @@ class RunLifecycle:
                 self._console.close()
             self.worker.leave(0)
 
-    def stop_between_calls(self, session_calls: Iterator[Steps]) -> Iterator[Steps]:
-        """Yields the steps of each session call. Between calls, raises after a signal or the loss
-        of a task.
-        """
-        while True:
-            self.is_in_step = True
-            with self.worker.taking_steps():
-                steps = next(session_calls, None)
-            self.is_in_step = False
-            if steps is None:
-                return
-            yield steps
-            self._last_step_secs = step_secs = steps[-1].end - steps[0].start
-            if not self.worker.ends_after_chief:
-                SIGNALS.check()
-            self.worker.raise_if_lost(step_secs)
+    @contextlib.contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Makes a context for one session call."""
+        self.is_in_step = True
+        with self.worker.taking_steps():
+            yield
+        # Stays set after a fault: the step may have been applied in part.
+        self.is_in_step = False
+
+    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
+        """Raises Stopped after a signal, and PeerError if another task was lost."""
+        self._last_step_secs = steps[-1].end - steps[0].start
+        if not self.worker.ends_after_chief:
+            SIGNALS.check()
+        self.worker.raise_if_lost(self._last_step_secs)
+        return False
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -225,7 +224,7 @@ class RunLifecycle:
             # Other tasks may end because of the same signal; that must not stop this process from
             # saving.
             self.worker.begin_stop()
-            if self._recorder.is_finished or not self.is_in_step:
+            if self._report.is_finished or not self.is_in_step:
                 return
             if count == 1 and self._last_step_secs > GRACE_SECS:
                 self._console.note(
@@ -246,7 +245,7 @@ class RunLifecycle:
 
     def _grace_secs(self, num_signals: int) -> float:
         """Returns how many seconds the main thread has to answer a signal."""
-        if self._recorder.is_finished:
+        if self._report.is_finished:
             # The main thread is about to end.
             return math.inf
         if self.is_in_step and (num_signals < 2 or self._plan.checkpoint_folder):
@@ -255,7 +254,7 @@ class RunLifecycle:
 
     def _finish(self, exit_info: ExitSection, *, prints: bool = True) -> None:
         try:
-            self._recorder.finish(exit_info, prints)
+            self._report.finish(exit_info, self.worker, prints=prints)
         finally:
             # Leave the cluster even if printing the result fails.
             self.worker.leave(exit_info.exit_code, exit_info.reason or '')
@@ -277,7 +276,7 @@ class RunLifecycle:
         # A launcher may stop all tasks after the failure; this task is ending already.
         with contextlib.suppress(Stopped):
             self._finish(ExitSection(fault.exit_code, str(fault)))
-        fault.result = self._recorder.result
+        fault.result = self._report.result
         return fault
 
     def _finish_for_signal(self, stop: Stopped) -> None:
