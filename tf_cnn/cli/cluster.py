@@ -19,11 +19,11 @@ from tf_cnn.flags.spec import Output, flag
 from tf_cnn.launch.host_layout import Layout, lay_out_tasks, read_host_file, read_hosts_flag
 from tf_cnn.launch.hosts import ClusterTask, Command, Host
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.ssh import SshTarget, connections
+from tf_cnn.launch.ssh import SshTarget, prepare_hosts
 from tf_cnn.machine.config import parse_gpu_indices
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.managers.modes import MODES, Mode, Topology, format_modes
-from tf_cnn.run.params import Params, output_flags
+from tf_cnn.run.params import output_flags
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.plan import check_launch
 from tf_cnn.system.errors import RunError, UsageError, format_flag
@@ -140,13 +140,17 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         return 0
     environment = environment_for_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
-        hosts: list[Host] = []
+        num_gpus = 0 if params.devices.device == 'cpu' else params.devices.num_gpus
+        gpu_indices = tuple(parse_gpu_indices(params.tensorflow.gpu_indices))
         if has_hosts:
-            hosts += stack.enter_context(connections([*layout], _ssh_target(options)))
+            tasks = prepare_hosts(layout, _ssh_target(options), num_gpus, gpu_indices)
+            _check_addresses(tasks)
         else:
-            hosts.append(Host(network=_make_network(options.private_network)))
-            stack.callback(hosts[0].close)
-        commands = make_commands(run_flags, _prepare_tasks(hosts, layout, params), environment)
+            host = Host(network=_make_network(options.private_network))
+            stack.callback(host.close)
+            [ids] = layout.values()
+            tasks = [replace(task, host=host) for task in host.prepare(ids, num_gpus, gpu_indices)]
+        commands = make_commands(run_flags, tasks, environment)
         _check_cluster_flags(commands)
         if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if params.value(name)]:
             writer = next(command.name for command in commands if command.has_result)
@@ -161,27 +165,17 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         )
 
 
-def _prepare_tasks(hosts: Sequence[Host], layout: Layout, params: Params) -> list[ClusterTask]:
-    """Returns the tasks of all hosts, with their addresses.
-
-    Raises:
-      UsageError: a host has too few GPUs, or an address that other hosts cannot reach.
-    """
-    num_gpus = 0 if params.devices.device == 'cpu' else params.devices.num_gpus
-    gpu_indices = tuple(parse_gpu_indices(params.tensorflow.gpu_indices))
-    tasks = [
-        replace(task, host=host)
-        for host, processes in zip(hosts, layout.values(), strict=True)
-        for task in host.prepare(processes, num_gpus, gpu_indices)
-    ]
-    for task in tasks if len(hosts) > 1 else ():
+def _check_addresses(tasks: Sequence[ClusterTask]) -> None:
+    """Raises UsageError for an address that other hosts cannot reach."""
+    if len({task.host for task in tasks}) == 1:
+        return
+    for task in tasks:
         address, _ = split_host_port(task.address)
         if task.host and ipaddress.ip_address(address).is_loopback:
             raise UsageError(
                 f'{task.host.name}: its processes would listen at {address}, which the other '
                 'hosts cannot reach; use in --hosts the name or address that the other hosts use'
             )
-    return tasks
 
 
 def _choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
