@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import tf_cnn.cli.compare
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
@@ -27,6 +26,7 @@ from tests.support.sample_results import (
 )
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import collect
+from tf_cnn.sweep import compare_runs
 
 pytestmark = pytest.mark.unit
 
@@ -353,7 +353,7 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(
 def test_two_commands_run_in_turns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tf_cnn.cli.compare, 'Runner', lambda environment: starter(tmp_path))
+    monkeypatch.setattr(compare_runs, 'Runner', lambda environment: starter(tmp_path))
     argv = [
         'compare',
         '--run=--model=lenet --batch_size=8',
@@ -385,7 +385,9 @@ def test_two_commands_run_in_turns(
     # A run that fails ends the comparison, with its reason.
     behaviours: dict[str, object] = {'--batch_size=16': 'fail'}
     monkeypatch.setattr(
-        tf_cnn.cli.compare, 'Runner', lambda environment: starter(tmp_path, behaviours=behaviours)
+        compare_runs,
+        'Runner',
+        lambda environment: starter(tmp_path, behaviours=behaviours),
     )
     assert tf_cnn_benchmarks.main([*argv, '--output=failed']) == 1
     check_line(
@@ -404,7 +406,9 @@ def test_ctrl_c_ends_the_turns_and_the_run(
     ]
     behaviours: dict[str, object] = {f'--batch_size={size}': {'5': 'wait'} for size in (8, 16)}
     monkeypatch.setattr(
-        tf_cnn.cli.compare, 'Runner', lambda environment: starter(tmp_path, behaviours=behaviours)
+        compare_runs,
+        'Runner',
+        lambda environment: starter(tmp_path, behaviours=behaviours),
     )
     with interrupt_when_waiting(tmp_path):
         assert tf_cnn_benchmarks.main(argv) == 130

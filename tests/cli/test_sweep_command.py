@@ -11,8 +11,9 @@ import tf_cnn.cli.sweep
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import created, failed_run, plan_of, sample_record, starter
-from tf_cnn.cli.sweep import main, run_plan
+from tf_cnn.cli.sweep import main
 from tf_cnn.results.document import Failure, Result
+from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.sweep_file import list_shipped_sweeps
 from tf_cnn.sweep.texts import result_table
 

@@ -23,13 +23,13 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
-from tf_cnn.cli.sweep import run_plan
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.runner import Runner
 
 pytestmark = pytest.mark.unit

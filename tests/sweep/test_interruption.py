@@ -26,8 +26,8 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
-from tf_cnn.cli.sweep import run_plan
 from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.run_plan import run_plan
 
 pytestmark = pytest.mark.distributed
 

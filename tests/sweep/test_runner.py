@@ -22,10 +22,10 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
-from tf_cnn.cli.sweep import make_runs, run_with_progress
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Failure, Result, as_json
 from tf_cnn.sweep.folder import Folder, Outcome
+from tf_cnn.sweep.run_plan import make_runs, run_with_progress
 from tf_cnn.sweep.runner import InterleavedRuns, Runner, describe_outcome
 from tf_cnn.sweep.search import BatchSizeSearch
 from tf_cnn.system.limited_process import TIMEOUT, run_process

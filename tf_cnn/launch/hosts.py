@@ -17,6 +17,7 @@ from pathlib import Path
 from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.cluster.topology import LOOPBACK, join_host_port
+from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.visible_gpus import divide_gpus, has_visible_gpus, select_gpus
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
@@ -250,3 +251,26 @@ def _usable_cores() -> list[int]:
         return [0, core]
 
     return sorted(os.sched_getaffinity(0), key=core_order)
+
+
+# The file that CUDA opens first.
+_CUDA_FILE = '/dev/nvidia-uvm'
+
+
+def make_network(is_private: bool | None) -> PrivateNetwork | None:
+    """Returns a private network for the processes; None: they use the network of this machine."""
+    if is_private is False:
+        return None
+    # NVIDIA's driver makes this file with a program that has no rights in a user namespace.
+    if os.geteuid() and has_nvidia_gpu() and not os.path.exists(_CUDA_FILE):
+        reason = f'the NVIDIA driver has not made {_CUDA_FILE} yet'
+    else:
+        try:
+            return PrivateNetwork()
+        except OSError as error:
+            reason = str(error)
+    if is_private:
+        raise RunError(
+            f'--private_network=true: no network namespace can be made ({reason}); remove the flag'
+        )
+    return None

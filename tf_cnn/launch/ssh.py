@@ -6,6 +6,7 @@ ends with its connection.
 """
 
 import contextlib
+import ipaddress
 import shlex
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_cnn.cluster.topology import split_host_port
 from tf_cnn.launch.host_layout import Layout
 from tf_cnn.launch.hosts import ClusterTask, Command, Host, LocalProcess, Show
 from tf_cnn.launch.remote import ALIVE_SECS, MARK, SILENCE_SECS, versions
@@ -166,7 +168,7 @@ def prepare_hosts(
 
     Raises:
       RunError: hosts cannot be used; it has a line for each.
-      UsageError: a host has too few GPUs.
+      UsageError: a host has too few GPUs, or an address that other hosts cannot reach.
     """
     tasks: list[ClusterTask] = []
     lines: list[str] = []
@@ -187,6 +189,8 @@ def prepare_hosts(
                     lines += error.lines
     if lines:
         raise RunError(*lines)
+    if len(names) > 1:
+        _check_addresses(tasks)
     return tasks
 
 
@@ -247,3 +251,14 @@ class _PrepareCall:
             f'the program there cannot be started ({last or f"exit code {code}"}); check '
             f'--remote_dir={target.folder} and --remote_python={target.python}'
         )
+
+
+def _check_addresses(tasks: Sequence[ClusterTask]) -> None:
+    """Raises UsageError for an address that other hosts cannot reach."""
+    for task in tasks:
+        address, _ = split_host_port(task.address)
+        if task.host and ipaddress.ip_address(address).is_loopback:
+            raise UsageError(
+                f'{task.host.name}: its processes would listen at {address}, which the other '
+                'hosts cannot reach; use in --hosts the name or address that the other hosts use'
+            )
