@@ -66,7 +66,8 @@ def main(argv: Sequence[str]) -> int:
             is_synchronous=role.is_synchronous,
             connect=role.connect,
             linger_secs=plan.linger_secs,
-            console=console,
+            report=console.progress,
+            warn=console.warning,
         )
     return 0
 

@@ -75,7 +75,7 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
     if options.dry_run:
         print(format_commands(options, layout, run_flags), end='')
         return 0
-    environment = environment_for_runs(os.environ, 'cluster')
+    environment = environment_for_runs(os.environ, 'cluster', warn)
     with contextlib.ExitStack() as stack:
         tasks = prepare_tasks(options, layout, params, stack)
         commands = make_commands(run_flags, tasks, environment)

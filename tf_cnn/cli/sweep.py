@@ -63,7 +63,9 @@ def main(arguments: Arguments[SweepOptions]) -> int:
     return run_plan(
         plan,
         folder,
-        Runner(PROGRAM, environment_for_runs(os.environ, 'sweep'), plan.settings.timeout_secs),
+        Runner(
+            PROGRAM, environment_for_runs(os.environ, 'sweep', warn), plan.settings.timeout_secs
+        ),
     )
 
 

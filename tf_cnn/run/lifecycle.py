@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -104,9 +105,13 @@ class RunLifecycle(Hook[StepValues]):
         try:
             self._fail(RunError(line))
         finally:
-            self._console.close()
-            print(format_error(line), file=sys.stderr, flush=True)
-            os._exit(RunError.exit_code)
+            self._abort(line, RunError.exit_code)
+
+    def _abort(self, reason: str, exit_code: int) -> NoReturn:
+        """Exits while the main thread is in a call that nothing can interrupt."""
+        self._console.close()
+        print(format_error(reason), file=sys.stderr, flush=True)
+        os._exit(exit_code)
 
     def _make_worker(self) -> Worker:
         processes = self._plan.cluster_role
@@ -122,7 +127,8 @@ class RunLifecycle(Hook[StepValues]):
             is_synchronous=processes.is_synchronous,
             connect=processes.connect,
             step_limit=processes.step_limit,
-            console=self._console,
+            report=self._console.progress,
+            abort=self._abort,
             finish=lambda reason: self._report.finish(ExitSection(1, reason), self.worker),
         )
 

@@ -24,7 +24,7 @@ from tf_cnn.sweep.runner import (
     describe_outcome,
     succeeded,
 )
-from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
+from tf_cnn.system.errors import RunError, UsageError, format_flag, plural, warn
 from tf_cnn.system.signals import SIGNALS
 
 
@@ -64,7 +64,7 @@ def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list
         command_of_flags(f'{name}/{name}', _read_run_flags(text))
         for name, text in zip('ab', flag_texts, strict=True)
     ]
-    runner = Runner(environment=environment_for_runs(os.environ, 'compare --run'))
+    runner = Runner(environment=environment_for_runs(os.environ, 'compare --run', warn))
     folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
     folder.create_or_resume({command.name: command.argv for command in commands})
     interleaved_runs = InterleavedRuns(commands, options.rounds, folder, runner)
