@@ -3,76 +3,46 @@
 import os
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.machines import use_pynvml, write_pynvml
 from tests.support.outputs import check_line, refused
-from tests.support.programs import ROOT
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.launch.commands import make_commands
-from tf_cnn.launch.hosts import ClusterTask, Command, reserve_addresses, share_cores
+from tf_cnn.launch.hosts import ClusterTask, reserve_addresses, share_cores
 from tf_cnn.run.parsing import parse_argv
 
-SERVED = [
-    ClusterTask('ps', 0, 'p:1', gpus=''),
-    ClusterTask('worker', 0, 'a:1', gpus='0,1'),
-    ClusterTask('worker', 1, 'b:1', gpus='2,3'),
-]
-
-
-def roles(commands: list[Command]) -> list[tuple[str, bool, bool]]:
-    return [(command.name, command.is_server, command.has_result) for command in commands]
+SERVED = [ClusterTask('ps', 0, 'p:1'), ClusterTask('worker', 0, 'a:1')]
+SERVED += [ClusterTask('worker', 1, 'b:1')]
+CONTROLLED = [*SERVED[1:], ClusterTask('controller', 0, 'c:1')]
 
 
 @pytest.mark.unit
-def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
-    tasks = [ClusterTask('ps', 0, 'p:1'), ClusterTask('ps', 1, 'p:2')]
-    tasks += [ClusterTask('worker', index, f'w:{index + 1}') for index in range(3)]
-    commands = make_commands(['--model=lenet', '--num_batches=3'], tasks, {})
-    assert roles(commands) == [
-        ('ps 0', True, False),
-        ('ps 1', True, False),
-        ('worker 0', False, True),
-        ('worker 1', False, False),
-        ('worker 2', False, False),
-    ]
-    for command in commands:
-        assert command.argv[:2] == (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
-        params = parse_argv(command.argv[2:]).params
-        assert (params.run.model, params.run.num_batches) == ('lenet', 3)
-        cluster = find_cluster(params, command.env or {})
-        assert cluster is not None
-        assert f'{cluster.job} {cluster.index}' == command.name
-        assert cluster.ps_hosts == ('p:1', 'p:2')
-        assert cluster.worker_hosts == ('w:1', 'w:2', 'w:3')
-
-
-@pytest.mark.unit
-def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
-    tasks = [
-        ClusterTask('worker', 0, 'a:1', cores=(0,)),
-        ClusterTask('worker', 1, 'b:1', cores=(1,)),
-        ClusterTask('controller', 0, 'c:1'),
-    ]
-    flags = ['--variable_update=distributed_all_reduce', '--device=cpu', '--graph_file=graph']
+@pytest.mark.parametrize(
+    ('mode', 'tasks', 'servers'),
+    [
+        ('parameter_server', SERVED, ['ps 0']),
+        ('distributed_all_reduce', CONTROLLED, ['worker 0', 'worker 1']),
+    ],
+)
+def test_each_process_is_told_who_it_is_and_who_the_others_are(
+    mode: str, tasks: list[ClusterTask], servers: list[str]
+) -> None:
+    flags = ['--model=lenet', '--device=cpu', f'--variable_update={mode}']
     commands = make_commands(flags, tasks, {})
-    assert roles(commands) == [
-        ('worker 0', True, False),
-        ('worker 1', True, False),
-        ('controller 0', False, True),
-    ]
-    assert [command.cores for command in commands] == [(0,), (1,), None]
-    params = [parse_argv(command.argv[2:]).params for command in commands]
-    assert [own.instruments.graph_file for own in params] == [None, None, 'graph']
-    clusters = [find_cluster(own, {}) for own in params]
-    own_tasks = [str(cluster and cluster.own_task) for cluster in clusters]
-    assert own_tasks == ['worker 0 (a:1)', 'worker 1 (b:1)', 'controller 0 (c:1)']
-    # No flag names parameter servers if there are none.
-    assert not any('ps_hosts' in word for command in commands for word in command.argv)
+    assert [command.name for command in commands if command.is_server] == servers
+    chief = 'worker 0' if mode == 'parameter_server' else 'controller 0'
+    assert [command.name for command in commands if command.has_result] == [chief]
+    for command, task in zip(commands, tasks, strict=True):
+        params = parse_argv(command.argv[2:]).params
+        assert params.run.model == 'lenet'
+        cluster = find_cluster(params, {})
+        assert cluster is not None
+        assert str(cluster.own_task) == f'{command.name} ({task.address})'
+        assert [own.host for own in cluster.tasks] == [task.address for task in tasks]
 
 
 @pytest.mark.unit
@@ -99,8 +69,7 @@ def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> Non
 def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
     ranks = {'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
     kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
-    tasks = [ClusterTask('ps', 0, 'p:1'), ClusterTask('worker', 0, 'a:1')]
-    for command in make_commands([], tasks, {**ranks, 'TF_CONFIG': '{}', **kept}):
+    for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **kept}):
         assert command.env == kept
 
 
@@ -203,19 +172,6 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     sees = "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
     replace_program(tmp_path, monkeypatch, sees)
-
-
-@pytest.mark.unit
-def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
-    environment = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
-    commands = make_commands([], [*SERVED, ClusterTask('controller', 0, 'c:1')], environment)
-    assert {command.name: (command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands} == {
-        'ps 0': '',
-        'worker 0': '0,1',
-        'worker 1': '2,3',
-        # Its tasks leave the variable alone.
-        'controller 0': '0,1,2,3',
-    }
 
 
 @pytest.mark.distributed

@@ -39,54 +39,43 @@ def find(flags: str, environ: dict[str, str] | None = None) -> Cluster | None:
     return find_cluster(parse_argv(shlex.split(flags)).params, environ or {})
 
 
-@pytest.mark.parametrize(
-    ('flags', 'environ', 'cluster'),
-    [
-        (f'{HOSTS} {AS_WORKER_1}', {}, WORKER_1),
-        (
-            "--ps_hosts=' 10.0.0.1:2222 ' --worker_hosts='10.0.0.2:2222 , 10.0.0.3:2222' "
-            '--job_name=ps',
-            {},
-            PS_0,
-        ),
-        (
-            '--worker_hosts=gpu-1.lan:1,[::1]:65535,[fd00::1%eth0]:1 --job_name=worker '
-            f'{COLLECTIVE}',
-            {},
-            Cluster((), ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1'), 'worker', 0, FLAGS),
-        ),
-        (f'{CONTROLLER} {WORKER_HOSTS} --job_name=controller', {}, controlled('controller', 0)),
-        (f'{CONTROLLER} {WORKER_HOSTS} {AS_WORKER_1}', {}, controlled('worker', 1)),
+def test_flags_name_the_cluster() -> None:
+    ipv6 = '--worker_hosts=gpu-1.lan:1,[::1]:65535,[fd00::1%eth0]:1'
+    spaces = "--ps_hosts=' 10.0.0.1:2222 ' --worker_hosts='10.0.0.2:2222 , 10.0.0.3:2222'"
+    hosts = ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1')
+    for flags, cluster in (
+        (f'{HOSTS} {AS_WORKER_1}', WORKER_1),
+        (f'{spaces} --job_name=ps', PS_0),
+        (f'{ipv6} --job_name=worker {COLLECTIVE}', Cluster((), hosts, 'worker', 0, FLAGS)),
+        (f'{CONTROLLER} {WORKER_HOSTS} --job_name=controller', controlled('controller', 0)),
+        (f'{CONTROLLER} {WORKER_HOSTS} {AS_WORKER_1}', controlled('worker', 1)),
         # A list may end with a comma.
-        (f"{HOSTS}', ' {AS_WORKER_1}", {}, WORKER_1),
-        # The rank of a launcher counts where the flags name no role.
+        (f"{HOSTS}', ' {AS_WORKER_1}", WORKER_1),
+    ):
+        assert find(flags) == cluster, flags
+
+
+def test_the_rank_of_a_launcher_counts_where_the_flags_name_no_role() -> None:
+    of_tf_config = Cluster(PS, WORKERS, 'worker', 1, 'TF_CONFIG')
+    for flags, environ, cluster in (
         (f'{HOSTS} {AS_WORKER_1}', slurm_step(0), WORKER_1),
         (f'{HOSTS} --job_name=ps', open_mpi(2, 3, 3), PS_0),
         (HOSTS, open_mpi(2, 3, 1), WORKER_1),
         (HOSTS, slurm_step(2, SLURM_STEP_NUM_TASKS='3'), WORKER_1),
-        (
-            HOSTS,
-            tf_config('worker', 1, ps=list(PS), worker=list(WORKERS)),
-            Cluster(PS, WORKERS, 'worker', 1, 'TF_CONFIG'),
-        ),
-    ],
-)
-def test_flags_name_the_cluster(flags: str, environ: dict[str, str], cluster: Cluster) -> None:
-    assert find(flags, environ) == cluster
+        (HOSTS, tf_config('worker', 1, ps=list(PS), worker=list(WORKERS)), of_tf_config),
+    ):
+        assert find(flags, environ) == cluster, (flags, environ)
 
 
-@pytest.mark.parametrize(
-    'flags',
-    [
+def test_one_worker_alone_is_one_process() -> None:
+    for flags in (
         '',
         '--task_index=0',
         '--worker_hosts=a:1 --job_name=worker --task_index=0 --variable_update=replicated',
         '--worker_hosts=a:1',
         '--worker_hosts=a:1 --task_index=0',
-    ],
-)
-def test_one_worker_alone_is_one_process(flags: str) -> None:
-    assert find(flags) is None
+    ):
+        assert find(flags) is None, flags
 
 
 @pytest.mark.parametrize('host', ['[zz::1]', '[fd00::1::2]', '10.0.0.256', '1.2.3.4444'])
@@ -223,21 +212,16 @@ def test_an_error_shows_the_flags_and_the_environment_that_contradict_each_other
         find(flags, environ)
 
 
-@pytest.mark.parametrize(
-    ('environ', 'flags'),
-    [
+def test_flags_that_agree_with_the_environment_change_nothing() -> None:
+    for flags, environ in (
         (
-            tf_config('ps', 0, **TF_JOB),
             "--job_name=ps --task_index=0 --ps_hosts=' cnn-ps-0.train.svc:2222'",
+            tf_config('ps', 0, **TF_JOB),
         ),
-        (slurm_step(2), AS_WORKER_1),
-        (open_mpi(0, 3, 3), '--job_name=ps'),
-    ],
-)
-def test_flags_that_agree_with_the_environment_change_nothing(
-    environ: dict[str, str], flags: str
-) -> None:
-    assert find(flags, environ) == found(environ)
+        (AS_WORKER_1, slurm_step(2)),
+        ('--job_name=ps', open_mpi(0, 3, 3)),
+    ):
+        assert find(flags, environ) == found(environ), flags
 
 
 # ---- modes ---------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ def test_a_list_of_hosts_may_end_with_a_comma() -> None:
     assert read_hosts_flag('a:2, b:4, ') == {'a': 2, 'b': 4}
 
 
-@pytest.mark.parametrize(
-    ('text', 'expected'),
-    [
+def test_host_files_of_other_launchers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / 'hosts'
+    for text, expected in (
         # Open MPI
         (
             '# ours\na slots=4\nb  slots=2 max_slots=8  # half of it\n\nc\r\n',
@@ -47,13 +47,9 @@ def test_a_list_of_hosts_may_end_with_a_comma() -> None:
         ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
         ('a\na\nb', {'a': 2, 'b': None}),
         ('a:2\nb\na:2', {'a': 4, 'b': None}),
-    ],
-)
-def test_host_files_of_other_launchers_are_read(
-    text: str, expected: dict[str, int | None], tmp_path: Path
-) -> None:
-    (tmp_path / 'hosts').write_text(text)
-    assert read_host_file(str(tmp_path / 'hosts')) == expected
+    ):
+        path.write_text(text)
+        assert read_host_file(str(path)) == expected, text
 
 
 @pytest.mark.parametrize(
@@ -93,9 +89,8 @@ def test_files_without_hosts_are_refused(content: bytes | None, fact: str, tmp_p
         read_host_file(str(tmp_path / 'hosts'))
 
 
-@pytest.mark.parametrize(
-    ('hosts', 'workers', 'num_ps', 'controllers', 'expected'),
-    [
+def test_workers_fill_the_slots_and_servers_go_round() -> None:
+    for hosts, workers, num_ps, controllers, expected in (
         ('a,b', None, 1, 0, 'ps0 worker0, worker1'),
         ('a,b', 5, 0, 0, 'worker0 worker1 worker2, worker3 worker4'),
         ('a:2,b:2', None, 3, 0, 'ps0 ps2 worker0 worker1, ps1 worker2 worker3'),
@@ -107,14 +102,10 @@ def test_files_without_hosts_are_refused(content: bytes | None, fact: str, tmp_p
         ('a:0,b:2,c:0', None, 3, 0, 'ps0 ps2, worker0 worker1, ps1'),
         # Hosts without a process are left out.
         ('a:2,b:2,c:2', 3, 0, 0, 'worker0 worker1, worker2'),
-    ],
-)
-def test_workers_fill_the_slots_and_servers_go_round(
-    hosts: str, workers: int | None, num_ps: int, controllers: int, expected: str
-) -> None:
-    layout = lay_out_tasks(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)
-    here = [' '.join(f'{job}{index}' for job, index in tasks) for tasks in layout.values()]
-    assert ', '.join(here) == expected
+    ):
+        layout = lay_out_tasks(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)
+        here = [' '.join(f'{job}{index}' for job, index in tasks) for tasks in layout.values()]
+        assert ', '.join(here) == expected, hosts
 
 
 @pytest.mark.parametrize(

@@ -39,20 +39,12 @@ def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[
         find(environ, variable_update=mode)
 
 
-@pytest.mark.parametrize(
-    'environ',
-    [
-        slurm_batch(),
-        # `srun --ntasks=1` and the shell of `salloc`.
-        slurm_step(
-            0, SLURM_STEP_NUM_TASKS='1', SLURM_STEP_TASKS_PER_NODE='1', SLURM_STEP_NODELIST='gpu01'
-        ),
-        open_mpi(0, 1, 1),
-        hydra(0, 1, 1),
-    ],
-)
-def test_a_process_that_was_started_alone_is_in_no_cluster(environ: dict[str, str]) -> None:
-    assert find(environ) is None
+def test_a_process_that_was_started_alone_is_in_no_cluster() -> None:
+    # `srun --ntasks=1` and the shell of `salloc`.
+    alone = {'SLURM_STEP_NUM_TASKS': '1', 'SLURM_STEP_TASKS_PER_NODE': '1'}
+    in_step = slurm_step(0, **alone, SLURM_STEP_NODELIST='gpu01')
+    for environ in (slurm_batch(), in_step, open_mpi(0, 1, 1), hydra(0, 1, 1)):
+        assert find(environ) is None, environ
 
 
 # ---- Slurm ---------------------------------------------------------------------------------------
@@ -157,11 +149,10 @@ def test_at_least_one_rank_must_be_a_worker() -> None:
         find(slurm_step(0), num_ps=5)
 
 
-# As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as in
-# the last one.
-@pytest.mark.parametrize(
-    ('text', 'names'),
-    [
+def test_node_lists_are_read_as_slurm_reads_them() -> None:
+    # As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as
+    # in the last one.
+    for text, names in (
         ('login1', 'login1'),
         ('gpu[01-03,07],login1', 'gpu01 gpu02 gpu03 gpu07 login1'),
         ('rack[0-1]node[0-1]', 'rack0node0 rack0node1 rack1node0 rack1node1'),
@@ -172,17 +163,14 @@ def test_at_least_one_rank_must_be_a_worker() -> None:
         ('a[1,1]', 'a1 a1'),
         ('gpu-a.lan,b', 'gpu-a.lan b'),
         ('a[1-2]-ib,b', 'a1-ib a2-ib b'),
-    ],
-)
-def test_node_lists_are_read_as_slurm_reads_them(text: str, names: str) -> None:
-    assert expand_nodes(text) == names.split()
+    ):
+        assert expand_nodes(text) == names.split(), text
 
 
-@pytest.mark.parametrize(
-    ('text', 'counts'), [('4', [4]), ('2(x3),1', [2, 2, 2, 1]), ('1,12(x2)', [1, 12, 12])]
-)
-def test_task_counts_are_read_as_slurm_writes_them(text: str, counts: list[int]) -> None:
-    assert expand_counts(text) == counts
+def test_task_counts_are_read_as_slurm_writes_them() -> None:
+    assert expand_counts('4') == [4]
+    assert expand_counts('2(x3),1') == [2, 2, 2, 1]
+    assert expand_counts('1,12(x2)') == [1, 12, 12]
 
 
 # ---- Open MPI and others -------------------------------------------------------------------------
@@ -212,14 +200,6 @@ def test_without_a_namespace_a_port_is_asked_for() -> None:
     assert found(environ, cluster_port=4000).own_task.host == '127.0.0.1:4000'
 
 
-HOROVODRUN = {
-    'HOROVOD_RANK': '1',
-    'HOROVOD_SIZE': '2',
-    'HOROVOD_LOCAL_RANK': '1',
-    'HOROVOD_LOCAL_SIZE': '2',
-}
-
-
 def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
     return {
         'RANK': str(rank),
@@ -230,19 +210,20 @@ def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ('source', 'environ'),
-    [
+def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do() -> None:
+    horovodrun = {
+        'HOROVOD_RANK': '1',
+        'HOROVOD_SIZE': '2',
+        'HOROVOD_LOCAL_RANK': '1',
+        'HOROVOD_LOCAL_SIZE': '2',
+    }
+    hosts = ('127.0.0.1:4000',), ('127.0.0.1:4001',)
+    for source, environ in (
         ('Hydra', hydra(1, 2, 2)),
-        ('horovodrun', HOROVODRUN),
+        ('horovodrun', horovodrun),
         ('torchrun', {**slurm_step(0), **torchrun(1, 2, 2)}),
-    ],
-)
-def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do(
-    source: str, environ: dict[str, str]
-) -> None:
-    cluster = found(environ, cluster_port=4000)
-    assert cluster == Cluster(('127.0.0.1:4000',), ('127.0.0.1:4001',), 'worker', 0, source)
+    ):
+        assert found(environ, cluster_port=4000) == Cluster(*hosts, 'worker', 0, source)
 
 
 @pytest.mark.parametrize(
@@ -270,36 +251,43 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
 # ---- alone ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ('environ', 'named'),
-    [
-        ({}, None),
-        ({'RANK': '1', 'WORLD_SIZE': '3'}, 'RANK=1 WORLD_SIZE=3'),
-        ({'RANK': '0'}, 'RANK=0'),
-        (
-            {'RANK': '0', 'WORLD_SIZE': '1', 'SLURM_NTASKS': '4', 'PMI_SIZE': '1', 'PMI_RANK': '0'},
-            None,
-        ),
-        ({'RANK': 'major'}, None),
-        ({'JOB_COMPLETION_INDEX': '0'}, 'JOB_COMPLETION_INDEX=0'),
-        ({'FLUX_TASK_RANK': '1', 'FLUX_JOB_SIZE': '2'}, 'FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2'),
-        ({'PMIX_RANK': '1'}, 'PMIX_RANK=1'),
-        (slurm_batch(), 'SLURM_PROCID=0 SLURM_NTASKS=5'),
-        ({'PMI_RANK': '1', 'PMI_SIZE': '3'}, 'PMI_RANK=1 PMI_SIZE=3'),
-        (open_mpi(0, 1, 1), None),
-        (
-            {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')},
-            'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5',
-        ),
-    ],
-)
-def test_what_numbers_a_process_that_runs_alone_is_named(
-    environ: dict[str, str], named: str | None
-) -> None:
-    assert find(environ) is None
-    variables = find_rank_variables(environ)
-    assert (variables or '').startswith(named or '')
-    assert bool(variables) == bool(named)
+def variables(text: str) -> dict[str, str]:
+    return dict(word.split('=') for word in text.split())
+
+
+def test_what_numbers_a_process_that_runs_alone_is_named() -> None:
+    for text in (
+        'RANK=1 WORLD_SIZE=3',
+        'RANK=0',
+        'JOB_COMPLETION_INDEX=0',
+        'FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2',
+        'PMIX_RANK=1',
+        'PMI_RANK=1 PMI_SIZE=3',
+    ):
+        assert find(variables(text)) is None, text
+        assert (find_rank_variables(variables(text)) or '').startswith(text), text
+
+
+def test_a_slurm_task_that_runs_alone_is_named() -> None:
+    in_batch = slurm_batch()
+    in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
+    for environ, named in (
+        (in_batch, 'SLURM_PROCID=0 SLURM_NTASKS=5'),
+        (in_step, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
+    ):
+        assert find(environ) is None, named
+        assert (find_rank_variables(environ) or '').startswith(named), named
+
+
+def test_a_process_that_is_the_only_one_has_no_number() -> None:
+    for environ in (
+        {},
+        variables('RANK=0 WORLD_SIZE=1 SLURM_NTASKS=4 PMI_SIZE=1 PMI_RANK=0'),
+        {'RANK': 'major'},
+        open_mpi(0, 1, 1),
+    ):
+        assert find(environ) is None, environ
+        assert find_rank_variables(environ) is None, environ
 
 
 @pytest.mark.parametrize(

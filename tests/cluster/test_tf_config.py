@@ -77,19 +77,16 @@ def test_a_tf_job_without_ps_is_for_collectives(flags: dict[str, Any], fact: str
         find(environ, **flags)
 
 
-@pytest.mark.parametrize(
-    'environ',
-    [
+def test_a_tf_config_of_one_process_is_no_cluster() -> None:
+    for environ in (
         {'TF_CONFIG': ''},
         {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
         {'TF_CONFIG': '{"cluster": {"worker": []}}'},
         {'TF_CONFIG': '{"task": {"type": "master", "index": "0"}, "environment": "cloud"}'},
         tf_config('chief', 0, chief=['a:1']),
         tf_config('worker', 0, worker=['a:1'], ps=[]),
-    ],
-)
-def test_a_tf_config_of_one_process_is_no_cluster(environ: dict[str, str]) -> None:
-    assert find(environ) is None
+    ):
+        assert find(environ) is None, environ
 
 
 def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
@@ -166,8 +163,7 @@ def test_an_evaluator_cannot_have_the_role_of_another_task(flags: dict[str, Any]
         evaluator_params(make_params(train_dir='/train', **flags), EVALUATOR)
 
 
-@pytest.mark.parametrize(
-    'environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}]
-)
-def test_only_an_evaluator_has_its_flags_changed(environ: dict[str, str]) -> None:
-    assert evaluator_params(Params(), environ) == Params()
+def test_only_an_evaluator_has_its_flags_changed() -> None:
+    worker = tf_config('worker', 0, **TF_JOB)
+    for environ in ({}, worker, {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}):
+        assert evaluator_params(Params(), environ) == Params(), environ

@@ -162,23 +162,22 @@ def placed(host: Host, launcher: str, flags: str, environ: dict[str, str]) -> li
     return [json.loads(line) for line in lines]
 
 
-def assert_agree(ranks: Sequence[dict], source: str, **expected: Sequence[str]) -> None:
+def assert_agree(ranks: Sequence[dict], source: str, **hosts: Sequence[str]) -> None:
     """Asserts that each rank runs where the others expect it, on these hosts: {job: hosts in
     order}.
     """
     spec = ranks[0]['found']['spec']
-    for job, addresses in spec.items():
-        assert [address.partition(':')[0] for address in addresses] == [*expected.pop(job)]
-    assert not expected
+    names = {job: [address.split(':')[0] for address in spec[job]] for job in spec}
+    assert names == hosts
     for rank in ranks:
         assert (rank['found']['spec'], rank['found']['source']) == (spec, source)
-        host = rank['found']['own'].partition('(')[2].partition(':')[0]
-        assert host in (rank['host'], '127.0.0.1')
-    assert sorted(rank['found']['own'] for rank in ranks) == sorted(
-        f'{job} {index} ({address})'
-        for job, addresses in spec.items()
-        for index, address in enumerate(addresses)
-    )
+        host = re.search(r'\((.*):', rank['found']['own'])
+        assert host
+        assert host[1] in (rank['host'], '127.0.0.1')
+    tasks = [
+        f'{job} {index} ({address})' for job in spec for index, address in enumerate(spec[job])
+    ]
+    assert sorted(rank['found']['own'] for rank in ranks) == sorted(tasks)
 
 
 # ---- Slurm ---------------------------------------------------------------------------------------
