@@ -63,12 +63,11 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
 
 # ---- agreement -----------------------------------------------------------------------------------
 
-SHA_256 = 'SHA-256 of --model_file'
 
-
-@pytest.mark.parametrize(
-    ('first', 'second', 'of_first', 'of_second'),
-    [
+def test_the_first_difference_names_the_flag_both_values_and_both_tasks() -> None:
+    with_digest, digest = 'SHA-256 of --model_file', 64 * 'a'
+    other = dataclasses.replace(CLUSTER, worker_hosts=('b:1',))
+    rows: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         (
             {'num_batches': 100, 'model': 'lenet'},
             {'num_batches': 90},
@@ -77,10 +76,10 @@ SHA_256 = 'SHA-256 of --model_file'
         ),
         ({'num_epochs': None}, {'num_epochs': 1.5}, 'no --num_epochs', '--num_epochs=1.5'),
         (
-            {SHA_256: None},
-            {SHA_256: 64 * 'a'},
+            {with_digest: None},
+            {with_digest: digest},
             'no --model_file',
-            f'--model_file with SHA-256 {12 * "a"}...',
+            f'--model_file with SHA-256 {digest[:12]}...',
         ),
         (
             {'training images': 8},
@@ -90,18 +89,15 @@ SHA_256 = 'SHA-256 of --model_file'
         ),
         (
             shared_settings(CLUSTER, {}),
-            shared_settings(dataclasses.replace(CLUSTER, worker_hosts=('b:1',)), {}),
+            shared_settings(other, {}),
             f'--worker_hosts={",".join(WORKERS)}',
             '--worker_hosts=b:1',
         ),
-    ],
-)
-def test_the_first_difference_names_the_flag_both_values_and_both_tasks(
-    first: dict[str, Any], second: dict[str, Any], of_first: str, of_second: str
-) -> None:
-    assert find_difference({'worker 0': first, 'worker 1': dict(first)}) is None
-    difference = find_difference({'worker 0': first, 'worker 1': second})
-    check_line(difference, f'{of_first} in worker 0', f'{of_second} in worker 1')
+    ]
+    for first, second, of_first, of_second in rows:
+        assert find_difference({'worker 0': first, 'worker 1': dict(first)}) is None, first
+        difference = find_difference({'worker 0': first, 'worker 1': second})
+        check_line(difference, f'{of_first} in worker 0', f'{of_second} in worker 1')
 
 
 def test_no_tasks_do_not_differ() -> None:

@@ -5,6 +5,7 @@ ends, all ends.
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def stand_in(shared_network: tuple[Network, list[set[str]]]) -> str:
 
 def command(network: Network, words: str) -> list[str]:
     """Returns the command line of `cluster` at the desk of the network."""
-    return network.command(sys.executable, PROGRAM, 'cluster', *words.split())
+    return network.command(sys.executable, PROGRAM, 'cluster', *shlex.split(words))
 
 
 def run(network: Network, words: str) -> 'subprocess.CompletedProcess[str]':
@@ -195,39 +196,22 @@ def test_ctrl_c_leaves_nothing_behind_in_any_phase(
     assert 'Traceback' not in launcher.err
 
 
-@pytest.mark.parametrize(
-    ('options', 'facts'),
-    [
-        (['--hosts=node1,node9'], ['node9', 'cannot connect', '`ssh node9`']),
-        (['--hosts=node1,10.77.0.99'], ['10.77.0.99', 'cannot connect', 'No route to host']),
+def test_hosts_that_cannot_be_used_are_named_in_a_line_each(network: Network) -> None:
+    for options, facts in (
+        ('--hosts=node1,node9', ['node9', 'cannot connect', '`ssh node9`']),
+        ('--hosts=node1,10.77.0.99', ['10.77.0.99', 'cannot connect', 'No route to host']),
         (
-            ['--hosts=node1', '--ssh=ssh -o PubkeyAuthentication=no'],
+            "--hosts=node1 --ssh='ssh -o PubkeyAuthentication=no'",
             ['node1', 'Permission denied', 'without a password'],
         ),
+        ('--hosts=node1 --remote_python=/no/python', ['node1', '/no/python', '--remote_python']),
+        ('--hosts=node1 --remote_python=/bin/false', ['node1', '/bin/false', '--remote_python']),
+        ('--hosts=node1 --remote_dir=/no/folder', ['node1', '/no/folder', '--remote_dir']),
         (
-            ['--hosts=node1', '--remote_python=/no/python'],
-            ['node1', '/no/python', '--remote_python'],
-        ),
-        (
-            ['--hosts=node1', '--remote_python=/bin/false'],
-            ['node1', '/bin/false', '--remote_python'],
-        ),
-        (['--hosts=node1', '--remote_dir=/no/folder'], ['node1', '/no/folder', '--remote_dir']),
-        (
-            ['--hosts=node1', '--remote_dir=/usr'],
+            '--hosts=node1 --remote_dir=/usr',
             ['node1', '/usr', 'tf_cnn_benchmarks.py', '--remote_dir'],
         ),
-    ],
-)
-def test_hosts_that_cannot_be_used_are_named_in_a_line_each(
-    options: list[str], facts: list[str], network: Network
-) -> None:
-    program = network.command(sys.executable, PROGRAM, 'cluster')
-    done = subprocess.run(
-        [*program, *options, '--', '--model=trivial', '--device=cpu'],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout) == (1, '')
-    check_line(done.stderr.strip(), *facts)
+    ):
+        done = run(network, f'{options} -- --model=trivial --device=cpu')
+        assert (done.returncode, done.stdout) == (1, ''), options
+        check_line(done.stderr.strip(), *facts)
