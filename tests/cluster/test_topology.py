@@ -4,6 +4,7 @@ differ.
 
 import dataclasses
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
 def test_the_first_difference_names_the_flag_both_values_and_both_tasks() -> None:
     with_digest, digest = 'SHA-256 of --model_file', 64 * 'a'
     other = dataclasses.replace(CLUSTER, worker_hosts=('b:1',))
-    rows: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    rows: list[tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = [
         (
             {'num_batches': 100, 'model': 'lenet'},
             {'num_batches': 90},
