@@ -39,6 +39,12 @@ def find(flags: str, environ: dict[str, str] | None = None) -> Cluster | None:
     return find_cluster(parse_argv(shlex.split(flags)).params, environ or {})
 
 
+def assert_refused(flags: str, facts: str, environ: dict[str, str] | None = None) -> None:
+    with refused(*facts.split(', ')):
+        cluster = find(flags, environ)
+        pytest.fail(f'{flags} makes {cluster}')
+
+
 def test_flags_name_the_cluster() -> None:
     ipv6 = '--worker_hosts=gpu-1.lan:1,[::1]:65535,[fd00::1%eth0]:1'
     spaces = "--ps_hosts=' 10.0.0.1:2222 ' --worker_hosts='10.0.0.2:2222 , 10.0.0.3:2222'"
@@ -99,13 +105,11 @@ def test_all_that_a_controller_needs_is_told_at_once(workers: str, missing: list
     assert find(f'--controller_host=a:1 --worker_hosts=b:1 {mode} {role}')
 
 
-@pytest.mark.parametrize(
-    ('flags', 'facts'),
-    [
-        (
-            f'{HOSTS} --job_name=worker --task_index=3',
-            '--task_index=3, --worker_hosts, 2 hosts',
-        ),
+def test_wrong_flags_are_refused() -> None:
+    update, controller = '--variable_update=parameter_server', '--controller_host=a:1'
+    controlled_update = '--variable_update=distributed_all_reduce'
+    for flags, facts in (
+        (f'{HOSTS} --job_name=worker --task_index=3', '--task_index=3, --worker_hosts, 2 hosts'),
         (
             '--job_name=worker --task_index=0',
             '--job_name=worker, --task_index, --worker_hosts=, --ps_hosts=',
@@ -115,14 +119,12 @@ def test_all_that_a_controller_needs_is_told_at_once(workers: str, missing: list
         ('--job_name=ps --ps_hosts=a:1', '--ps_hosts=a:1, --worker_hosts=HOST:PORT'),
         (f'--job_name=controller {HOSTS}', '--job_name=controller, --controller_host=HOST:PORT'),
         (
-            '--controller_host=a:1 --job_name=worker --worker_hosts=b:1',
-            '--controller_host, --variable_update=parameter_server, '
-            '--variable_update=distributed_all_reduce',
+            f'{controller} --job_name=worker --worker_hosts=b:1',
+            f'--controller_host, {update}, {controlled_update}',
         ),
         (
-            f'--controller_host=a:1 --job_name=worker {HOSTS}',
-            '--controller_host=a:1, --variable_update=parameter_server, '
-            '--variable_update=distributed_all_reduce',
+            f'{controller} --job_name=worker {HOSTS}',
+            f'{controller}, {update}, {controlled_update}',
         ),
         ('--ps_hosts=A:1 --job_name=worker --worker_hosts=a:1,b:1', 'a:1, HOST:PORT'),
         (
@@ -135,11 +137,8 @@ def test_all_that_a_controller_needs_is_told_at_once(workers: str, missing: list
             f'{WORKER_HOSTS}, --job_name=controller, --job_name=worker, --task_index',
         ),
         ('--job_name=worker --worker_hosts=a:1,a:01', '--worker_hosts, a:1, twice, HOST:PORT'),
-    ],
-)
-def test_wrong_flags_are_refused(flags: str, facts: str) -> None:
-    with refused(*facts.split(', ')):
-        find(flags)
+    ):
+        assert_refused(flags, facts)
 
 
 @pytest.mark.parametrize('entry', ['a', 'a:65536', '', '::1:2222', 'grpc://a:1', 'a:\u0661'])
@@ -150,66 +149,52 @@ def test_each_host_is_host_and_port(entry: str) -> None:
         find(f'{flag} --job_name=worker')
 
 
-TWO_WORKERS = '--worker_hosts=a:1,b:1 --job_name=worker --task_index=0'
-
-
-@pytest.mark.parametrize(
-    ('environ', 'flags', 'facts'),
-    [
+def test_an_error_shows_the_flags_and_the_environment_that_contradict_each_other() -> None:
+    two_workers = '--worker_hosts=a:1,b:1 --job_name=worker --task_index=0'
+    for flags, environ, facts in (
         (
+            AS_WORKER_1,
             tf_config('ps', 0, **TF_JOB),
-            AS_WORKER_1,
-            ['--job_name=worker', '--task_index=1', 'TF_CONFIG', 'ps 0 (cnn-ps-0.train.svc:2222)'],
+            '--job_name=worker, --task_index=1, TF_CONFIG, ps 0 (cnn-ps-0.train.svc:2222)',
         ),
         (
-            tf_config('worker', 0, **TF_JOB),
             '--task_index=0',
-            ['--task_index=0', 'TF_CONFIG', 'worker 1 (cnn-worker-0.train.svc:2222)'],
+            tf_config('worker', 0, **TF_JOB),
+            '--task_index=0, TF_CONFIG, worker 1 (cnn-worker-0.train.svc:2222)',
         ),
         (
+            two_workers,
             tf_config('worker', 0, worker=['a:1', 'c:1']),
-            TWO_WORKERS,
-            ['--worker_hosts=a:1,b:1', 'TF_CONFIG', 'a:1,c:1'],
+            '--worker_hosts=a:1,b:1, TF_CONFIG, a:1,c:1',
         ),
         (
+            f'{two_workers} --ps_hosts=p:1',
             tf_config('worker', 0, worker=['a:1', 'b:1']),
-            f'{TWO_WORKERS} --ps_hosts=p:1',
-            ['--ps_hosts=p:1', 'TF_CONFIG'],
+            '--ps_hosts=p:1, TF_CONFIG',
         ),
         (
-            slurm_step(0),
             AS_WORKER_1,
-            [AS_WORKER_1, 'Slurm', 'SLURM_PROCID=0', 'ps 0 (gpu01:', '--worker_hosts'],
+            slurm_step(0),
+            f'{AS_WORKER_1}, Slurm, SLURM_PROCID=0, ps 0 (gpu01:, --worker_hosts',
         ),
         (
-            open_mpi(1, 3, 3),
             '--job_name=ps',
-            [
-                '--job_name=ps',
-                'Open MPI',
-                'OMPI_COMM_WORLD_RANK=1',
-                'worker 0 (127.0.0.1:',
-                '--worker_hosts',
-            ],
+            open_mpi(1, 3, 3),
+            '--job_name=ps, Open MPI, OMPI_COMM_WORLD_RANK=1, worker 0 (127.0.0.1:, --worker_hosts',
         ),
         # Ranks must fit the hosts of the flags.
         (
-            open_mpi(0, 4, 2),
             HOSTS,
-            ['--ps_hosts', '--worker_hosts', '3 ', 'Open MPI', 'OMPI_COMM_WORLD_SIZE=4'],
+            open_mpi(0, 4, 2),
+            '--ps_hosts, --worker_hosts, 3 , Open MPI, OMPI_COMM_WORLD_SIZE=4',
         ),
         (
-            slurm_step(1),
             HOSTS,
-            ['--ps_hosts', '--worker_hosts', '3 ', 'Slurm', 'SLURM_STEP_NUM_TASKS=5'],
+            slurm_step(1),
+            '--ps_hosts, --worker_hosts, 3 , Slurm, SLURM_STEP_NUM_TASKS=5',
         ),
-    ],
-)
-def test_an_error_shows_the_flags_and_the_environment_that_contradict_each_other(
-    environ: dict[str, str], flags: str, facts: list[str]
-) -> None:
-    with refused(*facts):
-        find(flags, environ)
+    ):
+        assert_refused(flags, facts, environ)
 
 
 def test_flags_that_agree_with_the_environment_change_nothing() -> None:

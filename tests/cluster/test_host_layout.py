@@ -52,9 +52,8 @@ def test_host_files_of_other_launchers_are_read(tmp_path: Path) -> None:
         assert read_host_file(str(path)) == expected, text
 
 
-@pytest.mark.parametrize(
-    ('text', 'fact'),
-    [
+def test_wrong_lists_of_hosts_are_refused() -> None:
+    for text, fact in (
         ('a,b,a', 'appears twice'),
         ('', "''"),
         ('a:0', '0 slots'),
@@ -65,28 +64,24 @@ def test_host_files_of_other_launchers_are_read(tmp_path: Path) -> None:
         ('a,,b', "''"),
         ('-oProxyCommand=x', 'is not a host'),
         ('a;reboot', 'is not a host'),
-    ],
-)
-def test_wrong_lists_of_hosts_are_refused(text: str, fact: str) -> None:
-    with refused('--hosts=', fact):
-        read_hosts_flag(text)
+    ):
+        with refused('--hosts=', fact):
+            pytest.fail(f'{text} is read as {read_hosts_flag(text)}')
 
 
-@pytest.mark.parametrize(
-    ('content', 'fact'),
-    [
-        (None, 'No such file'),
+def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / 'hosts'
+    with refused('--hostfile=', 'No such file'):
+        read_host_file(str(path))
+    for content, fact in (
         (b'# nobody\n', '0 slots'),
         (b'\xff\xd8', 'read'),
         (b'c slots=2\na slots=x\n', "'a slots=x'"),
         (b'a slots=2 most=4\n', "'a slots=2 most=4'"),
-    ],
-)
-def test_files_without_hosts_are_refused(content: bytes | None, fact: str, tmp_path: Path) -> None:
-    if content:
-        (tmp_path / 'hosts').write_bytes(content)
-    with refused('--hostfile=', fact):
-        read_host_file(str(tmp_path / 'hosts'))
+    ):
+        path.write_bytes(content)
+        with refused('--hostfile=', fact):
+            pytest.fail(f'{content!r} is read as {read_host_file(str(path))}')
 
 
 def test_workers_fill_the_slots_and_servers_go_round() -> None:

@@ -225,7 +225,7 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
     assert generation in (None, *join_all(members))
 
 
-def test_a_worker_that_took_all_steps_and_is_started_again_belongs_to_the_next_training(
+def test_a_worker_that_took_all_steps_and_comes_back_belongs_to_the_next_training(
     make_cluster: Make,
 ) -> None:
     cluster = make_cluster(is_synchronous=False)
