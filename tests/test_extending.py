@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import ROOT
+
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / 'docs' / 'extending.md').read_text()
 # The sections that show how to add something, and what the command of each prints if the addition
 # works.
