@@ -119,24 +119,17 @@ def test_an_error_of_tensorflow_is_reduced_to_its_cause() -> None:
     assert re.search('memory|allocat|shape|size', str(caught.value))
 
 
-class _Stopping(io.StringIO):
-    """A stream that raises a signal when the first line of a step is written to it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self._number = number
-
-    def write(self, text: str) -> int:
-        if text.startswith('1\t'):
-            signal.raise_signal(self._number)
-        return super().write(text)
-
-
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     number: int, tmp_path: Path
 ) -> None:
-    console = Console(_Stopping(number), err := io.StringIO())
+    class Stopping(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith('1\t'):
+                signal.raise_signal(number)
+            return super().write(text)
+
+    console = Console(Stopping(), err := io.StringIO())
     with pytest.raises(Stopped):
         made(
             '--num_batches=1000', console, train_dir=tmp_path, result_file=tmp_path / 'r.json'

@@ -31,8 +31,8 @@ def refusal(capfd: Capture, *argv: str) -> str:
     """The one line of a refusal, with nothing on standard output."""
     done = run(argv, capfd)
     assert (done.code, done.out) == (2, '')
-    [line] = done.err
-    return line.removeprefix('tf_cnn_benchmarks: error: ')
+    assert done.err == [done.error]
+    return done.error.removeprefix('tf_cnn_benchmarks: error: ')
 
 
 @pytest.mark.unit

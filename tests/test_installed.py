@@ -75,20 +75,19 @@ def hostile(tmp_path: Path) -> dict[str, str]:
     return {'PYTHONPATH': str(tmp_path)}
 
 
+def output_of(command: Sequence[object], cwd: Path, environ: dict[str, str]) -> str:
+    done = run_process(command, cwd, **environ)
+    assert done.code == 0, done.err
+    return done.out
+
+
 def git(folder: Path, *arguments: str) -> str:
-    return run_process(['git', *arguments], folder).out.strip()
+    return output_of(['git', *arguments], folder, {}).strip()
 
 
 def pip(arguments: str) -> None:
     command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', '--quiet']
-    done = run_process([*command, *arguments.split()])
-    assert done.code == 0, done.err
-
-
-def output_of(command: Sequence[str | Path], cwd: Path, environ: dict[str, str]) -> str:
-    done = run_process(command, cwd, **environ)
-    assert done.code == 0, done.err
-    return done.out
+    output_of([*command, *arguments.split()], ROOT, {})
 
 
 def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(
@@ -216,7 +215,7 @@ def test_what_is_missing_is_named_with_the_command_of_the_environment(
     assert line.endswith(f'; run: {command}')
 
 
-def refusal_of(command: Sequence[str | Path], **environ: str) -> str:
+def refusal_of(command: Sequence[object], **environ: str) -> str:
     """Returns the single line with which a command is refused."""
     done = run_process(command, Path('/'), **environ)
     assert (done.code, done.out) == (2, ''), done.err

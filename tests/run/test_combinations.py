@@ -153,7 +153,6 @@ DRAWS = st.tuples(
     ),
     st.one_of(st.just({}), st.sampled_from(ENVIRONMENTS)),
 )
-PARTS = 4
 
 
 @pytest.fixture
@@ -176,12 +175,13 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def test_every_combination_is_answered(place: Path, request: pytest.FixtureRequest) -> None:
+    parts = 4
     number = request.config.getoption('--combinations')
     answers: Counter[str] = Counter()
 
     @seed(request.config.getoption('--combinations_seed'))
     @settings(
-        max_examples=number // PARTS,
+        max_examples=number // parts,
         derandomize=False,
         database=None,
         deadline=None,

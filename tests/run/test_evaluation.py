@@ -34,7 +34,6 @@ from tf_cnn.inputs.validation import (
     array_examples,
     record_examples,
 )
-from tf_cnn.results.document import Result
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
 from tf_cnn.run.evaluation import Evaluation, RestoredVariables
@@ -49,12 +48,11 @@ NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
 
 
 @pytest.fixture(scope='module')
-def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A folder with checkpoints of steps 0 and 4, and what evaluations found after steps 2 and
-    4.
-    """
+def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with checkpoints of steps 0 and 4."""
     folder = tmp_path_factory.mktemp('train')
-    return folder, train(noise, '--eval_during_training_every_n_steps=2', train_dir=folder).result
+    train(noise, train_dir=folder)
+    return folder
 
 
 def train(data_dir: Path, flags: str = '', **values: Any) -> Ran:
@@ -99,26 +97,33 @@ def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def test_every_image_counts_once_as_numpy_counts(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
-) -> None:
-    folder, result = trained
-    [one] = evaluate(folder, noise, eval_dir=tmp_path)
-    assert counts(one) == (4, NUM_VALIDATION, *by_numpy(folder, noise))
+def test_every_image_counts_once_as_numpy_counts(trained: Path, noise: Path) -> None:
+    [one] = evaluate(trained, noise)
+    assert counts(one) == (4, NUM_VALIDATION, *by_numpy(trained, noise))
     assert 0 < counts(one)[-1] < NUM_VALIDATION
-    [more] = evaluate(folder, noise, '--num_gpus=3 --eval_batch_size=5 --data_format=NCHW')
+    [more] = evaluate(trained, noise, '--num_gpus=3 --eval_batch_size=5 --data_format=NCHW')
     assert counts(more) == counts(one)
-    # Training waited for evaluations of the same variables.
+
+
+def test_training_waits_for_evaluations_of_the_same_variables(noise: Path, tmp_path: Path) -> None:
+    flags = '--eval_during_training_every_n_steps=2'
+    result = train(noise, flags, train_dir=tmp_path).result
     assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
-    assert counts(result.evaluations[-1]) == counts(one)
+    assert counts(result.evaluations[-1]) == counts(evaluate(tmp_path, noise)[0])
     assert result.steps.index == [1, 1, 2, 3]
+
+
+def test_an_evaluation_writes_its_accuracies_as_summaries(
+    trained: Path, noise: Path, tmp_path: Path
+) -> None:
+    [found] = evaluate(trained, noise, eval_dir=tmp_path)
     [events] = tmp_path.glob('events.out.tfevents.*')
     written = {
         value.tag: (event.step, value.simple_value)
         for event in tf.train.summary_iterator(str(events))
         for value in event.summary.value
     }
-    assert written['eval_top_5_accuracy'] == (4, pytest.approx(one.top_5))
+    assert written['eval_top_5_accuracy'] == (4, pytest.approx(found.top_5))
 
 
 def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
@@ -160,9 +165,9 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(
     ],
 )
 def test_flags_limit_the_number_of_images(
-    flags: str, num_images: int, trained: tuple[Path, Result], noise: Path
+    flags: str, num_images: int, trained: Path, noise: Path
 ) -> None:
-    [accuracy] = evaluate(trained[0], noise, flags)
+    [accuracy] = evaluate(trained, noise, flags)
     assert accuracy.num_images == num_images
 
 
@@ -230,29 +235,29 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(
     assert out.count(f'[{NUM_VALIDATION} examples]') == len(evaluated) == len(set(evaluated))
 
 
-def test_a_signal_ends_an_evaluator_that_waits(trained: tuple[Path, Result], noise: Path) -> None:
+def test_a_signal_ends_an_evaluator_that_waits(trained: Path, noise: Path) -> None:
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     with mock.patch('tf_cnn.run.evaluator.has_training_ended', stop), pytest.raises(Stopped):
-        evaluate(trained[0], noise, '--eval_interval_secs=600')
+        evaluate(trained, noise, '--eval_interval_secs=600')
 
 
 def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+    trained: Path, noise: Path, tmp_path: Path
 ) -> None:
     with failed(f'--train_dir={tmp_path}'):
         evaluate(tmp_path, noise)
     with refused(f'--train_dir={noise / shard_name("train", 0, 1)}'):
         evaluate(noise / shard_name('train', 0, 1), noise, '--eval_interval_secs=1')
-    with failed(trained[0] / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
-        evaluate(trained[0], noise, '--model=trivial')
+    with failed(trained / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
+        evaluate(trained, noise, '--model=trivial')
 
 
 def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+    trained: Path, noise: Path, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(trained[0], tmp_path / 'train')
+    folder = shutil.copytree(trained, tmp_path / 'train')
     [first] = evaluate(folder / 'model.ckpt-0', noise)
     assert counts(first) == (0, NUM_VALIDATION, *by_numpy(folder / 'model.ckpt-0', noise))
     before = sorted(folder.iterdir())
@@ -273,42 +278,40 @@ def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
 def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path, suffix: str
+    trained: Path, noise: Path, tmp_path: Path, suffix: str
 ) -> None:
-    folder = shutil.copytree(trained[0], tmp_path / 'train')
+    folder = shutil.copytree(trained, tmp_path / 'train')
     (folder / f'model.ckpt-4.{suffix}').unlink()
-    newest, facts = folder / 'model.ckpt-4', (suffix[:4], f'{folder}/model.ckpt-0 is used instead')
-    evaluated = ran('--eval', train_dir=folder, data_dir=noise)
-    check_warning(evaluated.err, newest, *facts)
-    check_warning(train(noise, backbone_model_path=folder).err, newest, *facts)
-    continued = train(noise, train_dir=folder)
-    check_warning(continued.err, newest, *facts)
-    # A whole one says nothing, and where none is left training starts anew.
-    again = train(noise, train_dir=folder)
-    assert 'newest checkpoint' not in again.err
+    facts = (folder / 'model.ckpt-4', suffix[:4], f'{folder}/model.ckpt-0 is used instead')
+    check_warning(ran('--eval', train_dir=folder, data_dir=noise).err, *facts)
+    check_warning(train(noise, backbone_model_path=folder).err, *facts)
+    check_warning(train(noise, train_dir=folder).err, *facts)
+    # Now there is a whole one.
+    assert 'newest checkpoint' not in train(noise, train_dir=folder).err
+
+
+@pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
+def test_training_starts_anew_where_no_checkpoint_is_whole(
+    trained: Path, noise: Path, tmp_path: Path, suffix: str
+) -> None:
+    folder = shutil.copytree(trained, tmp_path / 'train')
     for path in folder.glob(f'model.ckpt-*.{suffix}'):
         path.unlink()
-    if suffix == 'index':
-        (folder / 'model.ckpt-8.data-00000-of-00001').touch()
-    check_warning(
-        train(noise, train_dir=folder).err, folder / 'model.ckpt-8', 'no other checkpoint'
-    )
-
-
-def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
-    auxiliary = None
-    if cnn.is_training:
-        with cnn.scope('auxiliary'):
-            auxiliary = with_batch_norm(cnn, images, num_classes)
-    return with_batch_norm(cnn, images, num_classes), auxiliary
+    err = train(noise, train_dir=folder).err
+    check_warning(err, folder / 'model.ckpt-4', 'no other checkpoint')
 
 
 @pytest.mark.usefixtures('forget_models')
 def test_variables_that_only_training_has_are_left_out(noise: Path, tmp_path: Path) -> None:
-    for model, network in (
-        ('with_head', with_head_in_training),
-        ('with_batch_norm', with_batch_norm),
-    ):
+    def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
+        auxiliary = None
+        if cnn.is_training:
+            with cnn.scope('auxiliary'):
+                auxiliary = with_batch_norm(cnn, images, num_classes)
+        return with_batch_norm(cnn, images, num_classes), auxiliary
+
+    networks = {'with_head': with_head_in_training, 'with_batch_norm': with_batch_norm}
+    for model, network in networks.items():
         register_model(model, network, data_set='imagenet', image_size=SIZE)
     flags = '--num_batches=1 --eval_during_training_at_specified_steps=2 --optimizer=momentum'
     [during] = train(noise, f'{flags} --model=with_head', train_dir=tmp_path).result.evaluations
@@ -327,7 +330,7 @@ DURING_TRAINING = f'--eval_during_training_at_specified_steps=2 --eval_batch_siz
 
 
 def test_a_damaged_validation_image_or_shard_is_named(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+    trained: Path, noise: Path, tmp_path: Path
 ) -> None:
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (noise / shard_name('validation', 0, 2)).read_bytes()
@@ -335,26 +338,24 @@ def test_a_damaged_validation_image_or_shard_is_named(
     for num_bytes, record in ((len(whole) - 5, 8), (len(whole) + 7, 9)):
         shard.write_bytes((whole + whole)[:num_bytes])
         with failed(f'{shard}, record {record}'):
-            evaluate(trained[0], tmp_path)
+            evaluate(trained, tmp_path)
     write_shard(
         shard,
         [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)],
     )
     with failed(f'{shard}, record 1'):
-        evaluate(trained[0], tmp_path)
+        evaluate(trained, tmp_path)
     shutil.copy(noise / shard_name('train', 0, 1), tmp_path)
     with failed(f'{shard}, record 1'):
         train(tmp_path, DURING_TRAINING)
 
 
-def test_out_of_memory_names_the_batch_size_of_its_phase(
-    trained: tuple[Path, Result], noise: Path
-) -> None:
+def test_out_of_memory_names_the_batch_size_of_its_phase(trained: Path, noise: Path) -> None:
     fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
     training = made(DURING_TRAINING, data_dir=noise)
     with mock.patch.object(Evaluation, 'run', side_effect=fault):
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
-            evaluate(trained[0], noise, eval_batch_size=BATCH - 1)
+            evaluate(trained, noise, eval_batch_size=BATCH - 1)
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
             training.run()
     take_steps = Stepper.run

@@ -18,13 +18,11 @@ from tf_cnn.doctor.program import measure_losses as losses_of_workers
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there is no GPU')]
 
-# On some GPUs the driver first compiles all kernels.
-DEADLINE_SECS = 3600
-
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_doctor_finds_nothing_wrong(family: str) -> None:
-    findings, log = run_family(family, DEADLINE_SECS)
+    # On some GPUs the driver first compiles all kernels.
+    findings, log = run_family(family, 3600)
     assert [finding for finding in findings if finding.outcome == WRONG] == [], '\n'.join(log)
 
 

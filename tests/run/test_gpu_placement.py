@@ -3,7 +3,7 @@ crosses devices.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from tests.support.gpu_graphs import (
     signals,
     strangers_of_resources,
 )
+from tests.support.graphs import DATA_FORMATS
 from tests.support.networks import needed_by
 from tf_cnn.graph.variables import num_bytes
 from tf_cnn.training.optimizer_table import OPTIMIZERS as ROWS
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-FORMATS = ('NCHW', 'NHWC')
 PRECISIONS: dict[str, dict[str, Any]] = {
     'fp32': {},
     'fp16': {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True},
@@ -39,10 +39,16 @@ NETWORKS = (
     'trivial lenet alexnet overfeat vgg11 googlenet inception3_aux inception4 mobilenet resnet20 '
     'resnet50 resnet50_v2 densenet40_k12 efficientnet_b0 convnext_tiny nasnet'
 )
-# In CI these alone, with one precision and format each: together they have all kinds of layers.
-WITH_ALL_LAYERS = (
-    'alexnet inception3_aux mobilenet resnet20 resnet50_v2 efficientnet_b0 convnext_tiny'
-)
+# In CI these alone: together they have all kinds of layers.
+IN_CI = [
+    ('alexnet', 'fp16', 'NHWC'),
+    ('inception3_aux', 'fp16', 'NHWC'),
+    ('mobilenet', 'fp16', 'NHWC'),
+    ('resnet20', 'bf16', 'NHWC'),
+    ('resnet50_v2', 'bf16', 'NHWC'),
+    ('efficientnet_b0', 'bf16', 'NHWC'),
+    ('convnext_tiny', 'fp16', 'NHWC'),
+]
 # Batch norm has two small gradients of equal shape in each layer.
 SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}
 # How many scalars and control edges a device may send or receive in a step, whatever the number of
@@ -56,16 +62,13 @@ def check_placement(built: GpuGraph) -> None:
     assert strangers_of_resources(built) == []
 
 
-def rows_of_networks() -> Iterator[Any]:
-    rows = itertools.product(enumerate(NETWORKS.split()), enumerate(PRECISIONS), FORMATS)
-    for (number, model), (turn, precision), data_format in rows:
-        in_turn = turn == 1 + number % 2 and data_format == FORMATS[(number + turn) % 2]
-        in_ci = in_turn and model in WITH_ALL_LAYERS.split()
-        marks = [] if in_ci else [pytest.mark.all_modes]
-        yield pytest.param(model, precision, data_format, marks=marks)
+OTHERS = sorted({*itertools.product(NETWORKS.split(), PRECISIONS, DATA_FORMATS)} - {*IN_CI})
 
 
-@pytest.mark.parametrize(('model', 'precision', 'data_format'), [*rows_of_networks()])
+@pytest.mark.parametrize(
+    ('model', 'precision', 'data_format'),
+    [*IN_CI, *(pytest.param(*row, marks=pytest.mark.all_modes) for row in OTHERS)],
+)
 def test_every_op_of_a_network_has_a_kernel_for_gpus(
     model: str, precision: str, data_format: str
 ) -> None:
@@ -78,9 +81,7 @@ def test_every_op_of_a_network_has_a_kernel_for_gpus(
     )
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE
-    convolutions = built.of_type('Conv2D', 'MatMul')
-    assert convolutions
-    assert all(is_on_gpu(op) for op in convolutions)
+    assert {is_on_gpu(op) for op in built.of_type('Conv2D', 'MatMul')} == {True}
 
 
 def in_turn(ways: Iterable[str], precisions: Sequence[str]) -> list[Any]:
@@ -133,7 +134,7 @@ def test_variables_of_16_bits_stay_on_the_gpu(optimizer: str, precision: str) ->
     check_placement(built)
     handles = {op for op in built.of_type('VarHandleOp') if op.get_attr('dtype').size == 2}
     assert len(handles) > 20
-    assert all(is_on_gpu(op) for op in handles)
+    assert all(map(is_on_gpu, handles))
 
 
 @pytest.mark.parametrize('optimizer', ROWS)

@@ -57,14 +57,13 @@ def trained(flags: str, **values: Any) -> Ran:
     return ran(f'{steps} --init_learning_rate=0.01 {flags}', **values)
 
 
-def values_of(run: Ran) -> dict[str, Any]:
-    """What each step computed; that an input waits is not seen in a loop."""
-    names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
-    return {name: getattr(run.result.steps, name) for name in names}
-
-
 @pytest.mark.parametrize('way', WAYS)
 def test_the_steps_are_those_of_single_runs(way: str) -> None:
+    def values_of(run: Ran) -> dict[str, Any]:
+        """What each step computed; that an input waits is not seen in a loop."""
+        names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
+        return {name: getattr(run.result.steps, name) for name in names}
+
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
     single, looped = (trained(f'--steps_per_run={number} {way}') for number in (1, 4))
     assert values_of(looped) == values_of(single)

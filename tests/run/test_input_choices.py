@@ -30,14 +30,6 @@ def run(data_dir: Path, flags: str, **values: Any) -> Ran:
     return ran(f'--num_batches=6 --num_warmup_batches=0 {flags}', data_dir=data_dir, **values)
 
 
-def test_training_with_tf_data_reads_the_same_images_in_each_run(data_dir: Path) -> None:
-    flags = f'{STILL} --use_datasets --num_gpus=2 --variable_update=replicated --batch_size=2'
-    first, second = (run(data_dir, flags).losses for _ in range(2))
-    assert first == pytest.approx(second, rel=1e-6)
-    other = run(data_dir, f'{flags} --tf_random_seed=5').losses
-    assert other != pytest.approx(first, rel=1e-3)
-
-
 @pytest.mark.parametrize('flags', [STILL, '--forward_only'])
 def test_the_preprocessing_changes_what_the_model_sees(data_dir: Path, flags: str) -> None:
     ways = ('', '--ml_perf', '--input_preprocessor=official_models_imagenet')

@@ -143,12 +143,11 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
     assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
 
 
-def num_ignored(params: Params, *, is_single_process: bool) -> int:
-    context = RuleContext(is_single_process=is_single_process, is_residual=False)
-    return len(params.ignored_flag_warnings(context))
-
-
 def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here: int) -> None:
+    def num_ignored(params: Params, *, is_single_process: bool) -> int:
+        context = RuleContext(is_single_process=is_single_process, is_residual=False)
+        return len(params.ignored_flag_warnings(context))
+
     on_cpu = '--device=cpu --num_gpus=2'
     expected = devices_of(params_of(on_cpu))
     ignored = params_of(f'{on_cpu} --all_reduce_spec=nccl --horovod_device=gpu')

@@ -26,7 +26,7 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
         ('variable', '', '0'),
     ):
         paths = f'--result_file={tmp_path}/{name}.json --partitioned_graph_file_prefix={tmp_path}/'
-        done = run(f'{RUN} {flag} {paths}{name}', **{VARIABLE: variable})
+        done = run(f'{RUN} {flag} {paths}{name}', TF_ENABLE_ONEDNN_OPTS=variable)
         assert done.code == 0, done.err
         document = json.loads((tmp_path / f'{name}.json').read_text())
         graph = ''.join(path.read_text() for path in tmp_path.glob(f'{name}*.pbtxt'))
@@ -41,10 +41,10 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
 
 def test_a_variable_of_another_value_is_refused_with_both_named() -> None:
     for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
-        done = run(f'{RUN} {flag}', **{VARIABLE: text})
+        done = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
         assert done.code == 2
         check_line(done.error, flag, f'{VARIABLE}={text}')
-    assert run(f'{RUN} --onednn=True', **{VARIABLE: 'true'}).code == 0
+    assert run(f'{RUN} --onednn=True', TF_ENABLE_ONEDNN_OPTS='true').code == 0
 
 
 # Plans each run before it imports BenchmarkCNN, which imports TensorFlow, as the command does.
@@ -70,7 +70,7 @@ for before, onednn in {steps}:
 
 
 def runs_from_python(steps: str) -> list[str]:
-    lines = run_python(RUNS.format(steps=steps), **{VARIABLE: None}).err
+    lines = run_python(RUNS.format(steps=steps), TF_ENABLE_ONEDNN_OPTS=None).err
     return [line for line in lines if line.startswith(('used', 'refused'))]
 
 

@@ -11,11 +11,6 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.run.params import GROUPS, SPECS
 
 WORKERS = '--worker_hosts=10.0.0.1:1,10.0.0.2:1'
-# The processes of the modes that do not run in one.
-PROCESSES = {
-    'distributed_replicated': f'{WORKERS} --job_name=worker --ps_hosts=10.0.0.3:1',
-    'distributed_all_reduce': f'{WORKERS} --job_name=controller --controller_host=10.0.0.3:1',
-}
 ROLES = ['', '--forward_only', '--eval --train_dir=t', '--exchange_only']
 # The towers of this mode exchange nothing.
 IMPOSSIBLE = {('independent', '--exchange_only')}
@@ -26,7 +21,12 @@ IMPOSSIBLE = {('independent', '--exchange_only')}
     ('mode', 'role'), sorted({*itertools.product({*MODES} - {'horovod'}, ROLES)} - IMPOSSIBLE)
 )
 def test_each_flag_that_a_run_chooses_has_a_value(mode: str, role: str) -> None:
-    plan = plan_of(f'--model=trivial --variable_update={mode} {PROCESSES.get(mode, "")} {role}')
+    # The processes of the modes that do not run in one.
+    processes = {
+        'distributed_replicated': f'{WORKERS} --job_name=worker --ps_hosts=10.0.0.3:1',
+        'distributed_all_reduce': f'{WORKERS} --job_name=controller --controller_host=10.0.0.3:1',
+    }
+    plan = plan_of(f'--model=trivial --variable_update={mode} {processes.get(mode, "")} {role}')
     resolved = plan.params.values()
     chosen = [name for name, spec in SPECS.items() if spec.chosen]
     assert not [name for name in chosen if resolved[name] is None]

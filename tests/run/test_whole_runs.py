@@ -67,16 +67,15 @@ def test_the_document_goes_to_standard_output_alone(capfd: Capture) -> None:
     assert document['command']['argv'][-1] == '--result_file=-'
 
 
-class _LeftReader(io.StringIO):
-    """A stream whose reader leaves at the first step."""
-
-    def write(self, text: str) -> int:
-        if text.startswith('1\t'):
-            raise BrokenPipeError
-        return super().write(text)
-
-
 def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Path) -> None:
+    class _LeftReader(io.StringIO):
+        """A stream whose reader leaves at the first step."""
+
+        def write(self, text: str) -> int:
+            if text.startswith('1\t'):
+                raise BrokenPipeError
+            return super().write(text)
+
     path = tmp_path / 'r.json'
     with pytest.raises(BrokenPipeError):
         made(console=Console(_LeftReader(), io.StringIO()), result_file=path).run()

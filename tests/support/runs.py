@@ -1,5 +1,4 @@
-"""Runs the program: from Python in this process, as a command in a process of its own, or as a
-cluster; and what a run leaves.
+"""Runs the program, from Python or as a command, and reads what a run leaves.
 
 Flags are written as on a command line; values that a test computes may follow by name.
 """
@@ -38,7 +37,7 @@ Capture = pytest.CaptureFixture[str]
 # ---- from Python, in this process ----------------------------------------------------------------
 
 
-def params_of(flags: str = '', **values: Any) -> Params:
+def params_of(flags: str = '', /, **values: Any) -> Params:
     """Returns the settings of a command line, and of values by name, which win; a path is text."""
     texts = {name: str(value) for name, value in values.items() if isinstance(value, Path)}
     return make_params(**{**split_argv(shlex.split(flags)), **values, **texts})
@@ -76,13 +75,13 @@ def made(flags: str = '', console: Console | None = None, **values: Any) -> Benc
     return BenchmarkCNN(params, console or Console(io.StringIO(), io.StringIO()))
 
 
-def ran(flags: str = '', **values: Any) -> Ran:
+def ran(flags: str = '', /, **values: Any) -> Ran:
     out, err = io.StringIO(), io.StringIO()
     result = made(flags, Console(out, err), **values).run()
     return Ran(result, out.getvalue(), err.getvalue())
 
 
-def losses(flags: str = '', **values: Any) -> list[float]:
+def losses(flags: str = '', /, **values: Any) -> list[float]:
     return ran(flags, **values).losses
 
 
@@ -101,27 +100,23 @@ class Finished(NamedTuple):
     @property
     def error(self) -> str:
         """The only error, which is the last line."""
-        assert [line for line in self.err if line.startswith('tf_cnn_benchmarks: error: ')] == [
-            self.err[-1]
-        ]
-        return self.err[-1]
+        errors = [line for line in self.err if line.startswith('tf_cnn_benchmarks: error: ')]
+        assert errors == self.err[-1:], self.err
+        return errors[0]
 
 
 def run(
     flags: str | Sequence[str],
     capfd: Capture | None = None,
-    *,
-    processes: int = 1,
     cwd: Path | None = None,
     **environ: str | None,
 ) -> Finished:
-    """Runs the command: in this process if capfd is given, or in one of its own, or as a cluster.
+    """Runs the command: in this process if capfd is given, otherwise in one of its own.
 
-    `environ` changes variables of the new process, or removes those that are None.
+    `cluster --workers=2 -- FLAGS` runs as a cluster. `environ` changes variables of the new
+    process, or removes those that are None.
     """
     words = shlex.split(flags) if isinstance(flags, str) else [*flags]
-    if processes > 1:
-        words = ['cluster', f'--workers={processes}', '--', *words]
     if not capfd:
         return run_process([*PROGRAM, *words], cwd, **environ)
     capfd.readouterr()
@@ -139,11 +134,11 @@ def run_python(code: str, *words: str, **environ: str | None) -> Finished:
 
 
 def run_process(
-    command: Sequence[str | Path], cwd: Path | None = None, **environ: str | None
+    command: Sequence[object], cwd: Path | None = None, **environ: str | None
 ) -> Finished:
     merged = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **environ}
     done = subprocess.run(
-        command,
+        [*map(str, command)],
         capture_output=True,
         cwd=cwd,
         timeout=300,
