@@ -5,6 +5,7 @@ its result.
 import contextlib
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,16 @@ def test_the_document_goes_to_standard_output_alone(capfd: Capture) -> None:
     assert document['command']['argv'][-1] == '--result_file=-'
 
 
+def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path: Path) -> None:
+    path, start = tmp_path / 'r.json', time.monotonic()
+    flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_batches=0'
+    assert run(f'{flags} --result_file={path}').code == 0
+    # Importing TensorFlow takes most of it.
+    assert 0.5 < document_in(path)['phases']['import'] < time.monotonic() - start
+
+
 def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Path) -> None:
-    class _LeftReader(io.StringIO):
+    class LeftReader(io.StringIO):
         """A stream whose reader leaves at the first step."""
 
         def write(self, text: str) -> int:
@@ -78,7 +87,7 @@ def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Pat
 
     path = tmp_path / 'r.json'
     with pytest.raises(BrokenPipeError):
-        made(console=Console(_LeftReader(), io.StringIO()), result_file=path).run()
+        made(console=Console(LeftReader(), io.StringIO()), result_file=path).run()
     record = read(path)
     assert not record.is_complete
     assert len(record.step_seconds()) == 1
