@@ -101,7 +101,9 @@ def test_verbose_adds_the_traceback(capfd: Capture) -> None:
 
 @pytest.mark.unit
 def test_the_version_is_one_line(capfd: Capture) -> None:
-    version, *again = (run(word, capfd).out for word in ('--version', '-V', 'version'))
+    shown = [run(word, capfd) for word in ('--version', '-V', 'version')]
+    assert [done.code for done in shown] == [0, 0, 0]
+    version, *again = (done.out for done in shown)
     facts = r'(commit [0-9a-f]{12}, )?TensorFlow 2\.\S+, Python 3\.\S+'
     assert re.fullmatch(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \({facts}\)\n', version)
     assert again == [version, version]
@@ -199,7 +201,9 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
     assert f'ulimit {flag} 300000: ' in refusal(capfd, '--model=trivial')
     limits[kind] = 20 << 30
     # The warning comes beside the refusal of another flag.
-    warning, _ = run('--model=nonsense', capfd).err
+    done = run('--model=nonsense', capfd)
+    assert done.code == 2
+    warning, _ = done.err
     check_line(warning, 'warning', f'ulimit {flag} {20 << 20}')
 
 

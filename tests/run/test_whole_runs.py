@@ -63,6 +63,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
 def test_the_document_goes_to_standard_output_alone(capfd: Capture) -> None:
     flags = '--model=lenet --device=cpu --batch_size=4 --num_batches=3 --num_warmup_batches=1'
     done = run(f'{flags} --result_file=-', capfd)
+    assert done.code == 0
     document = json.loads(done.out)
     assert f'total images/sec: {document["throughput"]["images_per_second"]:.2f}' in done.err
     assert document['command']['argv'][-1] == '--result_file=-'
