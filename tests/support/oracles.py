@@ -137,7 +137,7 @@ def plain_gradients(
     *,
     weight_decay: float = 0.01,
     dtype: tf.DType = tf.float32,
-    transfer: tf.DType | None = None,
+    transfer: tf.DType = tf.float32,
 ) -> Callable[[Weights, float], Weights]:
     """Returns a function of weights and a loss scale: the sum of the scaled gradients of towers
     with these batches, which are added in the dtype `transfer`.
@@ -153,7 +153,7 @@ def plain_gradients(
             kernels = [value for name, value in fed.values.items() if name.endswith('kernel')]
             objective += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
         gradients = tf.gradients(scale * objective, [*fed.values.values()])
-        of_towers.append([tf.cast(gradient, transfer or tf.float32) for gradient in gradients])
+        of_towers.append([tf.cast(gradient, transfer) for gradient in gradients])
     sums = dict(zip(fed.values, map(tf.add_n, zip(*of_towers, strict=True)), strict=True))
 
     def gradients_at(weights: Weights, loss_scale: float) -> Weights:
