@@ -159,6 +159,6 @@ def plain_gradients(
     def gradients_at(weights: Weights, loss_scale: float) -> Weights:
         values = {fed.values[name]: value for name, value in weights.items()}
         totals = session.run(sums, {scale: loss_scale, **values})
-        return {name: np.float32(total) for name, total in totals.items()}
+        return {name: total.astype(np.float32) for name, total in totals.items()}
 
     return gradients_at

@@ -121,4 +121,4 @@ def test_without_fused_kernels_16_bits_get_the_same_bits(
             ends.append(trained(optimizer, start, dtype=tf.bfloat16)['kernel'])
         types = {op.type for op in graph.get_operations()}
         assert any(name.startswith('ResourceApply') for name in types) is is_fused
-    np.testing.assert_array_equal(*ends)
+    np.testing.assert_array_equal(ends[0], ends[1])

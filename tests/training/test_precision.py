@@ -207,7 +207,7 @@ def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
     end = train(precision, 2, mode, 2, optimizer='momentum')[-1]
     full = train(FP32, 2, mode, 2, optimizer='momentum')[-1]
     del end['global_step'], full['global_step']
-    assert_close({key: np.float32(end[key]) for key in end}, full, 30 * UNIT[name])
+    assert_close({key: end[key].astype(np.float32) for key in end}, full, 30 * UNIT[name])
 
 
 @pytest.mark.long
@@ -321,16 +321,21 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
     mode: str, optimizer: str, num_towers: int, transfer: tf.DType
 ) -> None:
     precision = replace(FP16, loss_scale=2.0**20, steps_until_doubling=2)
-    way = {'optimizer': optimizer, 'transfer': None if transfer == tf.float32 else transfer}
+    way: dict[str, Any] = {
+        'optimizer': optimizer,
+        'transfer': None if transfer == tf.float32 else transfer,
+    }
     [start] = train(precision, 0, mode, num_towers, **way)
     expected, states = train_plainly(start, optimizer, num_towers, transfer)
     # Too high at first, and again after it has grown.
     skipped = [after[2] - before[2] for before, after in pairwise(states)]
     assert skipped[0] == 1
     assert 1 in skipped[skipped.index(0) :]
-    seen = train(precision, len(states) - 1, mode, num_towers, **way)
+    cast = None if transfer == tf.float32 else transfer
+    num_steps = len(states) - 1
+    seen = train(precision, num_steps, mode, num_towers, optimizer=optimizer, transfer=cast)
     assert [state_of(weights) for weights in seen] == states
-    assert seen[-1]['global_step'] == len(states) - 1
+    assert seen[-1]['global_step'] == num_steps
     assert_close({name: seen[-1][name] for name in expected}, expected, 20 * UNIT['fp16'])
 
 
