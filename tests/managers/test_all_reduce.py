@@ -30,7 +30,7 @@ pytestmark = pytest.mark.graph
 # 140, 4, 256, 96, 12.
 SHAPES: tuple[list[int], ...] = ([5], [1], [5, 7], [], [2, 4, 8], [24], [1, 3])
 # Flags, and the sizes of the buckets of these shapes.
-PACKINGS: list[tuple[dict[str, int], list[int]]] = [
+PACKINGS: list[tuple[dict[str, Any], list[int]]] = [
     ({}, [5, 1, 35, 1, 64, 24, 3]),
     ({'gradient_repacking': 1}, [133]),
     ({'gradient_repacking': 2}, [67, 66]),
@@ -115,7 +115,7 @@ def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
 
 
 @pytest.mark.parametrize(('flags', 'sizes'), PACKINGS, ids=str)
-def test_gradients_travel_in_the_expected_buckets(flags: dict[str, int], sizes: list[int]) -> None:
+def test_gradients_travel_in_the_expected_buckets(flags: dict[str, Any], sizes: list[int]) -> None:
     reduced: list[tuple[int, int]] = []
 
     def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:

@@ -131,8 +131,8 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, step: str, transfer
 )
 def test_gradients_cross_in_buckets(packing: VariableConfig, expected: int) -> None:
     packed, unpacked = (
-        crossings(build(REPLICATED, network=wide, **options), 'worker', 'ps')
-        for options in ({'flags': packing}, {})
+        crossings(build(REPLICATED, network=wide, flags=flags), 'worker', 'ps')
+        for flags in (packing, VariableConfig())
     )
     assert (len(packed), len(unpacked)) == (expected, 15)
     assert num_bytes(packed) == num_bytes(unpacked)

@@ -91,7 +91,8 @@ def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_ke
 ) -> None:
     calls_of_workers = []
     for worker in range(NUM_WORKERS):
-        built, calls = build_worker(worker, devices=devices), {}
+        built = build_worker(worker, devices=devices)
+        calls: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
         sums = built.ops('CollectiveReduce')
         assert len({(op.get_attr('instance_key'), op.device) for op in sums}) == 4 * num_members
         assert len(sums) == 4 * num_members

@@ -63,6 +63,12 @@ def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
     assert any(read in needed_by([push]) for push in built.ops('ResourceAccumulatorApplyGradient'))
 
 
+def wait_until(is_reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not is_reached():
+        assert time.monotonic() < deadline
+
+
 @dataclass(frozen=True)
 class Worker:
     """A worker: its graph and a session on its server."""
@@ -92,8 +98,15 @@ class Worker:
             }
         return self.session.run(whole)
 
-    def changed_since(self, before: Weights) -> set[str]:
-        return {name for name, value in self.read().items() if np.any(value != before[name])}
+    def wait_for_changes(self, before: Weights, names: set[str]) -> Weights:
+        """Waits until these variables have changed since `before`; fails if others have, too."""
+
+        def changed() -> set[str]:
+            return {name for name, value in self.read().items() if np.any(value != before[name])}
+
+        wait_until(lambda: names <= changed())
+        assert changed() == names
+        return self.read()
 
     def num_summed(self) -> int:
         """Returns how many gradients of all workers lie in the accumulators."""
@@ -187,12 +200,6 @@ def start(targets: list[str]) -> Iterator[Start]:
             return stack.enter_context(contextlib.closing(workers))
 
         yield start
-
-
-def wait_until(is_reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECS
-    while not is_reached():
-        assert time.monotonic() < deadline
 
 
 def with_slots(names: set[str]) -> set[str]:
@@ -357,9 +364,7 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
         pushed.add(resource_of(push).removeprefix('sum_of_').removesuffix('_0'))
         other.session.run(push, fed)
         updated = set() if precision.steps_until_doubling else with_slots(pushed)
-        wait_until(lambda updated=updated: updated <= chief.changed_since(before))
-        assert chief.changed_since(before) == updated
-        weights = chief.read()
+        weights = chief.wait_for_changes(before, updated)
         assert_close(
             {name: weights[name] for name in updated},
             {name: expected[name] for name in updated},
@@ -399,11 +404,9 @@ def test_a_collective_sum_updates_its_variable_while_other_sums_wait(start: Star
     before = chief.read()
     steps = [cluster.begin(0), cluster.begin(1)]
     chief.open_gate()
-    first = with_slots({'logits/kernel', 'logits/bias'})
-    wait_until(lambda: first <= chief.changed_since(before))
-    assert chief.changed_since(before) == first
+    weights = chief.wait_for_changes(before, with_slots({'logits/kernel', 'logits/bias'}))
     # A checkpoint of this moment would hold half a step.
-    assert (chief.read()['global_step'], chief.session.run(begun.value)) == (0, 1)
+    assert (weights['global_step'], chief.session.run(begun.value)) == (0, 1)
     other.open_gate()
     for step in steps:
         step.result(DEADLINE_SECS)
