@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.machine.cuda_libraries import NEEDED, compile_cuda
 from tests.support.machines import (
-    NEEDED,
-    compile_cuda,
     use_pynvml,
     without_pynvml,
     write_files,

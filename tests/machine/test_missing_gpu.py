@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine.cuda_libraries import NEEDED, compile_cuda, compile_library
 from tests.support.machines import (
-    NEEDED,
-    compile_cuda,
-    compile_library,
     use_pynvml,
     write_files,
     write_pynvml,
