@@ -35,10 +35,8 @@ WITH_DRIVER = {**ON_BUS, 'dev/nvidia0': ''}
 
 def check(finding: Finding, outcome: str, *facts: str) -> None:
     """Checks a finding, and that what it found or advises has these facts."""
-    assert finding.outcome == outcome, finding
-    assert [fact for fact in facts if fact not in f'{finding.found}\n{finding.advice}'] == [], (
-        finding
-    )
+    text = f'{finding.found}\n{finding.advice}'
+    assert (finding.outcome, [fact for fact in facts if fact not in text]) == (outcome, []), text
 
 
 @pytest.fixture
@@ -69,14 +67,8 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures('_nvidia')
 def test_a_driver_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(
-        driver_of(tmp_path, WITH_DRIVER),
-        OK,
-        '550.54.15',
-        'CUDA 12.9',
-        '1 x NVIDIA A100',
-        '8.0, 40.0 GiB',
-    )
+    facts = ('550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
+    check(driver_of(tmp_path, WITH_DRIVER), OK, *facts)
     without_pynvml(monkeypatch)
     check(driver_of(tmp_path, WITH_DRIVER), WARNING, 'nvidia-ml-py')
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
@@ -117,16 +109,9 @@ def test_gpus_of_one_kind_are_listed_once() -> None:
     assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB), 1 x unknown GPU')
 
 
-def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> (
-    None
-):
+def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning() -> None:
     check(doctor_checks.compare_gpu_counts('it computes', 2, 2, {}), OK)
-    found = doctor_checks.compare_gpu_counts('it computes', 1, 3, {'num_gpus': 1})
-    check(
-        found,
-        WARNING,
-        'ignores 2 of 3',
-        'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1',
-        'CUDA_VISIBLE_DEVICES',
-    )
-    assert found.figures == {'num_gpus': 1}
+    finding = doctor_checks.compare_gpu_counts('it computes', 1, 3, {'num_gpus': 1})
+    variables = ('TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES')
+    check(finding, WARNING, 'ignores 2 of 3', *variables)
+    assert finding.figures == {'num_gpus': 1}

@@ -35,7 +35,7 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def run_python(code: str, *arguments: str, cwd: Path = ROOT, **environ: str | None) -> str:
+def run_python(code: str, *arguments: str, **environ: str | None) -> str:
     """Runs code in a process of its own with these variables, or without those that are None;
     returns what it prints.
     """
@@ -45,7 +45,7 @@ def run_python(code: str, *arguments: str, cwd: Path = ROOT, **environ: str | No
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=cwd,
+        cwd=ROOT,
         env={name: value for name, value in merged.items() if value is not None},
     )
     assert done.returncode == 0, done.stderr
