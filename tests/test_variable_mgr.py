@@ -24,7 +24,7 @@ from tests.support.networks import (
     settings,
 )
 from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
-from tf_cnn.managers.all_reduce import halves_algorithm, make_algorithm
+from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig
 from tf_cnn.run.step_graph import build_step_graph
@@ -32,40 +32,23 @@ from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
 
-# By name: --variable_update, --all_reduce_spec, and further arguments of make_manager.
-SYNCHRONOUS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    'ps': ('parameter_server', 'pscpu', {}),
-    'ps-spread': ('parameter_server', 'pscpu', {'parameter_devices': cpus(3)}),
-    'replicated-pscpu': ('replicated', 'pscpu', {}),
-    'replicated-psgpu': ('replicated', 'psgpu', {}),
-    'replicated-xring': ('replicated', 'xring', {}),
-    'replicated-ranges': ('replicated', 'psgpu:100:xring', {}),
-    'replicated-halves': ('replicated', 'halves', {}),
-    'replicated-repacked': (
-        'replicated',
-        'xring',
-        {'flags': VariableConfig(gradient_repacking=3)},
-    ),
-    'replicated-grouped': (
-        'replicated',
-        'pscpu',
-        {'flags': VariableConfig(agg_small_grads_max_bytes=200, agg_small_grads_max_group=2)},
-    ),
+# By name: --variable_update, and further arguments of make_manager. test_all_reduce.py holds all
+# algorithms and packings.
+SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
+    'ps': ('parameter_server', {}),
+    'ps-spread': ('parameter_server', {'parameter_devices': cpus(3)}),
+    'replicated': ('replicated', {}),
+    'replicated-repacked': ('replicated', {'flags': VariableConfig(gradient_repacking=3)}),
 }
-ALL = SYNCHRONOUS | {'independent': ('independent', 'pscpu', {})}
+ALL = SYNCHRONOUS | {'independent': ('independent', {})}
 # The numbers of the images of each tower.
 BY_TOWERS = {1: ((0, 1, 2, 3),), 2: ((0, 1), (2, 3)), 4: ((0,), (1,), (2,), (3,))}
 
 
 def make(mode: str, num_towers: int, seed: int = 5) -> VariableMgr:
-    variable_update, spec, parts = ALL[mode]
-    towers = cpus(num_towers)
-    algorithm = (
-        halves_algorithm(towers, [(0, num_towers // 2)])
-        if spec == 'halves'
-        else make_algorithm(parse_spec(spec), towers, cpus(1)[0])
-    )
-    return make_manager(variable_update, towers, algorithm=algorithm, seed=seed, **parts)
+    (variable_update, parts), towers = ALL[mode], cpus(num_towers)
+    ring = make_algorithm(parse_spec('xring'), towers, cpus(1)[0])
+    return make_manager(variable_update, towers, algorithm=ring, seed=seed, **parts)
 
 
 @functools.cache
@@ -197,7 +180,7 @@ def test_each_variable_is_saved_once_under_its_model_name(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ('mode', 'num_updates'), [('ps', 2), ('replicated-pscpu', 2), ('independent', 2 * 4)]
+    ('mode', 'num_updates'), [('ps', 2), ('replicated', 2), ('independent', 2 * 4)]
 )
 def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updates: int) -> None:
     with tf.Graph().as_default(), open_session(4) as session:
@@ -217,7 +200,7 @@ def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updat
 
 def test_replicas_live_on_their_towers_and_post_init_makes_them_alike_after_a_restore() -> None:
     with tf.Graph().as_default(), open_session(3) as session:
-        manager = make('replicated-pscpu', 3)
+        manager = make('replicated', 3)
         for number in range(3):
             with manager.create_outer_variable_scope(number) as variables:
                 variables.read('kernel', [2, 3], truncated_normal(1.0))

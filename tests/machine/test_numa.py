@@ -6,7 +6,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from tf_cnn.run.params import Params
 
 pytestmark = pytest.mark.unit
 
-NODES = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
+NODES: dict[int, tuple[int, ...]] = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
 MINE = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
 
@@ -60,9 +59,8 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
     assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '0'}) == [1]
 
 
-@pytest.mark.parametrize(
-    ('place', 'gpus', 'node'),
-    [
+def test_the_node_for_a_process() -> None:
+    for place, gpus, node in (
         ((0, 1), [1, 1], 1),
         # The GPUs decide, not the number of the process.
         ((0, 4), [1], 1),
@@ -71,30 +69,21 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
         ((1, 4), None, 0),
         ((2, 4), None, 1),
         ((2, 3), None, 1),
-    ],
-)
-def test_the_node_for_a_process(
-    place: tuple[int, int], gpus: list[int | None] | None, node: int
-) -> None:
-    binding = NumaBinding(f'True (node {node}, 4 cores)', NODES[node])
-    assert choose_node(NODES, place, gpus, 1) == binding
+    ):
+        binding = NumaBinding(f'True (node {node}, 4 cores)', NODES[node])
+        assert choose_node(NODES, place, gpus, 1) == binding, (place, gpus)
 
 
-@pytest.mark.parametrize(
-    ('nodes', 'gpus', 'fact'),
-    [
+def test_why_a_process_stays_where_it_is() -> None:
+    for nodes, gpus, fact in (
         ({0: (0, 1)}, None, 'one NUMA node'),
         (NODES, [0, 1], 'several'),
         (NODES, [None], 'not known'),
         (NODES, [7], 'known'),
-    ],
-)
-def test_why_a_process_stays_where_it_is(
-    nodes: dict[int, tuple[int, ...]], gpus: Any, fact: str
-) -> None:
-    choice = choose_node(nodes, (0, 2), gpus, 1)
-    assert not choice.cores
-    assert fact in choice.reason
+    ):
+        choice = choose_node(nodes, (0, 2), gpus, 1)
+        assert not choice.cores
+        assert fact in choice.reason
 
 
 def bind(

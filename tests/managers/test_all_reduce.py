@@ -147,16 +147,16 @@ def values_sent(way: Way, num_towers: int, index: int) -> dict[str, int]:
     return {link: sum(values.values()) for link, values in links.items()}
 
 
-@pytest.mark.parametrize(
-    ('way', 'num_towers', 'index', 'links', 'num_values'),
-    [
+def test_tensors_take_the_links_of_their_algorithm() -> None:
+    halves = [(0, 2), (1, 3)]
+    cases: list[tuple[Way, int, int, str, int]] = [
         # Each link of a ring carries its even share, also of two rings at a time.
         ('xring', 4, 0, '01 12 23 30', 2 * 3 * 6),
         ('xring#2', 4, 0, '01 12 23 30', 2 * 3 * 6),
         # Halves meet over one pair of links, and reductions take pairs in turn.
-        ([(0, 2), (1, 3)], 4, 0, '01 10 23 32 02 20', 24),
-        ([(0, 2), (1, 3)], 4, 1, '01 10 23 32 13 31', 24),
-        ([(0, 2), (1, 3)], 4, 2, '01 10 23 32 02 20', 24),
+        (halves, 4, 0, '01 10 23 32 02 20', 24),
+        (halves, 4, 1, '01 10 23 32 13 31', 24),
+        (halves, 4, 2, '01 10 23 32 02 20', 24),
         ('pscpu', 3, 2, '09 19 29 90 91 92', 24),
         ('psgpu', 3, 0, '10 20 01 02', 24),
         ('psgpu', 3, 1, '01 21 10 12', 24),
@@ -168,13 +168,10 @@ def values_sent(way: Way, num_towers: int, index: int) -> dict[str, int]:
         ('pscpu:97:xring:98:psgpu', 3, 1, '09 19 29 90 91 92', 24),
         ('pscpu:96:xring:97:psgpu', 3, 1, '01 12 20', 2 * 2 * 8),
         ('pscpu:95:xring:96:psgpu', 3, 1, '01 21 10 12', 24),
-    ],
-    ids=str,
-)
-def test_tensors_take_the_links_of_their_algorithm(
-    way: Way, num_towers: int, index: int, links: str, num_values: int
-) -> None:
-    assert values_sent(way, num_towers, index) == dict.fromkeys(links.split(), num_values)
+    ]
+    for way, num_towers, index, links, num_values in cases:
+        expected = dict.fromkeys(links.split(), num_values)
+        assert values_sent(way, num_towers, index) == expected, (way, index)
 
 
 # How many tensors go from one of three workers to another.

@@ -120,22 +120,18 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, step: str, transfer
     assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
 
 
-@pytest.mark.parametrize(
-    ('packing', 'expected'),
+def test_gradients_cross_in_buckets() -> None:
+    unpacked = crossings(build(REPLICATED, network=wide), 'worker', 'ps')
+    assert len(unpacked) == 15
     # The parts of the large gradient are larger than 256 KiB; one server has two of the small ones
     # in a row.
-    [
+    for packing, expected in (
         (VariableConfig(gradient_repacking=3), 3 * NUM_SERVERS),
         (VariableConfig(agg_small_grads_max_bytes=1 << 18), 14),
-    ],
-)
-def test_gradients_cross_in_buckets(packing: VariableConfig, expected: int) -> None:
-    packed, unpacked = (
-        crossings(build(REPLICATED, network=wide, flags=flags), 'worker', 'ps')
-        for flags in (packing, VariableConfig())
-    )
-    assert (len(packed), len(unpacked)) == (expected, 15)
-    assert num_bytes(packed) == num_bytes(unpacked)
+    ):
+        packed = crossings(build(REPLICATED, network=wide, flags=packing), 'worker', 'ps')
+        assert len(packed) == expected
+        assert num_bytes(packed) == num_bytes(unpacked)
 
 
 @TRANSFERS
@@ -148,29 +144,24 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) 
 
 
 @TRANSFERS
-@pytest.mark.parametrize(
-    ('spec', 'sent_per_byte'),
-    [
-        # Of each tower's 2 (N - 1) / N what the last of each worker sends, N towers in all.
-        ('xring', NUM_WORKERS * 2 * (NUM_WORKERS * NUM_TOWERS - 1) / (NUM_WORKERS * NUM_TOWERS)),
-        ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
-        ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),
-    ],
-)
-def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
-    spec: str, sent_per_byte: float, transfer: Any
-) -> None:
+def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer: Any) -> None:
     workers = [task('worker', worker) for worker in range(NUM_WORKERS)]
     towers = [f'{worker}{tower}' for worker in workers for tower in cpus(NUM_TOWERS)]
-    built = build(
-        CONTROLLED,
-        network=wide,
-        job='controller',
-        server_devices=(),
-        devices=towers,
-        algorithm=make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0'),
-        transfer=transfer,
-    )
-    expected = sent_per_byte * trained_bytes(built, transfer)
-    assert built.step.transfer.bytes_per_step == pytest.approx(expected, rel=1e-4)
-    assert built.step.bytes_per_server == {}
+    for spec, sent_per_byte in (
+        # Of each tower's 2 (N - 1) / N what the last of each worker sends, N towers in all.
+        ('xring', NUM_WORKERS * 2 * (len(towers) - 1) / len(towers)),
+        ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
+        ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),
+    ):
+        built = build(
+            CONTROLLED,
+            network=wide,
+            job='controller',
+            server_devices=(),
+            devices=towers,
+            algorithm=make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0'),
+            transfer=transfer,
+        )
+        expected = sent_per_byte * trained_bytes(built, transfer)
+        assert built.step.transfer.bytes_per_step == pytest.approx(expected, rel=1e-4), spec
+        assert built.step.bytes_per_server == {}

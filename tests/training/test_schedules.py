@@ -115,7 +115,8 @@ def published_rate(spec: ModelSpec, batch: int) -> LearningRate:
 
 def check_rate(rate: LearningRate, expected: LearningRate) -> None:
     assert rate.rates == pytest.approx(expected.rates)
-    assert replace(rate, rates=()) == replace(expected, rates=(), decay_factor=0.1)
+    factor = 0.1 if expected.decay_steps else rate.decay_factor
+    assert replace(rate, rates=()) == replace(expected, rates=(), decay_factor=factor)
 
 
 @pytest.mark.long
@@ -128,26 +129,17 @@ def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(spec: 
         check_rate(rate, published_rate(spec, batch or spec.batch_size))
 
 
-@pytest.mark.parametrize(
-    ('flags', 'rates', 'boundaries', 'decay_steps'),
-    [
-        ({'init_learning_rate': 0.0}, (0.0,), (), 0),
+def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model() -> None:
+    replacements: list[tuple[Flags, LearningRate]] = [
+        ({'init_learning_rate': 0.0}, LearningRate((0.0,))),
         (
             {'piecewise_learning_rate_schedule': '0.3;1;0.2'},
-            (0.3, 0.2),
-            (1_281_167 // 64,),
-            0,
+            LearningRate((0.3, 0.2), (1_281_167 // 64,)),
         ),
-        (DEFAULT_DECAY, (0.032,), (), 2 * 1_281_167 // 64),
-    ],
-    ids=str,
-)
-def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model(
-    flags: Flags, rates: tuple[float, ...], boundaries: tuple[int, ...], decay_steps: int
-) -> None:
-    rate = rate_of(model='resnet50', **flags)
-    assert (rate.rates, rate.boundaries) == (pytest.approx(rates), boundaries)
-    assert (rate.decay_steps, rate.warmup_steps) == (decay_steps, 0)
+        (DEFAULT_DECAY, LearningRate((0.032,), decay_steps=2 * 1_281_167 // 64)),
+    ]
+    for flags, expected in replacements:
+        check_rate(rate_of(model='resnet50', **flags), expected)
 
 
 def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs() -> None:
@@ -162,29 +154,22 @@ def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs() ->
     assert small.warmup_steps == 5 * 50_000 // 128
 
 
-@pytest.mark.parametrize(
-    ('flags', 'num_workers', 'images_per_step', 'images_per_update'),
-    [
+def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it() -> None:
+    cases: list[tuple[Flags, int, int, int]] = [
         ({}, 1, 2 * 50, 2 * 50),
         ({'variable_update': 'independent'}, 1, 2 * 50, 50),
-        ({}, 4, 4 * 2 * 50, 4 * 2 * 50),
-        ({'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
-    ],
-)
-def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
-    flags: Flags, num_workers: int, images_per_step: int, images_per_update: int
-) -> None:
-    if num_workers > 1:
-        flags = flags | first_worker(num_workers)
-    plan = plan_of(
-        model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags
-    )
-    rate = plan.learning_rate
-    assert rate.rates[0] == pytest.approx(0.1 * images_per_update / 256)
-    assert rate.boundaries[0] == 30 * 1_281_167 // images_per_step
-    # The workers share the epochs, whether they wait for each other or not.
-    assert plan.global_batch_size == num_workers * 2 * 50
-    assert plan.params.run.num_timed == np.ceil(0.03 * 1_281_167 / plan.global_batch_size)
+        (first_worker(4), 4, 4 * 2 * 50, 4 * 2 * 50),
+        (first_worker(4) | {'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
+    ]
+    common = {'model': 'resnet50', 'batch_size': 50, 'num_gpus': 2, 'resnet_base_lr': 0.1}
+    for flags, num_workers, images_per_step, images_per_update in cases:
+        plan = plan_of(num_epochs=0.03, **common, **flags)
+        rate = plan.learning_rate
+        assert rate.rates[0] == pytest.approx(0.1 * images_per_update / 256), flags
+        assert rate.boundaries[0] == 30 * 1_281_167 // images_per_step, flags
+        # The workers share the epochs, whether they wait for each other or not.
+        assert plan.global_batch_size == num_workers * 2 * 50
+        assert plan.params.run.num_timed == np.ceil(0.03 * 1_281_167 / plan.global_batch_size)
 
 
 def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
@@ -195,35 +180,31 @@ def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     assert not plan.is_synchronous
 
 
-@pytest.mark.parametrize(
-    ('flags', 'num_batches', 'num_epochs'),
-    [
+def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_path: Path) -> None:
+    for subset, count in (('train', 40), ('validation', 24)):
+        zeros = np.zeros([count, 28, 28], np.uint8)
+        write_mnist(tmp_path, zeros, zeros[:, 0, 0], subset)
+    evaluation: Flags = {'eval': True, 'train_dir': str(tmp_path / 'checkpoints')}
+    synthetic: Flags = {'data_dir': None}
+    cases: list[tuple[Flags, int | str, float]] = [
         ({}, 100, 10.0),
         ({'num_epochs': 2}, 20, 2.0),
         # In floating point, 1.1 * 100 is more than 110: epochs that end with a step add no further
         # step.
-        ({'num_epochs': 1.1, 'data_dir': None, 'batch_size': 600}, 110, 1.1),
+        ({'num_epochs': 1.1, 'batch_size': 600} | synthetic, 110, 1.1),
         ({'num_epochs': 0.001}, 1, 0.1),
         ({'num_epochs': 2, 'forward_only': True}, 12, 2.0),
         ({'num_batches': 3, 'forward_only': True}, 3, 0.5),
-        ({'eval': True}, None, 1.0),
-        ({'eval': True, 'num_eval_epochs': 2.5}, None, 2.5),
-        ({'eval': True, 'num_eval_batches': 9}, 9, 1.5),
-        ({'eval': True, 'num_eval_batches': 9, 'data_dir': None}, 9, 36 / 10_000),
-        ({'eval': True, 'num_epochs': 0.01, 'data_dir': None}, 25, 0.01),
-    ],
-    ids=str,
-)
-def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(
-    flags: Flags, num_batches: int | None, num_epochs: float, tmp_path: Path
-) -> None:
-    for subset, count in (('train', 40), ('validation', 24)):
-        zeros = np.zeros([count, 28, 28], np.uint8)
-        write_mnist(tmp_path, zeros, zeros[:, 0, 0], subset)
-    settings = {'model': 'mnist', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
-    settings |= {'train_dir': str(tmp_path / 'checkpoints')} if 'eval' in flags else {}
-    banner = make_banner(plan_of(**settings))
-    assert f'Num batches: {num_batches or "all"}\nNum epochs:  {num_epochs:.2f}\n' in banner
+        (evaluation, 'all', 1.0),
+        (evaluation | {'num_eval_epochs': 2.5}, 'all', 2.5),
+        (evaluation | {'num_eval_batches': 9}, 9, 1.5),
+        (evaluation | {'num_eval_batches': 9} | synthetic, 9, 36 / 10_000),
+        (evaluation | {'num_epochs': 0.01} | synthetic, 25, 0.01),
+    ]
+    for flags, num_batches, num_epochs in cases:
+        settings = {'model': 'mnist', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
+        lines = f'Num batches: {num_batches}\nNum epochs:  {num_epochs:.2f}\n'
+        assert lines in make_banner(plan_of(**settings)), flags
 
 
 @pytest.mark.long
