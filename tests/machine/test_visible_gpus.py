@@ -33,92 +33,65 @@ from tf_cnn.machine.visible_gpus import choose_visible_gpus, divide_gpus, gpus_o
 pytestmark = pytest.mark.unit
 
 UUIDS = 'GPU-05a2,GPU-15a2,GPU-25a2,GPU-35a2'
-MIGS = 'MIG-1c2d,MIG-GPU-8932f937/1/0'
 
 
 def listing(text: str, **more: str) -> dict[str, str]:
     return {'CUDA_VISIBLE_DEVICES': text, **more}
 
 
-@pytest.mark.parametrize(
-    ('needed', 'place', 'environ', 'count', 'expected'),
-    [
+def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus() -> None:
+    for needed, place, environ, expected in (
         # One process takes the first, and as many as there are if these are too few.
-        (1, (0, 1), {}, None, '0'),
-        (4, (0, 1), {}, None, '0,1,2,3'),
-        (2, (0, 1), listing(UUIDS), None, 'GPU-05a2,GPU-15a2'),
-        (4, (0, 1), listing('5,3'), None, '5,3'),
+        (1, (0, 1), {}, '0'),
+        (4, (0, 1), {}, '0,1,2,3'),
+        (2, (0, 1), listing(UUIDS), 'GPU-05a2,GPU-15a2'),
+        (4, (0, 1), listing('5,3'), '5,3'),
         # It computes on the CPU, or only keeps variables.
-        (0, (1, 2), listing('0,1'), None, ''),
+        (0, (1, 2), listing('0,1'), ''),
         # The workers of a host have parts of what there is, in the order of their numbers.
-        (1, (1, 2), {}, 2, '1'),
-        (2, (1, 3), {}, 8, '2,3'),
-        (2, (1, 2), listing('7,5,3,1'), None, '3,1'),
-        (2, (1, 2), listing(UUIDS), None, 'GPU-25a2,GPU-35a2'),
-        (1, (1, 2), listing(MIGS), None, 'MIG-GPU-8932f937/1/0'),
+        (1, (1, 2), {}, '1'),
+        (2, (1, 3), {}, '2,3'),
+        (2, (1, 2), listing('7,5,3,1'), '3,1'),
+        (2, (1, 2), listing(UUIDS), 'GPU-25a2,GPU-35a2'),
+        (1, (1, 2), listing('MIG-1c2d,MIG-GPU-8932f937/1/0'), 'MIG-GPU-8932f937/1/0'),
         # CUDA stops at an entry that names no GPU.
-        (1, (0, 1), listing('2,-1,3'), None, '2'),
+        (1, (0, 1), listing('2,-1,3'), '2'),
         # Tasks that a launcher gave GPUs of their own keep these: a script, or cluster inside of a
         # job.
-        (1, (2, 4), listing('2'), None, '2'),
-        (2, (1, 2), listing('GPU-25a2,GPU-35a2'), None, 'GPU-25a2,GPU-35a2'),
+        (1, (2, 4), listing('2'), '2'),
+        (2, (1, 2), listing('GPU-25a2,GPU-35a2'), 'GPU-25a2,GPU-35a2'),
         # --gpus-per-task: in the cgroup of each task its first GPU is number 0.
-        (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), None, '0'),
-        (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), None, '3'),
-        (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), None, '2'),
-        (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), None, '2'),
+        (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), '0'),
+        (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '3'),
+        (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), '2'),
+        (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), '2'),
         # A part of the node, restarted.
-        (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), None, '2,3'),
-    ],
-)
-def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(
-    needed: int,
-    place: tuple[int, int],
-    environ: Mapping[str, str],
-    count: int | None,
-    expected: str,
-) -> None:
-    assert gpus_of_process(needed, place, environ, count) == expected
+        (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '2,3'),
+    ):
+        assert gpus_of_process(needed, place, environ, None) == expected, (needed, place, environ)
+    assert gpus_of_process(1, (1, 2), {}, 2) == '1'
 
 
 @pytest.mark.parametrize(
-    ('needed', 'place', 'environ', 'count', 'facts'),
+    ('needed', 'size', 'environ', 'facts'),
     [
-        (1, (0, 2), {}, 1, ['--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu']),
-        (
-            2,
-            (0, 2),
-            listing('4,5,6'),
-            None,
-            ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6'],
-        ),
+        (2, 2, listing('4,5,6'), ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6']),
         # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the
         # same two.
-        (
-            1,
-            (0, 2),
-            listing('0', SLURM_GPUS_ON_NODE='1'),
-            None,
-            ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 '],
-        ),
-        (
-            1,
-            (0, 4),
-            listing('0,1', SLURM_GPUS_ON_NODE='4'),
-            None,
-            ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1'],
-        ),
+        (1, 2, listing('0', SLURM_GPUS_ON_NODE='1'), ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 ']),
+        (1, 4, listing('0,1', SLURM_GPUS_ON_NODE='4'), ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1']),
     ],
 )
 def test_too_few_gpus_are_refused_with_both_numbers(
-    needed: int,
-    place: tuple[int, int],
-    environ: Mapping[str, str],
-    count: int | None,
-    facts: list[str],
+    needed: int, size: int, environ: Mapping[str, str], facts: list[str]
 ) -> None:
     with refused(*facts):
-        gpus_of_process(needed, place, environ, count)
+        gpus_of_process(needed, (0, size), environ, None)
+
+
+def test_a_host_with_too_few_gpus_is_refused_with_what_to_change() -> None:
+    with refused('--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu'):
+        gpus_of_process(1, (0, 2), {}, 1)
 
 
 def test_workers_of_one_host_are_counted_by_its_name() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.layers import LayerBuilder
 from tests.support.graphs import cpus
 from tests.support.networks import (
     COLLECTIVE,
@@ -365,43 +364,6 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
     step.result(DEADLINE_SECS)
     assert_close(chief.read(), expected, tolerance)
     assert chief.session.run(begun) == [2] * NUM_SERVERS
-
-
-def gated_backwards(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """The network `plain`, whose gradients of the first layer wait for a number in the queue of
-    their worker.
-    """
-
-    @tf.custom_gradient
-    def gated(values: Any) -> Any:
-        def gradient(dy: Any) -> Any:
-            queue = tf.raw_ops.FIFOQueueV2(
-                component_types=[tf.float32], shapes=[[]], shared_name='gate'
-            )
-            (number,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])
-            return dy + tf.reshape(number, [])
-
-        return tf.identity(values), gradient
-
-    hidden = cnn.relu(gated(cnn.dense(cnn.flatten(x), 7, 'hidden')))
-    return cnn.dense(hidden, num_classes, 'logits')
-
-
-def test_a_collective_sum_updates_its_variable_while_other_sums_wait(start: Start) -> None:
-    cluster = start(COLLECTIVE, network=gated_backwards, optimizer='momentum')
-    chief, other = cluster.workers
-    [begun] = chief.built.step.begun_steps
-    before = chief.read()
-    steps = [cluster.begin(0), cluster.begin(1)]
-    chief.open_gate()
-    weights = chief.wait_for_changes(before, with_slots({'logits/kernel', 'logits/bias'}))
-    # A checkpoint of this moment would hold half a step.
-    assert (weights['global_step'], chief.session.run(begun.value)) == (0, 1)
-    other.open_gate()
-    for step in steps:
-        step.result(DEADLINE_SECS)
-    assert_close(chief.read(), train_alone(plain, 'momentum', WHOLE_BATCH, 1))
-    assert chief.session.run(begun.value) == 1
 
 
 def resource_of(op: tf.Operation) -> str:

@@ -267,17 +267,6 @@ def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip: float | None) 
     np.testing.assert_equal(seen, expected)
 
 
-def test_a_loss_scale_saves_gradients_for_which_float16_has_no_numbers() -> None:
-    expected, lost, saved = (
-        train(precision, 1, network=scaled(2.0**-24), optimizer='momentum', weight_decay=0.0)[-1]
-        for precision in (FP32, FP16, replace(FP16, loss_scale=2.0**15))
-    )
-    name = 'logits/kernel/momentum'
-    assert not lost[name].any()
-    assert 0 < np.abs(expected[name]).max() < 2.0**-24
-    assert_close({name: saved[name]}, {name: expected[name]}, 20 * UNIT['fp16'])
-
-
 def train_plainly(
     start: Weights, optimizer: str, num_towers: int, transfer: tf.DType
 ) -> tuple[Weights, list[State]]:
