@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from tests.machine.cuda_libraries import NEEDED, compile_cuda
-from tests.support.machines import (
-    use_pynvml,
-    without_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.support.machines import use_pynvml, without_pynvml, write_files, write_pynvml
 from tf_cnn.doctor import checks as doctor_checks
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import has_nvidia_gpu

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.cuda_libraries import NEEDED, compile_cuda, compile_library
-from tests.support.machines import (
-    use_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.support.machines import use_pynvml, write_files, write_pynvml
 from tests.support.outputs import check_line
 from tf_cnn.machine.missing_gpu import (
     Driver,

@@ -18,14 +18,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import cpus, open_session
 from tests.support.outputs import check_line, failed
 from tests.support.runs import values_in
-from tests.training.number_model import (
-    DATA,
-    NumberModel,
-    damage,
-    files_of,
-    open_model,
-    restored,
-)
+from tests.training.number_model import DATA, NumberModel, damage, files_of, open_model, restored
 from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice

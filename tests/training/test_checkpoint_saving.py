@@ -14,14 +14,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import file_size_limit
 from tests.support.outputs import failed
 from tests.support.runs import values_in
-from tests.training.number_model import (
-    DATA,
-    NumberModel,
-    damage,
-    files_of,
-    open_model,
-    restored,
-)
+from tests.training.number_model import DATA, NumberModel, damage, files_of, open_model, restored
 from tf_cnn.launch.hosts import reserve_addresses
 from tf_cnn.training.checkpoint_files import READY_FOLDER, UNFINISHED_FOLDER, latest_checkpoint
 
