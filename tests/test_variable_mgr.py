@@ -198,7 +198,7 @@ def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updat
     np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_replicas_live_on_their_towers_and_post_init_makes_them_alike_after_a_restore() -> None:
+def test_post_init_makes_the_replicas_of_all_towers_alike_after_a_restore() -> None:
     with tf.Graph().as_default(), open_session(3) as session:
         manager = make('replicated', 3)
         for number in range(3):

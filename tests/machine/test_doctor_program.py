@@ -40,10 +40,12 @@ def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
     ]
 
 
-def test_sums_of_every_type_are_exact_and_those_that_miss_a_tower_are_found_on_its_device() -> None:
-    for dtype in (tf.float32, tf.float16, tf.bfloat16):
-        assert doctor_program.list_wrong_sums(TOWERS, copy_algorithm(TOWERS), dtype) == []
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float16, tf.bfloat16])
+def test_sums_of_every_type_are_exact(dtype: tf.DType) -> None:
+    assert doctor_program.list_wrong_sums(TOWERS, copy_algorithm(TOWERS), dtype) == []
 
+
+def test_a_sum_that_misses_a_tower_is_found_on_its_device() -> None:
     def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
         right = copy_algorithm(TOWERS)(tensors, index)
         return right if index else [*right[:-1], tf.add_n(tensors[:-1])]
@@ -90,7 +92,7 @@ def test_two_gpus_may_round_differently_and_two_cpus_may_not() -> None:
             assert first_shown != second_shown
 
 
-def test_a_processor_where_tensorflow_leaves_onednn_off_is_measured_with_both_values() -> None:
+def test_onednn_is_measured_with_both_values_where_tensorflow_leaves_it_off() -> None:
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
     finding = doctor_program.check_onednn(lambda: False, flags.split())
     assert finding.outcome in (OK, WARNING)

@@ -37,7 +37,7 @@ def test_tensorflow_reads_what_was_saved(tmp_path: Path, model: NumberModel) -> 
     assert all((value == 7).all() for value in values.values())
 
 
-def test_only_the_last_checkpoints_of_all_runs_are_kept_and_no_other_file_is_deleted(
+def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(
     tmp_path: Path, model: NumberModel
 ) -> None:
     for step in (10, 20):
