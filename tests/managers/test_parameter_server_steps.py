@@ -415,6 +415,9 @@ def test_the_gradients_of_an_exchange_meet(mode: str, transfer: Any, start: Star
         {name: np.full(shape, total) for name, shape in shapes.items()},
         1e-2 if transfer else 1e-6,
     )
+    # The number by which a checkpoint shows whether a step has begun to change variables.
+    begun = [number.value for number in cluster.chief.built.step.begun_steps]
+    assert set(cluster.chief.session.run(begun)) <= {NUM_STEPS}
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])
