@@ -9,11 +9,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from models.model_spec import Build, Network
+from tests.support.oracles import Weights
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.run.params import Params
 from tf_cnn.run.step_config import StepConfig
+from tf_cnn.run.step_graph import build_step_graph
+from tf_cnn.training.optimizers import Optimizer
 from tf_cnn.training.precision import FP32, Precision
 from tf_cnn.training.schedules import LearningRate
+from variable_mgr import VariableMgr
 
 # ---- sessions ------------------------------------------------------------------------------------
 # Sessions for small graphs.
@@ -69,6 +73,33 @@ def training_step(
         network = Network(network)
     rate = LearningRate((learning_rate,))
     return StepConfig(params, network, num_classes, rate, seed, precision)
+
+
+def train_towers(
+    config: StepConfig,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    pipeline: InputPipeline,
+    num_steps: int,
+) -> list[list[Weights]]:
+    """Returns the values of each tower's variables, before the first step and after each step.
+
+    Those of the first tower are all that a checkpoint stores. If towers share variables, there is
+    one tower.
+    """
+    with tf.Graph().as_default(), open_session(4) as session:
+        step = build_step_graph(config, optimizer, manager, pipeline)
+        session.run(step.initializers)
+        step.prepare_first_step(session)
+        towers = [{name: part.variable.value for name, (part,) in step.slices.items()}]
+        if manager.each_tower_has_variables():
+            for variables in manager.variables[1:]:
+                towers.append({name: variable.value for name, variable in variables.items()})
+        values = [session.run(towers)]
+        for _ in range(num_steps):
+            session.run(step.fetches.as_dict())
+            values.append(session.run(towers))
+        return values
 
 
 # ---- input steps ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from models.layers import LayerBuilder
 from models.model_spec import Build, Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.graphs import DATA_FORMATS, cpus, open_session
+from tests.support.graphs import DATA_FORMATS, cpus, open_session, train_towers
 from tests.support.images import write_digits
 from tests.support.networks import (
     LEARNING_RATE,
@@ -35,7 +35,6 @@ from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
-from tf_cnn.run.step_graph import build_step_graph
 from tf_cnn.training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph
@@ -90,33 +89,21 @@ def train(
     after each step.
     """
     towers = cpus(num_towers)
-    with tf.Graph().as_default(), open_session(num_towers) as session:
-        manager = make_manager(
-            mode,
-            towers,
-            staged=staged,
-            seed=SEED,
-            variable_dtype=precision.variable_dtype,
-            algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
-            transfer=transfer,
-        )
-        graph = build_step_graph(
-            settings(network, precision, **flags),
-            OPTIMIZERS[optimizer].ours,
-            manager,
-            batch_of(num_towers),
-        )
-        session.run(graph.initializers)
-        graph.prepare_first_step(session)
-        values = {name: part.variable.value for name, (part,) in graph.slices.items()}
-        if manager.each_tower_has_variables():
-            for number, tower in enumerate(manager.variables[1:], start=1):
-                values |= {f'tower {number}: {name}': own.value for name, own in tower.items()}
-        seen = [session.run(values)]
-        for _ in range(num_steps):
-            session.run(graph.fetches.as_dict())
-            seen.append(session.run(values))
-        return seen
+    manager = make_manager(
+        mode,
+        towers,
+        staged=staged,
+        seed=SEED,
+        variable_dtype=precision.variable_dtype,
+        algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
+        transfer=transfer,
+    )
+    config, rule = settings(network, precision, **flags), OPTIMIZERS[optimizer].ours
+    seen = train_towers(config, rule, manager, batch_of(num_towers), num_steps)
+    return [
+        first | {f'tower {i}: {name}': own[name] for i, own in enumerate(others, 1) for name in own}
+        for first, *others in seen
+    ]
 
 
 def state_of(weights: Weights) -> State:
