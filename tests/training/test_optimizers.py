@@ -84,6 +84,8 @@ def trained_by_tensorflow(optimizer: Any) -> Weights:
 def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name: str) -> None:
     forms = FORMS[name]
     weights = trained(forms.ours)
+    expected = forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)
+    assert_close(weights, expected, 2e-5)
     if forms.tensorflow:
         assert_close(weights, trained_by_tensorflow(forms.tensorflow(LEARNING_RATE)), 2e-5)
 
