@@ -3,6 +3,7 @@ read.
 """
 
 import contextlib
+import io
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import tf_cnn_benchmarks
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -55,6 +57,20 @@ def _raised(
         yield caught
     assert caught.value.exit_code == exit_code
     check_line(caught.value, *facts)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
+    """Runs the command in this process, which must end with this exit code; returns its standard
+    output and its standard error.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_code = tf_cnn_benchmarks.main([*map(str, argv)])
+    assert exit_code == code, err.getvalue()
+    return out.getvalue(), err.getvalue()
 
 
 # ---- warned --------------------------------------------------------------------------------------
