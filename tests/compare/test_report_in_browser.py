@@ -82,8 +82,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     write_document(folder / 'failure.json', failure)
     (folder / '<b>damaged.json').write_text('{')
     file = folder / 'page.html'
-    page = make_page(collect([str(folder)]), now=datetime.now(UTC))
-    file.write_text(page.html, encoding='utf-8')
+    html = make_page(collect([str(folder)]), now=datetime.now(UTC)).html
+    file.write_text(html, encoding='utf-8')
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for argument in (*ARGUMENTS, f'--user-data-dir={profile}'):

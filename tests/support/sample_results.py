@@ -96,6 +96,7 @@ def untimed_document(reason: str, **changes: Any) -> dict[str, Any]:
     document = sample_document(seed=77, **cut_off(reason), **changes)
     steps = document['workers'][0]['steps']
     steps['phase'] = ['warmup'] * len(steps['phase'])
+    document['statistics'] = as_json(StatisticsSection.of([]))
     none = {'images': 0, 'wall_seconds': 0.0, 'step_seconds': 0.0, 'between_seconds': {}}
     document['throughput'] = {**dict.fromkeys(document['throughput']), **none}
     return document
