@@ -327,15 +327,16 @@ def test_against_names_the_new_runs_that_it_leaves_out() -> None:
 RUNS = ('compare', '--run=--model=lenet --batch_size=8', '--run', '--model=lenet --batch_size=16')
 
 
-def replace_program(monkeypatch: pytest.MonkeyPatch, folder: Path, **behaviours: object) -> None:
-    """Puts the small program in place of the real one, with its behaviour for batch sizes."""
-    by_flag = {f'--batch_size={size}': does for size, does in behaviours.items()}
-    program = starter(folder, behaviours=by_flag)
+def replace_program(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: dict[str, object]
+) -> None:
+    """Puts the small program in place of the real one."""
+    program = starter(folder, behaviours=behaviours)
     monkeypatch.setattr(tf_cnn.cli.compare, 'Runner', lambda environment: program)
 
 
 def test_two_commands_run_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    replace_program(monkeypatch, tmp_path)
+    replace_program(monkeypatch, tmp_path, {})
     out, err = run_main(*RUNS, '--rounds=3', '--output=out', '--format=json')
     # Each round is backwards after the one before.
     assert sizes_in(tmp_path)[:4] == [8, 16, 16, 8]
@@ -355,7 +356,7 @@ def test_two_commands_run_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_turns_go_on_in_a_folder_of_the_same_commands_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    replace_program(monkeypatch, tmp_path)
+    replace_program(monkeypatch, tmp_path, {})
     run_main(*RUNS, '--rounds=3', '--output=out')
     _, error = run_main(*RUNS[:3], '--batch_size=4', '--output=out', code=2)
     check_line(error.splitlines()[-1], '--output=out', 'other commands')
@@ -367,13 +368,14 @@ def test_turns_go_on_in_a_folder_of_the_same_commands_only(
 def test_a_run_that_fails_ends_the_turns_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    replace_program(monkeypatch, tmp_path, **{'16': 'fail'})
+    replace_program(monkeypatch, tmp_path, {'--batch_size=16': 'fail'})
     _, error = run_main(*RUNS, '--output=failed', code=1)
     check_line(error.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed')
 
 
 def test_ctrl_c_ends_the_turns_and_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    replace_program(monkeypatch, tmp_path, **{'8': {'5': 'wait'}, '16': {'5': 'wait'}})
+    waits = {f'--batch_size={size}': {'5': 'wait'} for size in (8, 16)}
+    replace_program(monkeypatch, tmp_path, {**waits})
     with interrupt_when_waiting(tmp_path):
         _, error = run_main(*RUNS, '--output=stopped', code=130)
     check_line(error.splitlines()[-2], 'stopped')
