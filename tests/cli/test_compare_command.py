@@ -14,10 +14,10 @@ from tests.support.outputs import check_line, run_main
 from tests.support.sample_results import (
     assert_ended,
     cut_off,
+    fake_runner,
     interrupt_when_waiting,
     sample_failure,
     sizes_in,
-    starter,
     untimed_document,
     write_document,
     write_sample,
@@ -331,7 +331,7 @@ def replace_program(
     monkeypatch: pytest.MonkeyPatch, folder: Path, behaviours: dict[str, object]
 ) -> None:
     """Puts the small program in place of the real one."""
-    program = starter(folder, behaviours=behaviours)
+    program = fake_runner(folder, behaviours)
     monkeypatch.setattr(tf_cnn.cli.compare, 'Runner', lambda environment: program)
 
 

@@ -10,7 +10,13 @@ import pytest
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused, run_main
 from tests.support.programs import ROOT, run_process
-from tests.support.sample_results import created, failed_run, plan_of, sample_record, starter
+from tests.support.sample_results import (
+    failed_run,
+    fake_runner,
+    make_sweep,
+    plan_of,
+    sample_record,
+)
 from tf_cnn.cli.sweep import main, run_plan
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.sweep_file import list_shipped_sweeps
@@ -53,7 +59,7 @@ def test_a_dry_run_lists_commands_and_runs_nothing(
 
 @pytest.mark.unit
 def test_a_sweep_that_continues_keeps_its_plan(tmp_path: Path) -> None:
-    folder = created(tmp_path, plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n'))
+    _, folder = make_sweep(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     with refused('--repeats'):
         main(['--resume', str(folder.path), '--repeats=3'])
     with refused('--grid'):
@@ -65,9 +71,8 @@ def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = '[grid]\nbatch_size = [10, 20]\nshape = ["1*1", "1*1+1"]\n'
-    plan = plan_of(tmp_path, f'[flags]\nmodel = "lenet"\n{grid}')
-    folder = created(tmp_path, plan)
-    assert run_plan(plan, folder, starter(tmp_path, plan, {'--batch_size=20': 'fail'})) == 1
+    plan, folder = make_sweep(tmp_path, f'[flags]\nmodel = "lenet"\n{grid}')
+    assert run_plan(plan, folder, fake_runner(tmp_path, {'--batch_size=20': 'fail'})) == 1
     out, err = capsys.readouterr()
     assert rows_of(out)[1:] == [
         ['10', '1*1', '100.00', '1.00', 'baseline', 'ok'],
@@ -78,7 +83,7 @@ def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
     assert out == (folder.path / 'table.md').read_text()
     assert str(folder.path) in err
     # Once more: everything is there.
-    assert run_plan(plan, folder, starter(tmp_path, plan, {'': 'fail'})) == 1
+    assert run_plan(plan, folder, fake_runner(tmp_path, {'--batch_size=10': 'fail'})) == 1
     assert capsys.readouterr().out == out
 
 
@@ -87,9 +92,8 @@ def test_the_largest_batch_size_is_a_column(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = 'find_batch_size = true\n[flags]\nbatch_size = 4\n[grid]\nxla = [false, true]\n'
-    plan = plan_of(tmp_path, text)
-    program = starter(tmp_path, plan, {'--xla=False': 5, '--xla=True': 9})
-    assert run_plan(plan, created(tmp_path, plan), program) == 0
+    program = fake_runner(tmp_path, {'--xla=False': 5, '--xla=True': 9})
+    assert run_plan(*make_sweep(tmp_path, text), program) == 0
     assert rows_of(capsys.readouterr().out) == [
         ['xla', 'W*G+P', 'largest batch size', 'images/sec', 'speed-up', 'verdict'],
         ['false', '1*1', '5', '50.00', '1.00', 'baseline'],

@@ -13,10 +13,9 @@ import pytest
 
 from tests.support.outputs import check_line, run_main
 from tests.support.sample_results import (
-    created,
     evaluations,
     failed_run,
-    plan_of,
+    make_sweep,
     record_of,
     sample_document,
     sample_record,
@@ -254,8 +253,7 @@ shape = "1*2"
 def measure_published(path: Path, seed: int = 0) -> str:
     """Writes the results of this sweep, with a failure; returns its folder."""
     path.mkdir()
-    plan = plan_of(path, PUBLISHED)
-    folder = created(path, plan)
+    plan, folder = make_sweep(path, PUBLISHED)
     for number, one in enumerate(plan.configurations):
         file = folder.results / f'{one.id}.1.json'
         if number == 2:
@@ -356,8 +354,8 @@ def test_page_and_sweep_conclude_what_compare_concludes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     modes = '["independent", "parameter_server", "replicated"]'
-    plan = plan_of(tmp_path, f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n')
-    folder = created(tmp_path, plan)
+    text = f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n'
+    plan, folder = make_sweep(tmp_path, text)
     disturbed = [{'code': 'machine_loaded', 'text': 'other processes used 90 % of the cores'}]
     for one, rate in zip(plan.configurations, rates, strict=True):
         for number in range(1, runs + 1):

@@ -243,18 +243,20 @@ def environment(
     }
 
 
-def starter(
-    folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None
+def fake_runner(
+    folder: Path,
+    behaviours: Mapping[str, object] | None = None,
+    timeout_secs: float | None = None,
 ) -> Runner:
-    return Runner(
-        FAKE, environment(folder, behaviours), plan.settings.timeout_secs if plan else None
-    )
+    """Returns what runs the small program in place of the real one."""
+    return Runner(FAKE, environment(folder, behaviours), timeout_secs)
 
 
-def created(folder: Path, plan: SweepPlan) -> Folder:
-    made = Folder(folder / 'out')
-    made.create_for_plan(plan)
-    return made
+def make_sweep(folder: Path, text: str) -> tuple[SweepPlan, Folder]:
+    """Returns the plan of a TOML file with this text, and its folder of results."""
+    plan, results = plan_of(folder, text), Folder(folder / 'out')
+    results.create_for_plan(plan)
+    return plan, results
 
 
 @contextlib.contextmanager
