@@ -60,9 +60,7 @@ def test_repeats_are_interleaved_and_reported(tmp_path: Path) -> None:
 def test_each_run_leaves_a_result_and_a_log(tmp_path: Path) -> None:
     folder, _ = sweep(tmp_path, f'repeats = 2\n{SIZES}', {})
     names = [f'{size}-{size}-1x1.{number}' for size in (1, 2, 3) for number in (1, 2)]
-    assert sorted(path.name for path in folder.results.iterdir()) == [
-        f'{name}.json' for name in names
-    ]
+    assert sorted(path.stem for path in folder.results.iterdir()) == names
     assert sorted(path.stem for path in folder.logs.iterdir()) == names
     assert 'total images/sec: 20.00' in (folder.logs / '2-2-1x1.1.log').read_text()
     # The plan is no result, and no problem either.
@@ -195,17 +193,16 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
 
 
 def test_an_interrupted_search_goes_on_from_the_sizes_that_were_tried(tmp_path: Path) -> None:
-    plan, folder = make_sweep(tmp_path, SEARCH)
+    plan, folder = make_sweep(tmp_path, SEARCH.replace(', "bf16"', ''))
     program = fake_runner(tmp_path, LARGEST)
     run_all(plan, folder, program)
-    num_tries = len(sizes_in(tmp_path))
     run_all(plan, folder, program)
-    assert len(sizes_in(tmp_path)) == num_tries
-    first = plan.configurations[0].id
-    (folder.results / f'{first}.1.json').unlink()
-    (folder.tries / f'{first}.37.json').unlink()
-    assert batch_sizes(run_all(plan, folder, program)) == [37, 70]
-    assert sizes_in(tmp_path)[num_tries:] == [37]
+    assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37]
+    name = plan.configurations[0].id
+    (folder.results / f'{name}.1.json').unlink()
+    (folder.tries / f'{name}.37.json').unlink()
+    assert batch_sizes(run_all(plan, folder, program)) == [37]
+    assert sizes_in(tmp_path)[7:] == [37]
 
 
 def test_a_program_that_cannot_be_started_is_a_row(tmp_path: Path) -> None:
