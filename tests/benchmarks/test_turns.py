@@ -13,7 +13,7 @@ import pytest
 from benchmarks.peers.measuring import make_parser, run_steps
 from benchmarks.turns import print_report, run_commands, run_in_turns
 from tests.support.outputs import refused
-from tests.support.sample_results import FAKE, environment, sizes_in
+from tests.sweep.fake_runs import FAKE, environment, sizes_in
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.schema import FILE

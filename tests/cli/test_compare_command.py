@@ -12,16 +12,13 @@ import pytest
 import tf_cnn.cli.compare
 from tests.support.outputs import check_line, run_main
 from tests.support.sample_results import (
-    assert_ended,
     cut_off,
-    fake_runner,
-    interrupt_when_waiting,
     sample_failure,
-    sizes_in,
     untimed_document,
     write_document,
     write_sample,
 )
+from tests.sweep.fake_runs import assert_ended, fake_runner, interrupt_when_waiting, sizes_in
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import collect
 

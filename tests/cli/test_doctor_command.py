@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.sample_results import assert_ended
+from tests.sweep.fake_runs import assert_ended
 from tf_cnn.cli import doctor
 from tf_cnn.cli.doctor import run_family
 from tf_cnn.doctor.checks import OK, SKIPPED, WRONG, Finding

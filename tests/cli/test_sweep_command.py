@@ -10,13 +10,8 @@ import pytest
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused, run_main
 from tests.support.programs import ROOT, run_process
-from tests.support.sample_results import (
-    failed_run,
-    fake_runner,
-    make_sweep,
-    plan_of,
-    sample_record,
-)
+from tests.support.sample_results import failed_run, sample_record
+from tests.sweep.fake_runs import fake_runner, make_sweep, plan_of
 from tf_cnn.cli.sweep import main, run_plan
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.sweep_file import list_shipped_sweeps

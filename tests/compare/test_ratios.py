@@ -40,7 +40,7 @@ def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(
 
 def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds() -> None:
     images, seconds = np.array([1000, 4000, 2500, 3300]), np.array([10.0, 41.0, 24.0, 34.0])
-    found = estimate_runs(images / seconds, images)
+    found = estimate_runs(images / seconds, images.tolist())
     assert found.images_per_second == pytest.approx(images.sum() / seconds.sum())
     # The jackknife estimates the same error without the formula.
     left_out = (seconds.sum() - seconds) / (images.sum() - images)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line, run_main
-from tests.support.sample_results import plan_of, record_of, sample_document, write_document
+from tests.support.sample_results import record_of, sample_document, write_document
+from tests.sweep.fake_runs import plan_of
 from tf_cnn.compare.differences import flag_differences, machine_differences
 from tf_cnn.compare.regression import check_regression, regression_notes
 from tf_cnn.compare.repeats import repeat_key, workload_differences

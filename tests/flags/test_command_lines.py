@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.documents import fit, joined, split_line
+from tests.support.documents import fit, join_values, split_line
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import run_main
 from tf_cnn.machine.process_environment import ProcessEnvironment
@@ -70,7 +70,7 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
         if '--variable_update=horovod' in argv:
             # It needs Horovod and its launcher to be planned. The flags are checked all the same.
             argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
-            assert parse_argv(joined(line.argv)).params.variables.variable_update == 'horovod'
+            assert parse_argv(join_values(line.argv)).params.variables.variable_update == 'horovod'
         try:
             # Each line in a process of its own, which imports TensorFlow when the line is planned.
             with mock.patch.object(ProcessEnvironment, 'has_tensorflow', new=False):

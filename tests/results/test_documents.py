@@ -11,7 +11,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,15 @@ def test_what_is_not_finite_is_unknown_in_a_document() -> None:
     assert found == {'loss': [1.0, None], 'path': '\udcff'}
 
 
-def edited(value: object, *path: str | int, **changes: Any) -> str:
+def holder_in(document: Any, path: Iterable[Any]) -> Any:
+    return functools.reduce(operator.getitem, path, document)
+
+
+def edited(value: object, *path: str | int) -> str:
     """The text of a result with another value at this path."""
-    document = sample_document(num_steps=8, **changes)
+    document = sample_document(num_steps=8)
     *outer, last = path
-    functools.reduce(operator.getitem, outer, document)[last] = value
+    holder_in(document, outer)[last] = value
     return json.dumps(document)
 
 
@@ -161,8 +165,8 @@ def test_files_that_would_be_read_for_ever_are_passed_over(tmp_path: Path) -> No
 # Values that are of the wrong kind or out of bounds somewhere.
 NUMBERS = (True, -1, 0, 2, 3.5, 1e308, 1e-45, 1e90, 10**400, 2**63 - 1, math.inf, math.nan)
 TEXTS = ('', 'x', '\ud800', '\x00\x1b[31m', '1*1', 'timed', '2026-13-45', 'x' * 5000)
-OTHERS = (None, [], {}, [None], ['x'], [-1e50], [1e-49] * 3, {'a': {'b': []}})
-VALUES: tuple[Any, ...] = (*NUMBERS, *TEXTS, '0001-01-01T00:00:00+23:00', *OTHERS)
+OTHERS: tuple[Any, ...] = (None, [], {}, [None], ['x'], [-1e50], [1e-49] * 3, {'a': {'b': []}})
+VALUES = (*NUMBERS, *TEXTS, '0001-01-01T00:00:00+23:00', *OTHERS)
 BASES = (
     sample_document(num_steps=8),
     sample_document(num_steps=7, cluster={'num_workers': 2, 'num_ps': 1}),
@@ -197,7 +201,7 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(
 ) -> None:
     document = copy.deepcopy(place[0])
     *path, last = place[1]
-    holder: Any = functools.reduce(operator.getitem, path, document)
+    holder = holder_in(document, path)
     if change == 'remove':
         del holder[last]
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import (
+from tests.sweep.fake_runs import (
     FAKE,
     assert_ended,
     await_waiting,

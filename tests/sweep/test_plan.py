@@ -8,7 +8,7 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import check_line, refused
-from tests.support.sample_results import plan_of
+from tests.sweep.fake_runs import plan_of
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.managers.modes import MODES
 from tf_cnn.run.params import Params

@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import (
-    fake_runner,
-    interrupt_when_waiting,
-    sample_document,
-    write_document,
-)
+from tests.support.sample_results import sample_document, write_document
+from tests.sweep.fake_runs import fake_runner, interrupt_when_waiting
 from tf_cnn.cli.benchmark import main
 from tf_cnn.results.console import Console, format_total
 from tf_cnn.results.document import Result, read_result

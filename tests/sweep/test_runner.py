@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed
-from tests.support.sample_results import FAKE, assert_ended, fake_runner, make_sweep, sizes_in
+from tests.sweep.fake_runs import FAKE, assert_ended, fake_runner, make_sweep, sizes_in
 from tf_cnn.cli.sweep import make_runs, run_with_progress
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Failure, Result, as_json
