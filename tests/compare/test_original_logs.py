@@ -65,73 +65,50 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
     assert 'tf32' not in settings_of(record)
 
 
-@pytest.mark.parametrize(
-    ('text', 'settings'),
-    [
-        (
-            'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16',
-            ('NHWC', 'fp16', None),
-        ),
+def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
+    for text, settings in (
+        ('NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision: fp16', ('NHWC', 'fp16', None)),
         (f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}', ('NCHW', 'fp32', True)),
-    ],
-)
-def test_what_this_program_adds_to_data_format_and_precision_is_read(
-    text: str, settings: tuple[object, ...]
-) -> None:
-    run = read(LOG.replace('NCHW', text)).run
-    assert (run.data_format, run.precision, run.tf32) == settings
+    ):
+        run = read(LOG.replace('NCHW', text)).run
+        assert (run.data_format, run.precision, run.tf32) == settings
 
 
-# Changes of the log: a pattern, and what replaces it.
-DECORATIONS = {
-    'crlf': ('\n', '\r\n'),
-    'progress': ('\n', '\r 10%|#\r'),
-    'spaces': ('\t', '  '),
-    'worker': ('(?m)^', 'worker 0 | '),
-    'mpirun': ('(?m)^', '[1,0]<stdout>:'),
-    'absl': ('(?m)^', 'I0504 10:00:00.123 140 benchmark_cnn.py:1824] '),
-    'kubectl': ('(?m)^', '2019-05-04T10:00:00.123456789Z stdout F '),
-    'pods': ('(?m)^', '[pod/bench-worker-0/tensorflow] '),
-    'compose': ('(?m)^', 'bench-1  | '),
-    'ts': ('(?m)^', 'May 04 10:00:00 '),
-    'journalctl': ('(?m)^', 'May 04 10:00:00 host7 python3[4711]: '),
-    'srun': ('(?m)^', '0: '),
-    'numbered': ('(?m)^', '12:'),
-    'stderr': ('\n', '\n2019-05-04 10:00:00: I tensorflow/core: 12 devices, 3 images\n'),
-    'lscpu': (r'\A', 'CPU family:  6\nModel:       85\nModel name:  a processor\n'),
-    'servers': (r'\A', 'ps 0 | Running parameter server\n'),
-    'mixed ranks': (r'(.*)\n', r'worker 0 | \1\r\nworker 1 | \1\r\n'),
-    'ranks in turn': (r'(?s)\A(.*)\Z', r'\1\1'),
-}
-
-
-@pytest.mark.parametrize('name', DECORATIONS)
-def test_a_log_is_read_whatever_stands_around_its_lines(name: str) -> None:
-    expected, found = read(LOG), read(re.sub(*DECORATIONS[name], LOG))
-    assert found.workload == expected.workload
-    assert non_default_settings(found) == non_default_settings(expected)
-    assert found.images_per_second == expected.images_per_second
-    assert (found.throughput.jitter, found.shape) == (0.4, '2*2')
+def test_a_log_is_read_whatever_stands_around_its_lines() -> None:
+    expected = read(LOG)
+    for name, pattern, replacement in (
+        ('crlf', '\n', '\r\n'),
+        ('progress', '\n', '\r 10%|#\r'),
+        ('spaces', '\t', '  '),
+        ('worker', '(?m)^', 'worker 0 | '),
+        ('mpirun', '(?m)^', '[1,0]<stdout>:'),
+        ('absl', '(?m)^', 'I0504 10:00:00.123 140 benchmark_cnn.py:1824] '),
+        ('kubectl', '(?m)^', '2019-05-04T10:00:00.123456789Z stdout F '),
+        ('pods', '(?m)^', '[pod/bench-worker-0/tensorflow] '),
+        ('compose', '(?m)^', 'bench-1  | '),
+        ('ts', '(?m)^', 'May 04 10:00:00 '),
+        ('journalctl', '(?m)^', 'May 04 10:00:00 host7 python3[4711]: '),
+        ('srun', '(?m)^', '0: '),
+        ('numbered', '(?m)^', '12:'),
+        ('stderr', '\n', '\n2019-05-04 10:00:00: I tensorflow/core: 12 devices, 3 images\n'),
+        ('lscpu', r'\A', 'CPU family:  6\nModel:       85\nModel name:  a processor\n'),
+        ('servers', r'\A', 'ps 0 | Running parameter server\n'),
+        ('mixed ranks', r'(.*)\n', r'worker 0 | \1\r\nworker 1 | \1\r\n'),
+        ('ranks in turn', r'(?s)\A(.*)\Z', r'\1\1'),
+    ):
+        found = read(re.sub(pattern, replacement, LOG))
+        assert found.workload == expected.workload, name
+        assert non_default_settings(found) == non_default_settings(expected), name
+        assert found.images_per_second == expected.images_per_second, name
+        assert (found.throughput.jitter, found.shape) == (0.4, '2*2'), name
 
 
 @pytest.mark.parametrize(
     ('mode', 'devices', 'batch_size', 'shape', 'num_tasks'),
     [
         ('horovod', [f'horovod/gpu:{rank}' for rank in range(8)], 256, '8*1', 8),
-        (
-            'distributed_all_reduce',
-            ['job:worker/task0/gpu:0', 'job:worker/task1/gpu:0'],
-            64,
-            '2*1',
-            1,
-        ),
-        (
-            'distributed_replicated',
-            [f'/job:worker/task:0/gpu:{gpu}' for gpu in (0, 1)],
-            128,
-            '2*2',
-            2,
-        ),
+        ('distributed_all_reduce', [f'job:worker/task{i}/gpu:0' for i in (0, 1)], 64, '2*1', 1),
+        ('distributed_replicated', [f'/job:worker/task:0/gpu:{i}' for i in (0, 1)], 128, '2*2', 2),
     ],
 )
 def test_the_tasks_of_one_job_are_one_run_and_more_of_them_several(
@@ -148,48 +125,40 @@ def test_the_tasks_of_one_job_are_one_run_and_more_of_them_several(
         read(''.join(tasks * 3))
 
 
-OF_TASK_1 = BANNER.replace("'/gpu", "'/job:worker/task:1/gpu")
-
-
 def without(*labels: str) -> str:
     return ''.join(line for line in BANNER.splitlines(True) if not line.startswith(labels))
 
 
-@pytest.mark.parametrize(
-    ('first', 'second', 'facts'),
-    [
-        # Of a job with two workers, the output of one.
-        (
-            BANNER,
-            BANNER.replace('parameter_server', 'distributed_replicated'),
-            ['distributed_replicated'],
-        ),
-        (BANNER, BANNER.replace('128', '256').replace('32 per', '64 per'), ['256 global']),
-        (BANNER, BANNER.replace('sgd', 'momentum'), ['Optimizer: sgd and momentum']),
-        (BANNER, BANNER.replace('1.13', '1.15'), ['TensorFlow: 1.13 and 1.15']),
-        (OF_TASK_1, OF_TASK_1, []),
-        # How many workers there are is not known.
-        (without('Devices', 'Batch'), without('Devices', 'Batch'), []),
-        (
-            without('Devices'),
-            without('Devices', 'Sync').replace('parameter_server', 'replicated'),
-            [],
-        ),
-    ],
-)
 @pytest.mark.parametrize('rest_of_first', [STEPS + TOTAL, STEPS, ''])
-def test_two_jobs_in_one_log_are_refused_with_their_number(
-    first: str, second: str, facts: list[str], rest_of_first: str
-) -> None:
-    with refused('run.log', '2 runs', *facts):
-        read(first + rest_of_first + second + STEPS + TOTAL)
+def test_two_jobs_in_one_log_are_refused_with_their_number(rest_of_first: str) -> None:
+    of_task_1 = BANNER.replace("'/gpu", "'/job:worker/task:1/gpu")
+    replicated = without('Devices', 'Sync').replace('parameter_server', 'replicated')
+    for first, second, fact in (
+        # Of a job with two workers, the output of one.
+        (BANNER, BANNER.replace('parameter_server', 'distributed_replicated'), 'distributed_'),
+        (BANNER, BANNER.replace('128', '256').replace('32 per', '64 per'), '256 global'),
+        (BANNER, BANNER.replace('sgd', 'momentum'), 'Optimizer: sgd and momentum'),
+        (BANNER, BANNER.replace('1.13', '1.15'), 'TensorFlow: 1.13 and 1.15'),
+        (of_task_1, of_task_1, ''),
+        # How many workers there are is not known.
+        (without('Devices', 'Batch'), without('Devices', 'Batch'), ''),
+        (without('Devices'), replicated, ''),
+    ):
+        with refused('run.log', '2 runs', fact):
+            read(first + rest_of_first + second + STEPS + TOTAL)
 
 
-@pytest.mark.parametrize('total', ['nan', 'inf', '-inf', 'NaN'])
-def test_a_total_that_is_no_number_is_refused_and_not_left_out(total: str) -> None:
-    with refused('run.log', f'total images/sec is {total}'):
-        read(f'{LOG}total images/sec: {total}\n')
-    assert read(f'total images/sec: {total}\ntotal images/sec: 20.00\n').images_per_second == 20.0
+def test_runs_of_two_models_in_one_log_are_refused() -> None:
+    with refused('run.log', '2 runs'):
+        read(LOG + LOG.replace('resnet50', 'vgg16'))
+
+
+def test_a_total_that_is_no_number_is_refused_and_not_left_out() -> None:
+    for total in ('nan', 'inf', '-inf', 'NaN'):
+        with refused('run.log', f'total images/sec is {total}'):
+            read(f'{LOG}total images/sec: {total}\n')
+        text = f'total images/sec: {total}\ntotal images/sec: 20.00\n'
+        assert read(text).images_per_second == 20.0
 
 
 def test_a_log_without_its_total_is_incomplete_and_has_the_rate_of_its_last_step() -> None:
@@ -197,11 +166,6 @@ def test_a_log_without_its_total_is_incomplete_and_has_the_rate_of_its_last_step
     assert not record.is_complete
     assert 'total' in str(record.reason)
     assert record.images_per_second == 95.8
-
-
-def test_runs_of_two_models_in_one_log_are_refused() -> None:
-    with refused('run.log', '2 runs'):
-        read(LOG + LOG.replace('resnet50', 'vgg16'))
 
 
 def test_text_without_rates_is_refused() -> None:

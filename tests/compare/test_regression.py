@@ -60,17 +60,7 @@ def test_equal_runs_still_tolerate_2_percent() -> None:
     assert (too_short.verdict, too_short.is_slower) == ('too short to judge', False)
 
 
-@pytest.mark.parametrize(
-    ('rate', 'verdict'),
-    [
-        (86, 'slower than the 10 runs before'),
-        (90.2, 'as before'),
-        (96, 'faster than the 10 runs before'),
-    ],
-)
-def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine(
-    rate: float, verdict: str
-) -> None:
+def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> None:
     history = [
         a_run(
             number,
@@ -85,29 +75,29 @@ def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine(
         a_run(18, 10, machine={'hostname': 'beta'}),
         a_run(19, 10, **cut_off('interrupted')),
     ]
-    new = a_run(20, rate, program={'git_commit': 'def'})
-    found = check_regression([new], history + do_not_count)
-    assert (found.verdict, found.is_slower) == (verdict, rate == 86)
-    assert (found.num_earlier, found.num_compared) == (17, 10)
-    assert found.median == pytest.approx(90, rel=0.01)
-    assert found.ratio == pytest.approx(rate / 90, rel=0.01)
-    assert found.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
-    assert found.changes['program.git_commit'] == ('abc', 'def')
+    for rate, verdict in (
+        (86, 'slower than the 10 runs before'),
+        (90.2, 'as before'),
+        (96, 'faster than the 10 runs before'),
+    ):
+        new = a_run(20, rate, program={'git_commit': 'def'})
+        found = check_regression([new], history + do_not_count)
+        assert (found.verdict, found.is_slower) == (verdict, rate == 86)
+        assert (found.num_earlier, found.num_compared) == (17, 10)
+        assert found.median == pytest.approx(90, rel=0.01)
+        assert found.ratio == pytest.approx(rate / 90, rel=0.01)
+        assert found.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
+        assert found.changes['program.git_commit'] == ('abc', 'def')
 
 
-@pytest.mark.parametrize(
-    ('rates', 'verdict'),
-    [
+def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict() -> None:
+    for rates, verdict in (
         ((100, 100, 100), 'too few runs: 2 of 3'),
         ((20, 400, 90, 1500, 5, 700), 'the runs before differ too much'),
-    ],
-)
-def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict(
-    rates: tuple[float, ...], verdict: str
-) -> None:
-    *earlier, new = (a_run(number, rate) for number, rate in enumerate(rates))
-    found = check_regression([new], earlier)
-    assert (found.verdict, found.interval, found.is_slower) == (verdict, None, False)
+    ):
+        *earlier, new = (a_run(number, rate) for number, rate in enumerate(rates))
+        found = check_regression([new], earlier)
+        assert (found.verdict, found.interval, found.is_slower) == (verdict, None, False)
 
 
 def test_later_runs_do_not_judge_earlier_ones() -> None:

@@ -47,24 +47,19 @@ def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag: str) -> N
     assert key('a/mine.py', '1') == key('b/mine.py', '1') != key('a/mine.py', '2') != key_of()
 
 
-@pytest.mark.parametrize(
-    ('name', 'unset', 'value', 'other'),
-    [
-        ('device', None, 'cpu', 'gpu'),
-        ('data_format', None, 'NHWC', 'NCHW'),
-        ('batch_size', 0, 64, 32),
-        ('precision', 'fp32', 'fp16', 'bf16'),
-    ],
-)
-def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given(
-    name: str, unset: object, value: object, other: object
-) -> None:
-    def key(flag: object, used: object) -> str:
+def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given() -> None:
+    def key(name: str, flag: object, used: object) -> str:
         document = sample_document()
         document['command']['flags'][name], document['run'][name] = flag, used
         return key_of(document)
 
-    assert key(unset, value) == key(value, value) != key(unset, other)
+    for name, unset, value, other in (
+        ('device', None, 'cpu', 'gpu'),
+        ('data_format', None, 'NHWC', 'NCHW'),
+        ('batch_size', 0, 64, 32),
+        ('precision', 'fp32', 'fp16', 'bf16'),
+    ):
+        assert key(name, unset, value) == key(name, value, value) != key(name, unset, other)
 
 
 def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
@@ -94,15 +89,11 @@ def test_machines_versions_and_variables_tell_runs_apart() -> None:
     assert len({repeat_key(record, across_versions=True) for record in records}) == 3
 
 
-@pytest.mark.parametrize(
-    ('name', 'values'), [('image_size', (28, 32)), ('data_set', ('imagenet', 'cifar10'))]
-)
-def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags(
-    name: str, values: tuple[object, object]
-) -> None:
-    first, other = (record_of(sample_document(run={name: value})) for value in values)
-    assert repeat_key(first) != repeat_key(other)
-    assert workload_differences(first, other) == {name: values}
+def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags() -> None:
+    for name, values in (('image_size', (28, 32)), ('data_set', ('imagenet', 'cifar10'))):
+        first, other = (record_of(sample_document(run={name: value})) for value in values)
+        assert repeat_key(first) != repeat_key(other)
+        assert workload_differences(first, other) == {name: values}
 
 
 # What limited a run: the fact of its machine, without the limit and with it.

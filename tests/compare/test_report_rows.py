@@ -32,32 +32,25 @@ def summary_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Summary:
     return summarize_collection(Collection(results, failures, ()))
 
 
-SHORT: dict[str, Any] = {'seconds': [0.01] * 20}
-LOADED: dict[str, Any] = {'warnings': [{'code': 'machine_loaded', 'text': ''}]}
-
-
-@pytest.mark.parametrize(
-    ('second', 'num_runs', 'changes', 'facts'),
-    [
-        (80, 3, {}, ['batch 64 leads with ']),
-        (99.9, 3, {}, [': no significant difference.']),
-        (80, 2, {}, [': too few runs', 'three or more runs']),
-        (80, 3, LOADED, ['batch 64 leads with ', 'disturbed']),
+def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others() -> None:
+    loaded = {'warnings': [{'code': 'machine_loaded', 'text': ''}]}
+    changes: dict[str, Any]
+    for second, num_runs, changes, *facts in (
+        (80, 3, {}, 'batch 64 leads with '),
+        (99.9, 3, {}, ': no significant difference.'),
+        (80, 2, {}, ': too few runs', 'three or more runs'),
+        (80, 3, loaded, 'batch 64 leads with ', 'disturbed'),
         # A run that was disturbed does not make a winner of settings that do not differ.
-        (99.9, 3, LOADED, [': no significant difference; ', 'disturbed']),
-        (80, 3, SHORT, [': too short to judge']),
-    ],
-)
-def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others(
-    second: float, num_runs: int, changes: dict[str, Any], facts: list[str]
-) -> None:
-    results = [
-        sample_record(rate=rate, seed=repeat, flags={'batch_size': size}, **more)
-        for size, rate, more in ((64, 100, changes), (32, second, {}), (16, 50, {}))
-        for repeat in range(num_runs)
-    ]
-    (answer,) = describe_fastest(summary_of(*results).shown)
-    check_line(answer, *facts)
+        (99.9, 3, loaded, ': no significant difference; ', 'disturbed'),
+        (80, 3, {'seconds': [0.01] * 20}, ': too short to judge'),
+    ):
+        results = [
+            sample_record(rate=rate, seed=repeat, flags={'batch_size': size}, **more)
+            for size, rate, more in ((64, 100, changes), (32, second, {}), (16, 50, {}))
+            for repeat in range(num_runs)
+        ]
+        (answer,) = describe_fastest(summary_of(*results).shown)
+        check_line(answer, *facts)
 
 
 def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:
@@ -172,19 +165,9 @@ def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
         assert row['data_dir'].rpartition('/')[2] in name or name.endswith('…')
 
 
-@pytest.mark.parametrize(
-    ('value', 'text'),
-    [
-        (0.0123456, '0.01235'),
-        (184.59, '184.6'),
-        (12345.6, '12,346'),
-        (0, '0'),
-        (None, '—'),
-        (math.nan, '—'),
-    ],
-)
-def test_numbers_have_four_digits(value: float | None, text: str) -> None:
-    assert format_number(value) == text
+def test_numbers_have_four_digits() -> None:
+    values = (0.0123456, 184.59, 12345.6, 0, None, math.nan)
+    assert [*map(format_number, values)] == ['0.01235', '184.6', '12,346', '0', '—', '—']
 
 
 def test_a_flag_that_a_version_lacks_has_its_default() -> None:

@@ -1,6 +1,7 @@
 """The one value that all tables of results are printed from."""
 
 import io
+import json
 import re
 from operator import itemgetter
 
@@ -67,9 +68,8 @@ def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    'text',
-    [
+def test_text_of_a_document_stays_text_in_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in (
         '<img src=x onerror=alert(1)>',
         '[a](javascript:b)',
         '![a](http://b/c.png)',
@@ -77,18 +77,14 @@ def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
         '&lt;',
         'a\\b',
         'a|b',
-    ],
-)
-def test_text_of_a_document_stays_text_in_markdown(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_table(Table(COLUMNS, [(text, '1')]), 'markdown', {}, [f'note: {text}'])
-    _, _, row, _, note = capsys.readouterr().out.splitlines()
-    cell = row.removeprefix('| ').partition(' |')[0].rstrip()
-    for written in (cell, note.removeprefix('- note: ')):
-        # CommonMark 0.31, section 2.4: a backslash makes punctuation a plain character.
-        assert re.sub(r'\\([\\`\[\]<&|])', r'\1', written) == text
-        assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
+    ):
+        print_table(Table(COLUMNS, [(text, '1')]), 'markdown', {}, [f'note: {text}'])
+        _, _, row, _, note = capsys.readouterr().out.splitlines()
+        cell = row.removeprefix('| ').partition(' |')[0].rstrip()
+        for written in (cell, note.removeprefix('- note: ')):
+            # CommonMark 0.31, section 2.4: a backslash makes punctuation a plain character.
+            assert re.sub(r'\\([\\`\[\]<&|])', r'\1', written) == text
+            assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
 
 
 def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
@@ -103,29 +99,24 @@ def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ('form', 'text'),
-    [
+def test_results_are_printed_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {'rows': [{'name': 'a', 'size': 1}]}
+    for form, text in (
         ('text', '  name   size\n ─────────────\n  a         1\n\nfirst\nsecond\n'),
         ('markdown', '| name | size |\n| ---- | ---: |\n| a    |    1 |\n\n- first\n- second\n'),
         ('csv', 'name,size\na,1\n'),
-        ('json', '{\n  "rows": [\n    {\n      "name": "a",\n      "size": 1\n    }\n  ]\n}\n'),
-    ],
-)
-def test_results_are_printed_in_each_format(
-    form: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = {'rows': [{'name': 'a', 'size': 1}]}
-    print_table(Table(COLUMNS, [('a', '1')]), form, document, ['first', 'second'])
-    assert capsys.readouterr().out == text
+        ('json', f'{json.dumps(document, indent=2)}\n'),
+    ):
+        print_table(Table(COLUMNS, [('a', '1')]), form, document, ['first', 'second'])
+        assert capsys.readouterr().out == text
 
 
-@pytest.mark.parametrize(('form', 'text'), [('text', 'first\n'), ('csv', '')])
 def test_results_without_a_row_print_the_notes_or_nothing(
-    form: str, text: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_table(Table(COLUMNS, []), form, {'rows': []}, ['first'])
-    assert capsys.readouterr().out == text
+    for form, text in (('text', 'first\n'), ('csv', '')):
+        print_table(Table(COLUMNS, []), form, {'rows': []}, ['first'])
+        assert capsys.readouterr().out == text
 
 
 def test_text_from_files_cannot_change_the_terminal() -> None:
