@@ -84,23 +84,18 @@ say(['x/a', 'x/b', 'x/c']); fine('x/a'); print('it begins', flush=True)
     return list(findings), list(log)
 
 
-@pytest.mark.parametrize(
-    ('end', 'outcomes', 'facts'),
-    [
-        ('os.kill(os.getpid(), signal.SIGSEGV)', [OK, WRONG, SKIPPED], ['signal 11']),
-        ('os.kill(os.getpid(), signal.SIGILL)', [OK, WRONG, SKIPPED], ['signal 4', 'processor']),
-        ("out.write('{\"na'); out.flush(); os._exit(7)", [OK, WRONG, SKIPPED], ['exit code 7']),
-        ('os._exit(0)', [OK, WRONG, SKIPPED], ['ended early']),
-        ('fine("x/b"); fine("x/c"); os.abort()', [OK, OK, OK, WRONG], ['signal 6']),
-    ],
-)
-def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(
-    end: str, outcomes: list[str], facts: list[str], tmp_path: Path
-) -> None:
-    findings, _ = run_checks(tmp_path, end)
-    assert [finding.outcome for finding in findings] == outcomes
-    (wrong,) = [finding for finding in findings if finding.outcome == WRONG]
-    check_line(f'{wrong.found} {wrong.advice}', *facts)
+def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(tmp_path: Path) -> None:
+    for end, outcomes, *facts in (
+        ('os.kill(os.getpid(), signal.SIGSEGV)', [OK, WRONG, SKIPPED], 'signal 11'),
+        ('os.kill(os.getpid(), signal.SIGILL)', [OK, WRONG, SKIPPED], 'signal 4', 'processor'),
+        ("out.write('{\"na'); out.flush(); os._exit(7)", [OK, WRONG, SKIPPED], 'exit code 7'),
+        ('os._exit(0)', [OK, WRONG, SKIPPED], 'ended early'),
+        ('fine("x/b"); fine("x/c"); os.abort()', [OK, OK, OK, WRONG], 'signal 6'),
+    ):
+        findings, _ = run_checks(tmp_path, end)
+        assert [finding.outcome for finding in findings] == outcomes, end
+        (wrong,) = [finding for finding in findings if finding.outcome == WRONG]
+        check_line(f'{wrong.found} {wrong.advice}', *facts)
 
 
 def test_a_process_that_ends_before_its_first_check_is_wrong_with_its_traceback() -> None:

@@ -39,9 +39,8 @@ def predicted(own: Series, others: list[Series], devices: int) -> Prediction:
     return found
 
 
-@pytest.mark.parametrize(
-    ('seconds', 'devices', 'expected'),
-    [
+def test_the_efficiency_falls_on_with_each_doubling() -> None:
+    for seconds, devices, expected in (
         ({1: 1.0, 2: 1.1}, 4, 1.1**2),
         ({1: 1.0, 2: 1.1, 4: 1.32}, 8, 1.32 * 1.2),
         # The last whole doubling counts, not a single further device.
@@ -49,17 +48,13 @@ def predicted(own: Series, others: list[Series], devices: int) -> Prediction:
         # More devices are never faster, and those that were measured beyond do not count.
         ({1: 1.0, 2: 0.9, 8: 5.0}, 4, 0.9),
         ({2: 1.0, 4: 1.1}, 6, 1.1 ** (1 + math.log2(1.5))),
-    ],
-)
-def test_the_efficiency_falls_on_with_each_doubling(
-    seconds: dict[int, float], devices: int, expected: float
-) -> None:
-    found = predicted(series(seconds=seconds), [], devices)
-    assert (found.rule, found.seconds) == ('more devices', pytest.approx(expected))
-    measured = max(count for count in seconds if count < devices)
-    low, high = ERRORS['more devices'][math.ceil(math.log2(devices / measured)) - 1]
-    interval = (expected / math.exp(high), expected / math.exp(low))
-    assert (found.fastest, found.slowest) == pytest.approx(interval)
+    ):
+        found = predicted(series(seconds=seconds), [], devices)
+        assert (found.rule, found.seconds) == ('more devices', pytest.approx(expected))
+        measured = max(count for count in seconds if count < devices)
+        low, high = ERRORS['more devices'][math.ceil(math.log2(devices / measured)) - 1]
+        interval = (expected / math.exp(high), expected / math.exp(low))
+        assert (found.fastest, found.slowest) == pytest.approx(interval)
 
 
 def test_another_model_shows_the_seconds_of_the_exchange() -> None:
@@ -253,32 +248,27 @@ def test_workers_that_share_a_host_do_not_show_what_more_hosts_reach(mode: str, 
     assert 'band: --network' in out
 
 
-@pytest.mark.parametrize(
-    ('addresses', 'is_shared'),
-    [('a:5000,b:5000', False), ('127.0.0.1:5000,127.0.0.1:5001', True)],
-)
-def test_workers_of_a_controller_are_told_apart_by_their_addresses(
-    addresses: str, is_shared: bool
-) -> None:
+def test_workers_of_a_controller_are_told_apart_by_their_addresses() -> None:
     document = a_result(11, '2*1', mode='distributed_all_reduce')
     document['workers'] = document['workers'][:1]
-    document['command']['flags']['worker_hosts'] = addresses
-    names = write(a_result(10), document)
-    out, err = run_main('predict', *names, '--workers=4', '--network=1Gbit')
-    assert ('more devices' in out) == (not is_shared)
-    assert ('1 host (127.0.0.1)' in err) == is_shared
+    for addresses, is_shared in (('a:5000,b:5000', False), ('127.0.0.1:5000,127.0.0.1:5001', True)):
+        document['command']['flags']['worker_hosts'] = addresses
+        names = write(a_result(10), document)
+        out, err = run_main('predict', *names, '--workers=4', '--network=1Gbit')
+        assert ('more devices' in out) == (not is_shared)
+        assert ('1 host (127.0.0.1)' in err) == is_shared
 
 
-@pytest.mark.parametrize('form', ['text', 'markdown', 'csv'])
-def test_every_format_has_the_predictions_and_says_what_was_left_out(form: str) -> None:
+def test_every_format_has_the_predictions_and_says_what_was_left_out() -> None:
     write(a_result(100), a_result(190, '1*2'))
     write_document('failed.json', sample_failure())
     asynchronous = a_result(100, '2*1+1', mode='parameter_server', sync=False)
     write_document('asynchronous.json', asynchronous)
-    out, err = run_main('predict', '.', '--num_gpus=4', f'--format={form}')
-    assert 'more devices' in out
-    assert 'failed.json' in err
-    assert 'asynchronous.json' in err
+    for form in ('text', 'markdown', 'csv'):
+        out, err = run_main('predict', '.', '--num_gpus=4', f'--format={form}')
+        assert 'more devices' in out
+        assert 'failed.json' in err
+        assert 'asynchronous.json' in err
 
 
 def test_the_table_says_what_is_not_predicted() -> None:

@@ -158,41 +158,29 @@ def test_a_machine_without_a_gpu_gets_its_device_where_a_sweep_of_one_process_na
         assert add_device_cpu(request) is request
 
 
-GRID = '[grid]\nbatch_size = [8, 16]\n'
-
-
-@pytest.mark.parametrize(
-    ('text', 'facts'),
-    [
-        ('[flags]\nbatch_sizes = 3\n' + GRID, ('[flags]', 'batch_sizes', 'batch_size')),
-        ('[flags]\nnum_batches = "two"\n' + GRID, ('[flags]', 'num_batches = "two"', 'integer')),
-        ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'use shape = "1*2"')),
-        (
-            '[grid]\nnum_gpus = [1, 2, 8]\n',
-            ('num_gpus = [1, 2, 8]', 'use shape = ["1*1", "1*2", "1*8"]'),
-        ),
-        ('[flags]\ntrain_dir = "out"\n' + GRID, ('--train_dir=out',)),
-        ('[grid]\nshape = ["two"]\n', ('[grid]', 'shape = "two"', 'W*G')),
-        ('[grid]\nbatch_size = []\n', ('[grid]', 'batch_size')),
-        ('', ('[grid]',)),
-        ('grids = 3\n', ('grids',)),
-        ('repeats = "many"\n' + GRID, ('repeats = "many"',)),
-        ('[[include]]\nbatch_size = 1\npublished = -2\n', ('float', '> 0')),
-        ('repeat = 3\n' + GRID, ('repeat',)),
-        ('[[include]]\nbatch_sise = 1\n' + GRID, ('[[include]] 1', 'batch_sise')),
-        ('[grid\n', ('line 1',)),
-        (
-            '[[include]]\nvariable_update = "replicated"\nshape = "2*1+1"\n',
-            ('[[include]] 1', 'replicated'),
-        ),
-        ('[grid]\nvariable_update = "horovod"\n', ('[grid]', 'horovod')),
-    ],
-)
-def test_a_wrong_file_is_refused_in_one_line(
-    text: str, facts: tuple[str, ...], tmp_path: Path
-) -> None:
-    with refused('sweep_file.toml', *facts):
-        plan_of(tmp_path, text)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    grid = '[grid]\nbatch_size = [8, 16]\n'
+    cluster = 'variable_update = "replicated"\nshape = "2*1+1"\n'
+    for text, *facts in (
+        (f'[flags]\nbatch_sizes = 3\n{grid}', '[flags]', 'batch_sizes', 'batch_size'),
+        (f'[flags]\nnum_batches = "two"\n{grid}', '[flags]', 'num_batches = "two"', 'integer'),
+        (f'[flags]\nnum_gpus = 2\n{grid}', 'num_gpus = 2', 'use shape = "1*2"'),
+        ('[grid]\nnum_gpus = [1, 8]\n', 'num_gpus = [1, 8]', 'use shape = ["1*1", "1*8"]'),
+        (f'[flags]\ntrain_dir = "out"\n{grid}', '--train_dir=out'),
+        ('[grid]\nshape = ["two"]\n', '[grid]', 'shape = "two"', 'W*G'),
+        ('[grid]\nbatch_size = []\n', '[grid]', 'batch_size'),
+        ('', '[grid]'),
+        ('grids = 3\n', 'grids'),
+        (f'repeats = "many"\n{grid}', 'repeats = "many"'),
+        ('[[include]]\nbatch_size = 1\npublished = -2\n', 'float', '> 0'),
+        (f'repeat = 3\n{grid}', 'repeat'),
+        (f'[[include]]\nbatch_sise = 1\n{grid}', '[[include]] 1', 'batch_sise'),
+        ('[grid\n', 'line 1'),
+        (f'[[include]]\n{cluster}', '[[include]] 1', 'replicated'),
+        ('[grid]\nvariable_update = "horovod"\n', '[grid]', 'horovod'),
+    ):
+        with refused('sweep_file.toml', *facts):
+            plan_of(tmp_path, text)
 
 
 def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
