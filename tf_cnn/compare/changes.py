@@ -88,7 +88,7 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
     Raises UsageError if runs did different work, unless force is set.
     """
     comparisons = pair_with_baselines(run_sets, across_work=force)
-    estimates = {id(pair.group): estimate(pair.group.results) for pair in comparisons}
+    estimates = {id(pair.group): estimate(pair.group.runs) for pair in comparisons}
     flags = [
         name
         for name in find_varying_names([pair.group.flag_values for pair in comparisons])
@@ -196,7 +196,7 @@ def _make_row(
     return ComparisonRow(
         name=names[id(group)],
         argument=group.argument,
-        files=tuple(result.source for result in group.results),
+        files=tuple(run.source for run in group.runs),
         shape=group.first.shape,
         status='incomplete' if group.incomplete_reason else 'complete',
         remark='; '.join(remarks),
@@ -209,9 +209,7 @@ def _make_row(
         machine_changes=machine_differences(compared),
         work_changes=workload_differences(baseline.first, group.first) if baseline else {},
         warnings=tuple(warnings.values()),
-        outliers=outlier_rates(
-            {result.source: result.images_per_second for result in group.results}
-        ),
+        outliers=outlier_rates({run.source: run.images_per_second for run in group.runs}),
         results=group.results,
     )
 

@@ -16,6 +16,7 @@ from tf_cnn.compare.differences import (
     machine_differences,
 )
 from tf_cnn.compare.intervals import MIN_RUNS
+from tf_cnn.compare.original_logs import Run, documents
 from tf_cnn.compare.ratios import Significance, estimate
 from tf_cnn.compare.repeats import repeat_key, setting_key
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark, is_short, noise_warnings
@@ -50,7 +51,7 @@ class RegressionCheck:
       median: the median of their images/sec; None if they are too few.
       interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are
         too few or differ too much.
-      results: the new runs.
+      runs: the new runs.
       changes: the differences between the machines, versions and commits of the compared runs: name
         -> the values in the order of the runs, the new runs last.
       num_left_out: the number of earlier runs of the same setting on the same machine that do not
@@ -59,7 +60,7 @@ class RegressionCheck:
     """
 
     name: str
-    results: tuple[Result, ...]
+    runs: tuple[Run, ...]
     rate: float
     num_earlier: int
     num_compared: int
@@ -68,6 +69,11 @@ class RegressionCheck:
     changes: Differences
     num_left_out: int = 0
     left_out_differences: Differences = field(default_factory=dict)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The new runs whose steps are known."""
+        return tuple(documents(self.runs))
 
     @property
     def is_short(self) -> bool:
@@ -120,7 +126,7 @@ def expected_throughput(
 
 
 def check_regression(
-    new: Sequence[Result], earlier: Sequence[Result], name: str = ''
+    new: Sequence[Run], earlier: Sequence[Result], name: str = ''
 ) -> RegressionCheck:
     """Checks the runs of one setting on one machine against earlier runs, sorted by start time.
 
@@ -161,8 +167,8 @@ def check_regression(
 
 REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
     Column('run', lambda row: row.name, wraps=True),
-    Column('shape', lambda row: row.results[0].shape),
-    Column('runs', lambda row: len(row.results), is_number=True),
+    Column('shape', lambda row: row.runs[0].shape),
+    Column('runs', lambda row: len(row.runs), is_number=True),
     Column('images/sec', lambda row: f'{doubt_mark(row.results)}{row.rate:.2f}', is_number=True),
     Column('median before', lambda row: format_known('{:.2f}', row.median), is_number=True),
     Column(
@@ -213,7 +219,7 @@ def _format_changes(changes: Differences) -> str:
     )
 
 
-def _machine_changes(results: Sequence[Result]) -> Differences:
+def _machine_changes(results: Sequence[Run]) -> Differences:
     """Returns the differences between machines: name -> known values in the order of the runs.
 
     A value that equals the value before is dropped.
@@ -231,8 +237,8 @@ def _document_row(row: RegressionCheck) -> dict[str, Any]:
     low, high = row.interval or (None, None)
     return {
         'name': row.name,
-        'shape': row.results[0].shape,
-        'num_runs': len(row.results),
+        'shape': row.runs[0].shape,
+        'num_runs': len(row.runs),
         'images_per_second': row.rate,
         'num_earlier_runs': row.num_earlier,
         'num_runs_compared': row.num_compared,
