@@ -69,7 +69,7 @@ class ComparisonRow:
     shape: str
     status: str
     remark: str = ''
-    flags: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
     is_baseline: bool = False
     baseline: str | None = None
     estimate: Estimate | None = None

@@ -148,8 +148,8 @@ class Log:
     source: str
     id: str
     shape: str
-    flags: Mapping[str, Any]
-    workload: Mapping[str, Any]
+    flags: Mapping[str, object]
+    workload: Mapping[str, object]
     images_per_second: float
     tensorflow: str | None
     reason: str | None
@@ -157,7 +157,7 @@ class Log:
     images: ClassVar[float] = math.nan
     started_at: ClassVar[str | None] = None
     program: ClassVar[None] = None
-    limits: ClassVar[Mapping[str, Any]] = {}
+    limits: ClassVar[Mapping[str, object]] = {}
     environment: ClassVar[Mapping[str, str]] = {}
 
     @property
@@ -170,7 +170,8 @@ class Log:
 
     @property
     def batch_size(self) -> int | None:
-        return self.flags.get('batch_size')
+        size = self.flags.get('batch_size')
+        return size if isinstance(size, int) else None
 
     @property
     def machine(self) -> Mapping[str, Any]:
