@@ -308,9 +308,12 @@ def _published_plot(summary: Summary) -> Plot | None:
 
 def _steps_plot(summary: Summary) -> Plot | None:
     seconds_by_label = {
-        row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown
+        row.label: np.concatenate([run.step_seconds() for run in row.results])
+        for row in summary.shown
     }
-    with_steps = [row for row in summary.shown if seconds_by_label[row.label].size > len(row.runs)]
+    with_steps = [
+        row for row in summary.shown if seconds_by_label[row.label].size > len(row.results)
+    ]
     rows = _fastest(with_steps)
     if not rows:
         return None
@@ -378,7 +381,7 @@ def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
 
 def _runs_as_dots(row: ReportRow) -> list[Result]:
     """Returns the runs to draw as dots; none if the row has a single run."""
-    return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
+    return [run for run in row.results if run.images_per_second > 0] if len(row.results) > 1 else []
 
 
 def _dot_style(run: Result, color: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tf_cnn.compare.differences import Properties, find_varying_names, format_property
-from tf_cnn.compare.original_logs import Run, documents, read_log
+from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.original_logs import Run, read_log
 from tf_cnn.compare.repeats import baseline_indices, differing_limits, equality_key, group_repeats
 from tf_cnn.compare.settings import settings_of
 from tf_cnn.results.collection import collect, is_folder
@@ -22,11 +23,10 @@ SEPARATE_COLUMNS = ('shape',)
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Measured):
     """The repeats of one setting on one machine in a run set, sorted by start time."""
 
     argument: str
-    runs: tuple[Run, ...]
 
     @functools.cached_property
     def flag_values(self) -> Properties:
@@ -44,11 +44,6 @@ class Group:
     @property
     def first(self) -> Run:
         return self.runs[0]
-
-    @functools.cached_property
-    def results(self) -> tuple[Result, ...]:
-        """The runs whose steps are known."""
-        return tuple(documents(self.runs))
 
     @property
     def incomplete_reason(self) -> str | None:
@@ -252,7 +247,7 @@ def make_run_set(
     for repeats in group_repeats(timed):
         complete = [result for result in repeats if result.is_complete]
         counted_runs = complete or repeats
-        groups.append(Group(argument, tuple(counted_runs)))
+        groups.append(Group(tuple(counted_runs), argument))
         excluded_runs += [
             _make_excluded_run(argument, result, f'incomplete: {result.reason}')
             for result in repeats
