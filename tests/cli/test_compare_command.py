@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import tf_cnn.cli.compare
 from tests.support.outputs import check_line, run_main
 from tests.support.sample_results import (
     cut_off,
@@ -21,6 +20,7 @@ from tests.support.sample_results import (
 from tests.sweep.fake_runs import assert_ended, fake_runner, interrupt_when_waiting, sizes_in
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import collect
+from tf_cnn.sweep import compare_runs
 
 pytestmark = pytest.mark.unit
 
@@ -329,7 +329,7 @@ def replace_program(
 ) -> None:
     """Puts the small program in place of the real one."""
     program = fake_runner(folder, behaviours)
-    monkeypatch.setattr(tf_cnn.cli.compare, 'Runner', lambda environment: program)
+    monkeypatch.setattr(compare_runs, 'Runner', lambda environment: program)
 
 
 def test_two_commands_run_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from tests.support.outputs import check_line
 from tests.sweep.fake_runs import assert_ended
 from tf_cnn.cli import doctor
-from tf_cnn.cli.doctor import run_family
 from tf_cnn.doctor.checks import OK, SKIPPED, WRONG, Finding
+from tf_cnn.doctor.families import run_family
 
 pytestmark = pytest.mark.distributed
 

@@ -21,12 +21,12 @@ from tests.support.sample_results import (
     write_sample,
 )
 from tests.sweep.fake_runs import make_sweep
-from tf_cnn.cli.sweep import run_plan
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
+from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.runner import Runner
 
 pytestmark = pytest.mark.unit

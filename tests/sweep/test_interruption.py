@@ -26,8 +26,8 @@ from tests.sweep.fake_runs import (
     plan_of,
     sizes_in,
 )
-from tf_cnn.cli.sweep import run_plan
 from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.run_plan import run_plan
 
 pytestmark = pytest.mark.distributed
 
