@@ -162,14 +162,6 @@ def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(
         make_params(variable_update='mine')
 
 
-CLUSTERS: dict[str, Cluster | None] = {
-    'alone': None,
-    'peers': Cluster((), ('a:1', 'b:1'), 'worker', 0, 'the flags'),
-    'parameter_servers': Cluster(('c:1',), ('a:1', 'b:1'), 'worker', 0, 'the flags'),
-    'controller': Cluster((), ('a:1', 'b:1'), 'controller', 0, 'the flags', ('c:1',)),
-}
-
-
 @pytest.mark.parametrize(
     'topologies',
     [
@@ -185,7 +177,13 @@ def test_a_mode_runs_in_its_topologies_and_the_refusal_elsewhere_names_it(
 ) -> None:
     register_variable_mgr('mine', summary='A', topologies=topologies)(VariableMgrLocalReplicated)
     params = make_params(variable_update='mine')
-    for name, cluster in CLUSTERS.items():
+    workers = ('a:1', 'b:1')
+    for name, cluster in {
+        'alone': None,
+        'peers': Cluster((), workers, 'worker', 0, 'the flags'),
+        'parameter_servers': Cluster(('c:1',), workers, 'worker', 0, 'the flags'),
+        'controller': Cluster((), workers, 'controller', 0, 'the flags', ('c:1',)),
+    }.items():
         if name in topologies:
             check_mode(params, cluster)
         else:
