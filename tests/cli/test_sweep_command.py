@@ -108,26 +108,21 @@ def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(
-    ('hosts', 'shape', 'flags'),
-    [
+def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes() -> None:
+    for hosts, shape, flags in (
         ('a,b', '2*1+1', '--hosts=a,b --remote_dir=/x --workers=2 --ps=1'),
         ('a,[fd00::1],c', '2*1+1', '--hosts=a,[fd00::1] --remote_dir=/x --workers=2 --ps=1'),
         ('a:0,b,c', '1*1+1', '--hosts=a:0,b --remote_dir=/x --workers=1 --ps=1'),
         ('a:2,b:2', '2*1+1', '--hosts=a:2 --remote_dir=/x --workers=2 --ps=1'),
         ('a,b', '4*1+2', '--hosts=a,b --remote_dir=/x --workers=4 --ps=2'),
-    ],
-)
-def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes(
-    hosts: str, shape: str, flags: str
-) -> None:
-    after = ('--', f'--hosts={hosts}', '--variable_update=parameter_server', '--remote_dir=/x')
-    out, _ = run_main('sweep', '--dry_run', f'--grid=shape=8*1,{shape}', *after)
-    # Whether this machine has a GPU says nothing of the hosts.
-    assert '--device' not in out
-    command = next(line for line in out.splitlines() if 'cluster' in line)
-    assert shlex.split(command)[2:6] == flags.split()
-    assert '8*1' in next(line for line in out.splitlines() if line.startswith('left out'))
+    ):
+        after = ('--', f'--hosts={hosts}', '--variable_update=parameter_server', '--remote_dir=/x')
+        out, _ = run_main('sweep', '--dry_run', f'--grid=shape=8*1,{shape}', *after)
+        # Whether this machine has a GPU says nothing of the hosts.
+        assert '--device' not in out
+        command = next(line for line in out.splitlines() if 'cluster' in line)
+        assert shlex.split(command)[2:6] == flags.split()
+        assert '8*1' in next(line for line in out.splitlines() if line.startswith('left out'))
 
 
 @pytest.mark.distributed

@@ -64,28 +64,25 @@ def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path:
         assert path.read_text() == f'{content}\n'
 
 
-@pytest.mark.parametrize(
-    ('template', 'names'),
-    [
-        ('{date}-{time}.json', ['d-t.json', 'd-t.2.json', 'd-t.3.json']),
-        ('{model}-{run}.json', ['m-1.json', 'm-2.json', 'm-3.json']),
-        ('{run}/{time}.json', ['1/t.json', '2/t.json', '3/t.json']),
-    ],
-)
 def test_a_name_that_the_program_chooses_is_made_once_and_the_next_free_one_is_taken(
-    template: str, names: list[str], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     values = {'date': 'd', 'time': 't', 'model': 'm', 'run': 1}
-    numbered = numbered_path(f'{tmp_path}/{template}', values)
-    first, second, third = (f'{tmp_path}/{name}' for name in names)
-    # Processes that run at the same time, and one after them.
-    with reserve(first, numbered) as file, reserve(first, numbered) as other:
-        assert (file.path, other.path) == (first, second)
-        file.write(*TIMED)
-        other.write(*TIMED)
-    with reserve(first, numbered) as file:
-        assert file.path == third
-    assert sorted(map(str, tmp_path.rglob('*.json'))) == sorted([first, second])
+    for template, *names in (
+        ('{date}-{time}.json', 'd-t.json', 'd-t.2.json', 'd-t.3.json'),
+        ('{model}-{run}.json', 'm-1.json', 'm-2.json', 'm-3.json'),
+        ('{run}/{time}.json', '1/t.json', '2/t.json', '3/t.json'),
+    ):
+        numbered = numbered_path(f'{tmp_path}/{template}', values)
+        first, second, third = (f'{tmp_path}/{name}' for name in names)
+        # Processes that run at the same time, and one after them.
+        with reserve(first, numbered) as file, reserve(first, numbered) as other:
+            assert (file.path, other.path) == (first, second)
+            file.write(*TIMED)
+            other.write(*TIMED)
+        with reserve(first, numbered) as file:
+            assert file.path == third
+        assert [Path(path).exists() for path in (first, second, third)] == [True, True, False]
 
 
 def test_a_name_without_the_time_or_the_number_of_a_run_is_the_users_choice() -> None:

@@ -62,8 +62,8 @@ def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> No
     assert found.num_steps == len(seconds)
     assert asdict(found.step_seconds) == pytest.approx(expected)
     half = len(seconds) // 2
-    images_per_second = [len(part) / sum(part) for part in (seconds[:half], seconds[half:])]
-    assert found.drift == pytest.approx(images_per_second[1] / images_per_second[0] - 1)
+    first, second = (len(part) / sum(part) for part in (seconds[:half], seconds[half:]))
+    assert found.drift == pytest.approx(second / first - 1)
 
 
 def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
