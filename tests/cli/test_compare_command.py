@@ -147,7 +147,7 @@ def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json() -> N
     for size in (32, 64):
         first, second = rows['old', size], rows['new', size]
         assert (first['is_baseline'], first['ratio'], first['verdict']) == (True, None, None)
-        assert second['baseline'] == f'old: batch_size={size}'
+        assert (second['is_baseline'], second['baseline']) == (False, f'old: batch_size={size}')
         ratio = second['images_per_second'] / first['images_per_second']
         assert second['ratio'] == pytest.approx(ratio)
         assert second['ratio_low'] < ratio < second['ratio_high'] < 1

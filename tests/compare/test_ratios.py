@@ -36,6 +36,7 @@ def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(
     half = stats.t.ppf(0.975, len(rates) - 1) * stats.sem(seconds) / mean
     assert (low * mean, high * mean) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
     assert found.plus_minus == pytest.approx(math.sinh(half), rel=1e-6, abs=1e-9)
+    assert not found.is_short
 
 
 def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds() -> None:

@@ -56,6 +56,7 @@ def test_a_page_of_one_result_has_no_empty_plots() -> None:
     page = page_of(sample_record())
     assert [plot.name for plot in page.plots] == ['steps']
     assert page.html.count('<figure') == 1
+    assert '1 run on 1 machine, 2026-11-23. Page made' in page.html
 
 
 def test_a_page_of_failures_has_their_reasons_and_no_plots() -> None:
@@ -134,7 +135,9 @@ def test_plots_show_at_most_12_settings_and_say_so() -> None:
         for size in range(1, 18)
         for repeat in range(3)
     ]
-    assert '12 fastest of 17' in plots_of(*results)['rates'].finding
+    finding = plots_of(*results)['rates'].finding
+    # Of the settings that are shown.
+    check_line(finding, 'From batch 6 with ', ' to batch 17 with ', '12 fastest of 17')
 
 
 def test_the_boxes_of_the_steps_are_those_of_all_repeats() -> None:
@@ -296,6 +299,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table(
 def test_the_page_of_a_sweep_has_the_published_rates(tmp_path: Path) -> None:
     folder = measure_published(tmp_path / 'sweep')
     html = page_in(folder).html
+    assert '4 runs on 1 machine, 2026-11-25 to 2026-11-29. Page made' in html
     assert 'Published: a book' in html
     assert 'Compared with published numbers' in html
     rows = re.findall('<tr.*?</tr>', html, flags=re.DOTALL)
