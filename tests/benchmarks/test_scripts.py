@@ -40,7 +40,7 @@ def test_a_script_has_help(
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
-def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_the_model(
+def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(
     model: str,
 ) -> None:
     from benchmarks.peers.plain_networks import NETWORKS, Layers

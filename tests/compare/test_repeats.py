@@ -118,7 +118,7 @@ def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named_in_both_directions(
+def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(
     name: str,
 ) -> None:
     before, after = (record_of(limited(name, value)) for value in LIMITS[name])

@@ -83,7 +83,7 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
     assert (row.interval, row.rate, len(row.runs)) == (found.interval, found.images_per_second, 3)
 
 
-def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_speed_up() -> None:
+def test_failures_and_incomplete_runs_are_rows_with_a_reason_and_no_speed_up() -> None:
     stopped = sample_record(**cut_off('stopped by SIGTERM'), rate=1000)
     failure = failed_run(shape='8*1', reason='out of memory')
     summary = summary_of(sample_record(), stopped, failures=(failure,))

@@ -117,7 +117,7 @@ def test_an_error_about_a_value_of_two_lines_is_one_line() -> None:
         parse_argv(['--batch_size=a\nb'])
 
 
-def test_a_word_that_a_text_processor_altered_is_refused_with_the_word_of_the_keyboard() -> None:
+def test_a_word_that_a_text_processor_altered_is_refused_with_the_typed_one() -> None:
     for word, end in (
         ('\u2013model=lenet', 'use --model=lenet'),
         ('\u2014\u2014model=lenet', 'use --model=lenet'),

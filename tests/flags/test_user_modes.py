@@ -41,7 +41,7 @@ def write(folder: Path, text: str = MANAGER) -> Path:
     return path
 
 
-def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_from_a_file(
+def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends(
     tmp_path: Path,
 ) -> None:
     expected = losses(variable_update='replicated', num_gpus=2)

@@ -228,7 +228,7 @@ def test_threads_without_cores_are_told() -> None:
     check_warning(quota, 'fewer_cores', '1 of the 2 cores', 'cgroup')
 
 
-def test_a_run_where_tensorflow_leaves_onednn_off_names_the_command_that_measures_both() -> None:
+def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_told() -> None:
     document = changed('run', onednn=False)
     runs = "compare --run='--model=lenet --onednn=false' --run='--model=lenet --onednn=true'"
     check_warning(document, 'onednn_off', runs)

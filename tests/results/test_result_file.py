@@ -40,7 +40,7 @@ def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(
     assert link.is_symlink()
 
 
-def test_a_run_that_writes_nothing_leaves_no_file_and_an_empty_one_of_the_user_stays(
+def test_a_run_that_writes_nothing_leaves_no_file_and_keeps_the_users_empty_one(
     tmp_path: Path,
 ) -> None:
     (tmp_path / 'mine.json').touch()
@@ -64,7 +64,7 @@ def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path:
         assert path.read_text() == f'{content}\n'
 
 
-def test_a_name_that_the_program_chooses_is_made_once_and_the_next_free_one_is_taken(
+def test_a_name_that_the_program_chooses_is_the_next_one_that_is_free(
     tmp_path: Path,
 ) -> None:
     values = {'date': 'd', 'time': 't', 'model': 'm', 'run': 1}

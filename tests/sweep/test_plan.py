@@ -151,7 +151,7 @@ def test_a_wrong_grid_is_refused_with_all_of_its_mistakes() -> None:
         check_line(line, '--grid=', fact)
 
 
-def test_a_machine_without_a_gpu_gets_its_device_where_a_sweep_of_one_process_names_none() -> None:
+def test_without_a_gpu_a_sweep_of_one_process_that_names_no_device_gets_the_cpu() -> None:
     assert add_device_cpu(read_grid(['shape=1*1,1*2'])).flags == {'device': 'cpu'}
     for grid in ('shape=1*1,2*1+1', 'device=cpu,gpu'):
         request = read_grid([grid])
