@@ -29,9 +29,7 @@ from tf_cnn.compare.report_rows import (
 from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate
-from tf_cnn.system.errors import (
-    format_flag,
-)
+from tf_cnn.system.errors import format_flag
 
 # Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.
 INK, SOFT = '#191c20', '#555d66'

@@ -97,9 +97,6 @@ class Summaries(Hook[StepValues]):
                     self.writer.write(step.values.steps_after, scalars, self.session, gradients)
         return False
 
-    def end(self) -> None:
-        self.writer.close()
-
 
 @dataclass
 class Checkpoints(Hook[StepValues]):
