@@ -33,6 +33,7 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.plan import Plan, ServerPlan, make_plan
+from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -81,9 +82,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
         return None if argv[0] in MODULES else 'there is no such subcommand'
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).run_argv
-        parsed = parse_argv(
-            MODULES['sweep'].split_host_flags(rest)[0] if argv[0] == 'sweep' else rest
-        )
+        parsed = parse_argv(split_host_flags(rest)[0] if argv[0] == 'sweep' else rest)
         # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
             words = [

@@ -12,8 +12,8 @@ from tests.support.machines import use_pynvml, write_pynvml
 from tests.support.outputs import check_line, refused
 from tests.support.programs import CORES, STARTED, members
 from tf_cnn.cli import cluster as cluster_command
-from tf_cnn.cli.cluster import make_commands
 from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import Command, reserve_addresses, share_cores
 from tf_cnn.run.parsing import parse_argv
 

@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.outputs import check_line, failed
@@ -29,11 +30,10 @@ from tests.support.programs import (
     terminal,
 )
 from tf_cnn.cli import cluster as cluster_command
-from tf_cnn.launch.agent import ANSWER, hello
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.ssh import SshHost, SshTarget, connections
-from tf_cnn.system.errors import RunError
+from tf_cnn.launch.remote import MARK, versions
+from tf_cnn.launch.ssh import SshHost, SshTarget, prepare_hosts
 
 pytestmark = pytest.mark.distributed
 
@@ -323,10 +323,10 @@ def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
 ) -> None:
     started: list[LocalProcess] = []
 
-    def start(host: Host, command: Command, **callbacks: Any) -> LocalProcess:
+    def start(host: Host, command: Command) -> LocalProcess:
         if started:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        started.append(LocalProcess(command, **callbacks))
+        started.append(LocalProcess(command))
         return started[0]
 
     monkeypatch.setattr(Host, 'start', start)
@@ -335,74 +335,119 @@ def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
     assert started[0].exit_code() == -signal.SIGKILL
 
 
-# ---- the agent on another host -------------------------------------------------------------------
+# ---- the processes on another host ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(('wanted', 'found'), [('here', 'here'), ('no such folder', 'home')])
-def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
-    wanted: str, found: str, tmp_path: Path
+@pytest.mark.parametrize(('wanted', 'place'), [('here', 'here'), ('no such folder', 'home')])
+def test_a_remote_process_runs_in_the_working_folder_else_at_home(
+    wanted: str, place: str, tmp_path: Path
 ) -> None:
     (tmp_path / 'here').mkdir()
     (tmp_path / 'home').mkdir()
-    command: dict[str, object] = {'name': 'worker 0', 'argv': ['pwd'], 'env': {}, 'cores': None}
+    remote = [sys.executable, '-m', 'tf_cnn.launch.remote', 'run', str(tmp_path / wanted), '']
     with subprocess.Popen(
-        [sys.executable, '-m', 'tf_cnn.launch.agent', str(tmp_path / wanted)],
+        [*remote, 'A=1', '--', 'sh', '-c', 'pwd; echo $A; exit 3'],
         cwd=ROOT,
         env={'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    ) as agent:
-        assert agent.stdin
-        assert agent.stdout
-        agent.stdin.write(json.dumps({'start': command}) + '\n')
-        agent.stdin.flush()
-        answers = (json.loads(line.removeprefix(ANSWER)) for line in agent.stdout)
-        assert next(answer['out'] for answer in answers if 'out' in answer) == str(tmp_path / found)
-        agent.stdin.close()
-        assert agent.wait(60) == 0
+    ) as launched:
+        assert launched.stdout
+        lines = launched.stdout.read().splitlines()
+    assert [line for line in lines if not line.startswith(MARK)] == [str(tmp_path / place), '1']
+    assert lines[-1] == f'{MARK}exit 3'
 
 
-@contextlib.contextmanager
-def reached_by(script: str, folder: Path) -> Iterator[SshHost]:
-    """A host that is reached by this shell script instead of ssh."""
+@pytest.mark.parametrize(('text', 'code'), [('', -15), ('\n10\n', -10), ('\n9\n', -9)])
+def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text: str, code: int) -> None:
+    remote = [sys.executable, '-m', 'tf_cnn.launch.remote', 'run', '/', '']
+    with subprocess.Popen(
+        [*remote, '--', 'sleep', '100'],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as launched:
+        assert launched.stdin
+        assert launched.stdout
+        assert launched.stdout.readline() == f'{MARK}ready\n'
+        pid = int(launched.stdout.readline().removeprefix(f'{MARK}process '))
+        launched.stdin.write(text)
+        launched.stdin.flush()
+        if not text:
+            launched.stdin.close()
+        assert launched.stdout.readline() == f'{MARK}exit {code}\n'
+        assert not psutil.pid_exists(pid)
+
+
+def target_with(script: str, folder: Path) -> SshTarget:
+    """A target whose ssh is this shell script."""
     ssh = folder / 'ssh'
     ssh.write_text(f'#!/bin/sh\n{script}')
     ssh.chmod(0o700)
-    with connections(
-        ['somewhere'], SshTarget((str(ssh),), sys.executable, str(ROOT), str(folder))
-    ) as (host,):
-        yield host
+    return SshTarget((str(ssh),), sys.executable, str(ROOT), str(folder))
 
 
 # Prints what a login script may print, then does as ssh does.
 _NOISY_SSH = """
-printf '{"hello": 2}\\nwelcome\\n{"unfinished": 1}'
+printf 'welcome\\n{"unfinished": 1}'
 for command; do :; done
 exec sh -c "$command"
 """
+_LAYOUT = {'somewhere': [('ps', 0), ('worker', 0)]}
 
 
-def test_what_a_login_script_prints_is_no_answer_of_the_agent(tmp_path: Path) -> None:
-    with reached_by(_NOISY_SSH, tmp_path) as host:
-        assert [one.name for one in host.prepare([('ps', 0), ('worker', 0)])] == [
-            'ps 0',
-            'worker 0',
-        ]
+def test_what_a_login_script_prints_is_not_part_of_any_output(tmp_path: Path) -> None:
+    target = target_with(_NOISY_SSH, tmp_path)
+    tasks = prepare_hosts(_LAYOUT, target, 0, [])
+    assert [task.name for task in tasks] == ['ps 0', 'worker 0']
+    out = io.StringIO()
+    command = Command('worker 0', ['echo', 'result'], {}, has_result=True, host=tasks[0].host)
+    assert launch([command], out=out, err=io.StringIO()) == 0
+    assert out.getvalue() == 'result\n'
 
 
-def test_a_connection_that_is_lost_within_a_line_has_ended(tmp_path: Path) -> None:
-    greeting = ANSWER + json.dumps({'hello': hello()})
-    lost = f"echo '{greeting}'\nread request\nprintf '%s' '{ANSWER}{{\"memb'"
-    with (
-        reached_by(lost, tmp_path) as host,
-        pytest.raises(RunError, match='somewhere: the connection has'),
-    ):
-        host.prepare([('ps', 0)])
+def test_a_connection_that_is_lost_before_the_answer_is_named(tmp_path: Path) -> None:
+    target = target_with(f"printf '%s' '{MARK}{{\"vers'", tmp_path)
+    with failed('somewhere', 'cannot be started'):
+        prepare_hosts(_LAYOUT, target, 0, [])
 
 
-@pytest.mark.parametrize('what', ['tf_cnn_benchmarks', 'TensorFlow'])
-def test_a_host_with_another_version_is_named(what: str, tmp_path: Path) -> None:
-    greeting = ANSWER + json.dumps({'hello': {**hello(), what: '0.0.9'}})
-    with failed('somewhere', what, '0.0.9', 'install the same on both'):
-        reached_by(f"echo '{greeting}'\nread request", tmp_path).__enter__()
+@pytest.mark.parametrize('subject', ['tf_cnn_benchmarks', 'TensorFlow'])
+def test_a_host_with_another_version_is_named(subject: str, tmp_path: Path) -> None:
+    answer = json.dumps({'versions': {**versions(), subject: '0.0.9'}, 'tasks': []})
+    with failed('somewhere', subject, '0.0.9', 'install the same on both'):
+        prepare_hosts(_LAYOUT, target_with(f"echo '{MARK}{answer}'", tmp_path), 0, [])
+
+
+def over_ssh(script: str, folder: Path) -> tuple[int, str, str]:
+    """Launches a shell script as a remote process; returns exit code, output and errors."""
+    host = SshHost('somewhere', target_with(_NOISY_SSH, folder))
+    out, err = io.StringIO(), io.StringIO()
+    argv = ['sh', '-c', script]
+    code = launch([Command('worker 0', argv, {}, has_result=True, host=host)], out=out, err=err)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_an_unfinished_last_line_of_a_remote_process_hides_no_exit_code(tmp_path: Path) -> None:
+    code, out, err = over_ssh('printf half; kill -9 $$', tmp_path)
+    assert (code, out) == (128 + 9, 'half\n')
+    assert 'signal 9' in err
+
+
+def test_a_remote_process_ends_though_a_descendant_holds_its_output(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert over_ssh('setsid sleep 20 & echo done', tmp_path)[:2] == (0, 'done\n')
+    assert time.monotonic() - began < 15
+
+
+def test_hosts_that_do_not_answer_end_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('tf_cnn.launch.ssh._REPLY_SECS', 0.5)
+    host = SshHost('somewhere', target_with('exec sleep 60', tmp_path))
+    commands = [Command(f'worker {i}', ['true'], {}, host=host) for i in range(10)]
+    err = io.StringIO()
+    assert launch(commands, out=io.StringIO(), err=err) == 1
+    check_line(err.getvalue().splitlines()[0], 'worker', 'somewhere does not answer')

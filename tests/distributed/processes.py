@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.programs import members
-from tf_cnn.cli.cluster import make_commands
+from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import Command, reserve_addresses
 from tf_cnn.system.tether import die_with_parent
 

@@ -195,11 +195,11 @@ def test_processes_run_where_and_how_the_user_says(network: Network, stand_in: P
     ('victim', 'exit_code', 'facts'),
     [
         ('tf_cnn_benchmarks.py', 128 + 9, ['worker 1', 'signal 9']),
-        ('tf_cnn.launch.agent', 1, ['worker 1', 'the connection to node2 has ended']),
+        ('tf_cnn.launch.remote run', 1, ['worker 1', 'the connection to node2 has ended']),
         ('sshd: root', 1, ['worker 1', 'the connection to node2 has ended']),
         (None, -9, []),
     ],
-    ids=['process', 'agent', 'sshd', 'launcher'],
+    ids=['process', 'parent', 'sshd', 'launcher'],
 )
 def test_all_end_when_one_is_killed(
     victim: str | None, exit_code: int, facts: list[str], network: Network, stand_in: Path
@@ -208,16 +208,16 @@ def test_all_end_when_one_is_killed(
     started.await_up()
     if victim:
         os.kill(started.pid_on(1, victim), signal.SIGKILL)
+    if victim == 'tf_cnn.launch.remote run':
+        # As with a launcher on one machine: the kernel ends the processes that it started, but not
+        # their children. They keep the connection open.
+        os.kill(started.pid_on(1, 'sleep'), signal.SIGKILL)
     assert started.end(None if victim else signal.SIGKILL) == exit_code
     if facts:
         (line,) = (
             line for line in started.err.splitlines() if line.startswith('tf_cnn_benchmarks: error')
         )
         check_line(line, *facts)
-    if victim == 'tf_cnn.launch.agent':
-        # As with a launcher on one machine: the kernel ends the processes that it started, but not
-        # their children.
-        os.kill(started.pid_on(1, 'sleep'), signal.SIGKILL)
     assert_all_gone(network)
 
 

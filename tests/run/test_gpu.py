@@ -10,9 +10,9 @@ import functools
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cli.doctor import run_family
 from tf_cnn.doctor.check_process import FAMILIES
 from tf_cnn.doctor.checks import WRONG
+from tf_cnn.doctor.families import run_family
 from tf_cnn.doctor.program import measure_losses as losses_of_workers
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
