@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
 from tf_cnn.launch.remote import MARK, versions
-from tf_cnn.launch.ssh import SshTarget, prepare_hosts
+from tf_cnn.launch.ssh import SshHost, SshTarget, prepare_hosts
 
 pytestmark = pytest.mark.distributed
 
@@ -345,7 +346,7 @@ def test_a_remote_process_runs_in_the_working_folder_else_at_home(
     (tmp_path / 'home').mkdir()
     remote = [sys.executable, '-m', 'tf_cnn.launch.remote', 'run', str(tmp_path / wanted), '']
     with subprocess.Popen(
-        [*remote, 'A=1', 'sh', '-c', 'pwd; echo $A; exit 3'],
+        [*remote, 'A=1', '--', 'sh', '-c', 'pwd; echo $A; exit 3'],
         cwd=ROOT,
         env={'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'},
         stdin=subprocess.PIPE,
@@ -353,16 +354,16 @@ def test_a_remote_process_runs_in_the_working_folder_else_at_home(
         text=True,
     ) as launched:
         assert launched.stdout
-        assert [line.rstrip() for line in launched.stdout][1:] == [
-            *(str(tmp_path / place), '1', f'{MARK}3')
-        ]
+        lines = launched.stdout.read().splitlines()
+    assert [line for line in lines if not line.startswith(MARK)] == [str(tmp_path / place), '1']
+    assert lines[-1] == f'{MARK}exit 3'
 
 
 @pytest.mark.parametrize(('text', 'code'), [('', -15), ('\n10\n', -10), ('\n9\n', -9)])
 def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text: str, code: int) -> None:
     remote = [sys.executable, '-m', 'tf_cnn.launch.remote', 'run', '/', '']
     with subprocess.Popen(
-        [*remote, 'sleep', '100'],
+        [*remote, '--', 'sleep', '100'],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -370,12 +371,13 @@ def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text: str, 
     ) as launched:
         assert launched.stdin
         assert launched.stdout
-        pid = int(launched.stdout.readline().removeprefix(MARK))
+        assert launched.stdout.readline() == f'{MARK}ready\n'
+        pid = int(launched.stdout.readline().removeprefix(f'{MARK}process '))
         launched.stdin.write(text)
         launched.stdin.flush()
         if not text:
             launched.stdin.close()
-        assert launched.stdout.readline() == f'{MARK}{code}\n'
+        assert launched.stdout.readline() == f'{MARK}exit {code}\n'
         assert not psutil.pid_exists(pid)
 
 
@@ -417,3 +419,35 @@ def test_a_host_with_another_version_is_named(subject: str, tmp_path: Path) -> N
     answer = json.dumps({'versions': {**versions(), subject: '0.0.9'}, 'tasks': []})
     with failed('somewhere', subject, '0.0.9', 'install the same on both'):
         prepare_hosts(_LAYOUT, target_with(f"echo '{MARK}{answer}'", tmp_path), 0, [])
+
+
+def over_ssh(script: str, folder: Path) -> tuple[int, str, str]:
+    """Launches a shell script as a remote process; returns exit code, output and errors."""
+    host = SshHost('somewhere', target_with(_NOISY_SSH, folder))
+    out, err = io.StringIO(), io.StringIO()
+    argv = ['sh', '-c', script]
+    code = launch([Command('worker 0', argv, {}, has_result=True, host=host)], out=out, err=err)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_an_unfinished_last_line_of_a_remote_process_hides_no_exit_code(tmp_path: Path) -> None:
+    code, out, err = over_ssh('printf half; kill -9 $$', tmp_path)
+    assert (code, out) == (128 + 9, 'half\n')
+    assert 'signal 9' in err
+
+
+def test_a_remote_process_ends_though_a_descendant_holds_its_output(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert over_ssh('setsid sleep 20 & echo done', tmp_path)[:2] == (0, 'done\n')
+    assert time.monotonic() - began < 15
+
+
+def test_hosts_that_do_not_answer_end_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('tf_cnn.launch.ssh._REPLY_SECS', 0.5)
+    host = SshHost('somewhere', target_with('exec sleep 60', tmp_path))
+    commands = [Command(f'worker {i}', ['true'], {}, host=host) for i in range(10)]
+    err = io.StringIO()
+    assert launch(commands, out=io.StringIO(), err=err) == 1
+    check_line(err.getvalue().splitlines()[0], 'worker', 'somewhere does not answer')
