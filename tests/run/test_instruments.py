@@ -4,12 +4,14 @@ what was trained.
 
 import contextlib
 import io
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, made, ran, values_in
 from tf_cnn.results.benchmark_log import BenchmarkLog, run_info
 from tf_cnn.results.console import Console
-from tf_cnn.run.instruments import write_scalars
+from tf_cnn.run.instruments import StepProfiler, write_scalars
+from tf_cnn.system.errors import RunError
 
 pytestmark = pytest.mark.graph
 
@@ -305,3 +308,17 @@ def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_p
     check_warning(err.getvalue(), 'incomplete', 'images/sec')
     # No half line.
     assert [row['global_step'] for row in lines_of(tmp_path / 'metric.log')] == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_profile_that_cannot_be_written_loses_no_training(tmp_path: Path) -> None:
+    run = made(
+        '--profile_steps=1,3', train_dir=tmp_path / 'train', profile_dir=tmp_path / 'profile'
+    )
+    with (
+        mock.patch.object(StepProfiler, 'close', side_effect=RunError('the disk is full')),
+        pytest.raises(RunError, match='the disk is full'),
+        contextlib.closing(run.steps()) as steps,
+    ):
+        # One step to warm up, and one timed step.
+        assert [step.index for step in itertools.islice(steps, 2)] == [1, 1]
+    assert values_in(tmp_path / 'train')['global_step'] == 2

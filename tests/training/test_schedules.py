@@ -161,7 +161,7 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it() -> None:
         (first_worker(4), 4, 4 * 2 * 50, 4 * 2 * 50),
         (first_worker(4) | {'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
     ]
-    common = {'model': 'resnet50', 'batch_size': 50, 'num_gpus': 2, 'resnet_base_lr': 0.1}
+    common: Flags = {'model': 'resnet50', 'batch_size': 50, 'num_gpus': 2, 'resnet_base_lr': 0.1}
     for flags, num_workers, images_per_step, images_per_update in cases:
         plan = plan_of(num_epochs=0.03, **common, **flags)
         rate = plan.learning_rate
