@@ -133,11 +133,14 @@ class BenchmarkCNN:
         with self._lifecycle.guard():
             worker = self._lifecycle.join(find_resume_point(plan))
             run_graph = self._build(worker)
-            with open_session(worker.target, run_graph.graph, worker.config) as session:
+            with (
+                open_session(worker.target, run_graph.graph, worker.config) as session,
+                contextlib.ExitStack() as stack,
+            ):
                 worker.watch(session, self._save_early)
                 schedule = self._prepare(session, run_graph)
                 with self._lifecycle.save_if_interrupted():
-                    yield from self._take_steps(session, run_graph, schedule)
+                    yield from self._take_steps(session, run_graph, schedule, stack)
                     values = self._finish(session, run_graph)
             # All steps are saved: a process that restarts now finds that training is over.
             worker.stop_watching()
@@ -227,8 +230,13 @@ class BenchmarkCNN:
     # ---- steps -----------------------------------------------------------------------------------
 
     def _take_steps(
-        self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule
+        self,
+        session: tf.Session,
+        run_graph: _RunGraph,
+        schedule: Schedule,
+        stack: contextlib.ExitStack,
     ) -> Iterator[Step[StepValues]]:
+        """Takes the steps. The stack ends the profile, after the variables are saved."""
         plan, step_graph = self.plan, run_graph.step_graph
         stepper = Stepper(
             session,
@@ -239,12 +247,15 @@ class BenchmarkCNN:
             run_graph.graph_loop,
             step_graph.step_input,
         )
-        take_steps = stepper.run
+        take_steps, profiler = stepper.run, None
         hooks = self._make_hooks(session, run_graph, schedule, stepper)
         if plan.params.instruments.profile_steps:
-            profiler = StepProfiler(plan.params.instruments, self._console.warning)
+            profiler = stack.enter_context(
+                contextlib.closing(StepProfiler(plan.params.instruments))
+            )
             take_steps = profiler.annotate_steps(take_steps)
-            hooks.append(profiler)
+            # The first hook, so that the profile ends with its last step.
+            hooks.insert(0, profiler)
         self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         yield from run_steps(
             take_steps,
@@ -255,6 +266,8 @@ class BenchmarkCNN:
             plan.params.run.steps_per_run,
             self._lifecycle.in_step,
         )
+        self._report.meters.end()
+        self._warn(profiler.warning if profiler else None)
         num_skipped = None
         if step_graph.num_skipped is not None:
             num_skipped = int(session.run(step_graph.num_skipped))
@@ -263,7 +276,7 @@ class BenchmarkCNN:
     def _make_hooks(
         self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule, stepper: Stepper
     ) -> list[Hook[StepValues]]:
-        """Returns what happens between the steps, in this order."""
+        """Returns what happens between the steps, in this order; see Hook."""
         plan, params, report = self.plan, self.plan.params, self._report
         worker, recorder, state = self._lifecycle.worker, report.recorder, run_graph.state
         hooks: list[Hook[StepValues]] = [
@@ -312,13 +325,13 @@ class BenchmarkCNN:
             )
         if target := params.results.target_seconds:
             agrees = worker.is_synchronous and worker.num_training_tasks > 1
-            hooks.append(
-                TargetSeconds(
-                    target,
-                    functools.partial(worker.gather, 'pace') if agrees else None,
-                    lambda: recorder.evaluation_seconds,
-                )
+            target_hook: TargetSeconds[StepValues] = TargetSeconds(
+                target,
+                functools.partial(worker.gather, 'pace') if agrees else None,
+                lambda: recorder.evaluation_seconds,
             )
+            report.printer.follow(target_hook)
+            hooks.append(target_hook)
         return hooks
 
     # ---- finish ----------------------------------------------------------------------------------
@@ -342,6 +355,8 @@ class BenchmarkCNN:
                 self.plan.precision.compute_dtype.name,
             )
             self._report.builder.peak_flops = peak
+        if run_graph.summaries:
+            run_graph.summaries.close()
         SIGNALS.check()
         if values and (folder := self.plan.params.checkpoints.export_saved_model):
             self._console.progress(f'Writing the model to {folder}')

@@ -41,9 +41,6 @@ class Diary(Hook[int]):
         self._clock.now += 1000
         return (steps[-1].phase, steps[-1].index) == self._end
 
-    def end(self) -> None:
-        self.calls.append('end')
-
 
 def take_steps(
     clock: Clock,
@@ -75,7 +72,7 @@ def test_hooks_see_each_phase_and_each_session_call_with_its_steps() -> None:
     clock = Clock()
     diary = Diary(clock)
     take_steps(clock, [diary], 1, 5, 3)
-    assert diary.calls == [Phase.WARMUP, [1], Phase.TIMED, [1, 2, 3], [4, 5], 'end']
+    assert diary.calls == [Phase.WARMUP, [1], Phase.TIMED, [1, 2, 3], [4, 5]]
 
 
 def test_the_steps_of_a_session_call_have_equal_parts_of_its_time() -> None:
@@ -90,7 +87,7 @@ def test_the_loop_asks_all_hooks_before_it_ends_the_timed_steps() -> None:
     clock = Clock()
     hooks = [Diary(clock, last=2), Diary(clock)]
     assert [step.index for step in take_steps(clock, hooks, 0, 5)] == [1, 2]
-    assert hooks[0].calls == hooks[1].calls == [Phase.WARMUP, Phase.TIMED, [1], [2], 'end']
+    assert hooks[0].calls == hooks[1].calls == [Phase.WARMUP, Phase.TIMED, [1], [2]]
 
 
 def test_a_reason_to_end_lets_the_warm_up_be_completed() -> None:
@@ -102,27 +99,37 @@ def test_a_reason_to_end_lets_the_warm_up_be_completed() -> None:
     ]
 
 
-def test_hooks_end_in_reverse_order_after_a_step_that_fails() -> None:
-    ended: list[str] = []
+def test_the_first_hook_is_nearest_to_the_steps() -> None:
+    calls: list[object] = []
 
-    class Ending(Hook[int]):
+    class Named(Hook[int]):
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def end(self) -> None:
-            ended.append(self.name)
+        def begin(self, phase: Phase) -> bool:
+            calls.append((self.name, phase))
+            return False
 
+        def after(self, steps: Sequence[Step[int]]) -> bool:
+            calls.append((self.name, steps[0].index))
+            return False
+
+    take_steps(Clock(), [Named('first'), Named('last')], 0, 1)
+    assert calls[2:] == [
+        *(('last', Phase.TIMED), ('first', Phase.TIMED), ('first', 1), ('last', 1))
+    ]
+
+
+def test_a_step_that_fails_ends_the_loop_after_the_steps_before() -> None:
     def session_call(phase: Phase, indices: range) -> range:
         if indices[0] == 3:
             raise OSError('disk')
         return indices
 
     taken: list[int] = []
-    hooks = [Ending('a'), Ending('b')]
     with pytest.raises(OSError, match='disk'):
-        taken.extend(step.values for step in run_steps(session_call, hooks, 0, 5))
+        taken.extend(step.values for step in run_steps(session_call, [], 0, 5))
     assert taken == [1, 2]
-    assert ended == ['b', 'a']
 
 
 @pytest.mark.parametrize(('target', 'num_steps'), [(1, 1), (12, 1), (13, 2), (36, 3)])

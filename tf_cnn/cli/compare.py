@@ -59,7 +59,7 @@ def main(arguments: Arguments[CompareOptions]) -> int:
             f'{sides[0].argument}: it has fewer than two settings with a throughput; give the '
             'baseline first and then the other results, or use --against=FOLDER'
         )
-    runs = [{result.id for group in side.groups for result in group.results} for side in sides]
+    runs = [{result.id for group in side.groups for result in group.runs} for side in sides]
     for (side, run_ids), (other, other_run_ids) in itertools.combinations(
         zip(sides, runs, strict=True), 2
     ):

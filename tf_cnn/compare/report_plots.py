@@ -29,9 +29,7 @@ from tf_cnn.compare.report_rows import (
 from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate
-from tf_cnn.system.errors import (
-    format_flag,
-)
+from tf_cnn.system.errors import format_flag
 
 # Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.
 INK, SOFT = '#191c20', '#555d66'
@@ -308,9 +306,12 @@ def _published_plot(summary: Summary) -> Plot | None:
 
 def _steps_plot(summary: Summary) -> Plot | None:
     seconds_by_label = {
-        row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown
+        row.label: np.concatenate([run.step_seconds() for run in row.results])
+        for row in summary.shown
     }
-    with_steps = [row for row in summary.shown if seconds_by_label[row.label].size > len(row.runs)]
+    with_steps = [
+        row for row in summary.shown if seconds_by_label[row.label].size > len(row.results)
+    ]
     rows = _fastest(with_steps)
     if not rows:
         return None
@@ -378,7 +379,7 @@ def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
 
 def _runs_as_dots(row: ReportRow) -> list[Result]:
     """Returns the runs to draw as dots; none if the row has a single run."""
-    return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
+    return [run for run in row.results if run.images_per_second > 0] if len(row.results) > 1 else []
 
 
 def _dot_style(run: Result, color: str) -> dict[str, Any]:

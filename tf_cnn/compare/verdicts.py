@@ -45,7 +45,7 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
 def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: str) -> int:
     names, earlier = group_names(sides), collect([folder])
     groups = [group for side in sides for group in side.groups]
-    rows = [check_regression(group.results, earlier.results, names[id(group)]) for group in groups]
+    rows = [check_regression(group.runs, earlier.results, names[id(group)]) for group in groups]
     problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [
         f'{excluded.name}: left out: {excluded.reason}'

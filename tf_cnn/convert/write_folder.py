@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from tf_cnn.convert.check import MAX_LISTED, format_count, show_progress
 from tf_cnn.convert.config import IMAGES_PER_SHARD, MIN_SHARDS, RecordsOptions
-from tf_cnn.inputs.layout import (
-    ImageFolder,
-    scan_folder,
-)
+from tf_cnn.inputs.layout import ImageFolder, scan_folder
 from tf_cnn.system.errors import UsageError, missing_package_message, plural
 from tf_cnn.system.parallel import num_cores
 from tf_cnn.system.signals import SIGNALS

@@ -54,7 +54,7 @@ class Finding(Struct, frozen=True):
     outcome: str
     found: str
     advice: str | None = None
-    figures: Mapping[str, Any] = {}  # a Struct copies it
+    figures: Mapping[str, object] = {}  # a Struct copies it
     name: str = ''
 
 

@@ -5,6 +5,7 @@ A launcher calls Host.prepare, makes the command lines, and starts the processes
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,9 @@ from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.place import COMMAND
 
+_PORT_RANGE = Path('/proc/sys/net/ipv4/ip_local_port_range')
+# Lower ports often belong to services.
+_FIRST_PICKED_PORT = 10_000
 # No other program uses ports in a private network; the kernel gives connections other ports.
 _FIRST_PRIVATE_PORT = 2222
 
@@ -142,10 +146,17 @@ class Host:
 
     name = 'this machine'
 
-    def __init__(self, address: str = LOOPBACK, network: PrivateNetwork | None = None) -> None:
+    def __init__(
+        self,
+        address: str = LOOPBACK,
+        network: PrivateNetwork | None = None,
+        *,
+        holds_ports: bool = True,
+    ) -> None:
         self.program = (sys.executable, str(COMMAND))
         self._address = address
         self._network = network
+        self._holds_ports = holds_ports
         self._reserved_ports = contextlib.ExitStack()
 
     def prepare(
@@ -158,7 +169,8 @@ class Host:
 
         The ports stay bound until close(), so that the kernel gives them to no other launcher or
         connection. The task can still bind to its port, also after a restart: both sockets set
-        SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)).
+        SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)). If this
+        process ends before the tasks start, use ports that the kernel gives to no connection.
         """
         environ: Mapping[str, str] = os.environ
         if num_gpus and gpu_indices and has_visible_gpus(environ):
@@ -166,7 +178,9 @@ class Host:
         num_workers = sum(job == 'worker' for job, _ in processes)
         gpus = divide_gpus(num_gpus, num_workers, environ)
         cores = share_cores(_usable_cores(), num_workers) if num_workers else []
-        if self._network:
+        if not self._holds_ports:
+            addresses = pick_addresses(len(processes), self._address)
+        elif self._network:
             addresses = [
                 join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number)
                 for number in range(len(processes))
@@ -225,6 +239,28 @@ def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]
                 ) from error
             addresses.append(join_host_port(address, port_socket.getsockname()[1]))
         yield addresses
+
+
+def pick_addresses(count: int, address: str) -> list[str]:
+    """Returns HOST:PORT for free ports below the range that the kernel gives to connections (ip(7),
+    ip_local_port_range). They are random, so that two launchers hardly pick the same.
+    """
+    first_of_connections = int(_PORT_RANGE.read_text().split()[0])
+    family, _, _, _, (host, _, *scope) = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    addresses: list[str] = []
+    ports = range(_FIRST_PICKED_PORT, first_of_connections)
+    for port in random.SystemRandom().sample(ports, len(ports)):
+        if len(addresses) == count:
+            break
+        with contextlib.suppress(OSError), socket.socket(family) as port_socket:
+            port_socket.bind((host, port, *scope))
+            addresses.append(join_host_port(address, port))
+    if len(addresses) < count:
+        raise RunError(
+            f'{address}: only {len(addresses)} of {count} ports from {_FIRST_PICKED_PORT} to '
+            f'{first_of_connections - 1} are free; start fewer processes'
+        )
+    return addresses
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:

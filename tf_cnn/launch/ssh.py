@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,13 @@ from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import RunError, UsageError
 from tf_cnn.system.place import COMMAND, FOLDER
+from tf_cnn.system.signals import SIGNALS
 
 # The program on the other host is a checkout or an installation, as it is here.
 _COMMAND = COMMAND.relative_to(FOLDER)
-# How long a host may take to answer, and to end its processes after SIGKILL.
-_REPLY_SECS, _END_SECS = 30.0, 4.0
+# How long a host may take to answer, and ssh to end after its process. How often to look for a
+# signal.
+_REPLY_SECS, _END_SECS, _POLL_SECS = 30.0, 4.0, 0.2
 # The exit code of ssh itself if it cannot connect.
 _SSH_FAILED = 255
 # How many connections may be opening at once: sshd drops some above ten (MaxStartups in
@@ -91,7 +94,7 @@ class SshHost(Host):
     def start(self, command: Command) -> LocalProcess:
         cores = ','.join(map(str, command.cores or ()))
         variables = [f'{name}={value}' for name, value in (command.env or {}).items()]
-        words = ['run', self._target.working_folder, cores, *variables, *command.argv]
+        words = ['run', self._target.working_folder, cores, *variables, '--', *command.argv]
         return _SshProcess(command, self._target.command(self.name, *words), self.name)
 
 
@@ -99,11 +102,17 @@ class _SshProcess(LocalProcess):
     """An ssh on this machine with a process of a cluster at its other end, see launch.remote."""
 
     def __init__(self, command: Command, argv: Sequence[str], host_name: str) -> None:
-        _opening.acquire()
+        while not _opening.acquire(timeout=_POLL_SECS):
+            SIGNALS.check()
         self._is_opening = True
-        super().__init__(command, argv, stdin=subprocess.PIPE)
+        try:
+            super().__init__(command, argv, stdin=subprocess.PIPE)
+        except BaseException:
+            self._end_opening()
+            raise
         self._host_name = host_name
         self._exit_code: int | None = None
+        self._has_ended = threading.Event()
 
     def listen(
         self,
@@ -113,15 +122,19 @@ class _SshProcess(LocalProcess):
         on_exit: Callable[[LocalProcess], None],
     ) -> None:
         def handle_line(line: str) -> None:
-            if not line.startswith(MARK):
-                # The lines before belong to login scripts.
-                if not self._is_opening:
-                    show(line)
-            elif self._is_opening:
+            # The last line of the process may be incomplete.
+            text, mark, answer = line.partition(MARK)
+            # The lines before the first answer belong to login scripts.
+            if not self._is_opening and (text or not mark):
+                show(text)
+            if answer == 'ready':
                 self._end_opening()
-                on_start(int(line.removeprefix(MARK)))
-            else:
-                self._exit_code = int(line.removeprefix(MARK))
+            elif answer.startswith('process '):
+                on_start(int(answer.split()[1]))
+            elif answer.startswith('exit '):
+                self._exit_code = int(answer.split()[1])
+                # ssh goes on as long as a descendant has its output open.
+                self._kill_ssh_after(_END_SECS)
 
         self.read_lines(handle_line, show_error, self._end_opening)
         threading.Thread(target=self._keep_alive, daemon=True).start()
@@ -133,7 +146,11 @@ class _SshProcess(LocalProcess):
             _opening.release()
 
     def _keep_alive(self) -> None:
-        while not self.wait(ALIVE_SECS):
+        """Kills an ssh that does not connect; then tells the host that the launcher is there."""
+        if not self._has_ended.wait(_REPLY_SECS) and self._is_opening:
+            self.lost_reason = f'{self._host_name} does not answer within {_REPLY_SECS:g} s'
+            self.signal(signal.SIGKILL)
+        while not self._has_ended.wait(ALIVE_SECS):
             self._send('')
 
     def _send(self, line: str) -> None:
@@ -146,14 +163,21 @@ class _SshProcess(LocalProcess):
         self._send(str(int(number)))
         if number == signal.SIGKILL:
             # The host may be lost.
-            kill_ssh = threading.Timer(_END_SECS, self.signal, [signal.SIGKILL])
-            kill_ssh.daemon = True
-            kill_ssh.start()
+            self._kill_ssh_after(_END_SECS)
+
+    def _kill_ssh_after(self, secs: float) -> None:
+        def kill_ssh() -> None:
+            if not self._has_ended.wait(secs):
+                self.signal(signal.SIGKILL)
+
+        threading.Thread(target=kill_ssh, daemon=True).start()
 
     def reap(self) -> int:
+        self.wait()
+        self._has_ended.set()
         super().reap()
         if self._exit_code is None:
-            self.lost_reason = f'the connection to {self._host_name} has ended'
+            self.lost_reason = self.lost_reason or f'the connection to {self._host_name} has ended'
             return 1
         return self._exit_code
 
@@ -182,9 +206,10 @@ def prepare_hosts(
                 words = target.command(name, 'prepare', ids, str(num_gpus), indices)
                 ssh = ChildProcess(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                 calls.append(_PrepareCall(SshHost(name, target), target, stack.enter_context(ssh)))
+            deadline = time.monotonic() + _REPLY_SECS
             for call in calls:
                 try:
-                    tasks += call.tasks()
+                    tasks += call.tasks(deadline)
                 except RunError as error:
                     lines += error.lines
     if lines:
@@ -202,22 +227,23 @@ class _PrepareCall:
         self._answer: dict[str, Any] | None = None
         # What login scripts and ssh print; the last line gives the reason of a failure.
         self._other_lines: list[str] = []
-        ssh.read_lines(self._handle_line, self._other_lines.append)
+        self._has_answered = threading.Event()
+        ssh.read_lines(self._handle_line, self._other_lines.append, self._has_answered.set)
 
     def _handle_line(self, line: str) -> None:
         if line.startswith(MARK):
             # The last line of a connection may be incomplete.
             with contextlib.suppress(DocumentError):
                 self._answer = decode_json(line.removeprefix(MARK), dict[str, Any])
+                self._has_answered.set()
         else:
             self._other_lines.append(line)
 
-    def tasks(self) -> list[ClusterTask]:
+    def tasks(self, deadline: float) -> list[ClusterTask]:
         name, target = self._host.name, self._target
-        has_ended = self._ssh.wait(_REPLY_SECS)
-        self._ssh.await_last_lines()
+        self._has_answered.wait(max(0.0, deadline - time.monotonic()))
         if self._answer is None:
-            raise RunError(f'{name}: {self._failure(has_ended)}')
+            raise RunError(f'{name}: {self._failure()}')
         if 'refused' in self._answer:
             kind = UsageError if self._answer['exit_code'] == UsageError.exit_code else RunError
             raise kind(*(f'{name}: {line}' for line in self._answer['refused']))
@@ -232,14 +258,16 @@ class _PrepareCall:
                 )
         return [ClusterTask(**{**task, 'host': self._host}) for task in self._answer['tasks']]
 
-    def _failure(self, has_ended: bool) -> str:
+    def _failure(self) -> str:
         target = self._target
         connecting = f'`{shlex.join(target.ssh)} {self._host.name}`'
-        if not has_ended:
+        # The output ends a little earlier than ssh itself.
+        if not self._ssh.wait(1.0):
             return (
                 f'it does not answer within {_REPLY_SECS:g} s; check the name, and that '
                 f'{connecting} connects'
             )
+        self._ssh.await_last_lines()
         code = self._ssh.exit_code()
         last = next((line for line in reversed(self._other_lines) if line.strip()), '')
         if code == _SSH_FAILED:

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import tensorflow.compat.v1 as tf
 
@@ -29,24 +30,27 @@ from tf_cnn.training.config import CheckpointConfig
 Steps = Sequence[Step[StepValues]]
 
 
+@dataclass
 class EndOfTraining(Hook[StepValues]):
     """Ends an asynchronous worker when all workers together have taken the steps of the run."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+    schedule: Schedule
 
     def after(self, steps: Steps) -> bool:
-        return self._schedule.is_over(steps[-1].values.steps_after)
+        return self.schedule.is_over(steps[-1].values.steps_after)
 
 
+@dataclass
 class LossCheck(Hook[StepValues]):
     """Raises RunError for a loss that is not finite.
 
     If nothing is learnt, such a loss does no harm; the result has a warning.
     """
 
-    def __init__(self, params: Params) -> None:
-        self._params = params
+    params: Params
+
+    def __post_init__(self) -> None:
+        params = self.params
         learns = params.trains and not params.run.exchange_only and params.data.data_dir
         self._is_needed = bool(learns and not params.precision.continue_on_nan)
 
@@ -57,7 +61,7 @@ class LossCheck(Hook[StepValues]):
         return False
 
     def _error(self, values: StepValues) -> RunError:
-        advice, precision = [], self._params.precision
+        advice, precision = [], self.params.precision
         if values.learning_rate is not None:
             advice.append(
                 f'a lower learning rate than {values.learning_rate:g} (--init_learning_rate)'
@@ -73,137 +77,106 @@ class LossCheck(Hook[StepValues]):
         )
 
 
+@dataclass
 class Summaries(Hook[StepValues]):
     """Writes TensorBoard summaries of the timed steps that are due."""
 
-    def __init__(
-        self,
-        writer: SummaryWriter,
-        session: tf.Session,
-        stepper: Stepper,
-        recorder: StepRecorder,
-        loss_name: str,
-        images_per_step: int,
-    ) -> None:
-        self._writer = writer
-        self._session = session
-        self._stepper = stepper
-        self._recorder = recorder
-        self._loss_name = loss_name
-        self._images_per_step = images_per_step
+    writer: SummaryWriter
+    session: tf.Session
+    stepper: Stepper
+    recorder: StepRecorder
+    loss_name: str
+    images_per_step: int
 
     def after(self, steps: Steps) -> bool:
         for step in steps:
-            if step.phase is Phase.TIMED and self._writer.is_due(step.index):
-                with self._recorder.pause(PauseCause.SUMMARY):
-                    scalars = step_scalars(step, self._loss_name, self._images_per_step)
-                    self._writer.write(
-                        step.values.steps_after,
-                        scalars,
-                        self._session,
-                        self._stepper.gradient_summary,
-                    )
+            if step.phase is Phase.TIMED and self.writer.is_due(step.index):
+                with self.recorder.pause(PauseCause.SUMMARY):
+                    scalars = step_scalars(step, self.loss_name, self.images_per_step)
+                    gradients = self.stepper.gradient_summary
+                    self.writer.write(step.values.steps_after, scalars, self.session, gradients)
         return False
 
-    def end(self) -> None:
-        self._writer.close()
 
-
+@dataclass
 class Checkpoints(Hook[StepValues]):
     """Saves a checkpoint every --save_model_steps or --save_model_secs.
 
-    save_lock: held while saving, since a signal may save on another thread.
+    Attributes:
+      last_step: the global step before the next session call.
+      save_lock: held while saving, since a signal may save on another thread.
     """
 
-    def __init__(
-        self,
-        config: CheckpointConfig,
-        state: RunState,
-        session: tf.Session,
-        start_step: int,
-        worker: Worker,
-        recorder: StepRecorder,
-        save_lock: threading.Lock,
-    ) -> None:
-        self._step_interval = config.save_model_steps
-        self._interval_secs = config.save_model_secs
-        self._state = state
-        self._session = session
-        self._previous_step = start_step
-        self._worker = worker
-        self._recorder = recorder
-        self._save_lock = save_lock
-        self._last_save = time.monotonic()
+    config: CheckpointConfig
+    state: RunState
+    session: tf.Session
+    last_step: int
+    worker: Worker
+    recorder: StepRecorder
+    save_lock: threading.Lock
+    last_save: float = field(default_factory=time.monotonic)
 
     def after(self, steps: Steps) -> bool:
-        step, interval = steps[-1].values.steps_after, self._step_interval
-        is_due_by_step = interval is not None and step // interval > self._previous_step // interval
-        self._previous_step = step
-        if is_due_by_step or 0 < self._interval_secs <= time.monotonic() - self._last_save:
-            pause = self._recorder.pause(PauseCause.CHECKPOINT)
-            with pause, self._worker.pausing(), self._save_lock:
-                self._state.save(self._session)
-            self._last_save = time.monotonic()
+        step, interval = steps[-1].values.steps_after, self.config.save_model_steps
+        is_due_by_step = interval is not None and step // interval > self.last_step // interval
+        self.last_step = step
+        secs = time.monotonic() - self.last_save
+        if is_due_by_step or 0 < self.config.save_model_secs <= secs:
+            pause = self.recorder.pause(PauseCause.CHECKPOINT)
+            with pause, self.worker.pausing(), self.save_lock:
+                self.state.save(self.session)
+            self.last_save = time.monotonic()
         return False
 
 
+@dataclass
 class EvaluationsDuringTraining(Hook[StepValues]):
-    """Evaluates after the steps of the schedule, and ends the run at --stop_at_top_1_accuracy."""
+    """Evaluates after the steps of the schedule, and ends the run at --stop_at_top_1_accuracy.
 
-    def __init__(
-        self,
-        config: EvaluationConfig,
-        schedule: EvalSchedule,
-        evaluation: Evaluation,
-        state: RunState,
-        session: tf.Session,
-        start_step: int,
-        report: RunReport,
-        console: Console,
-        lifecycle: RunLifecycle,
-    ) -> None:
-        self._goal = config.stop_at_top_1_accuracy
-        self._folder = config.eval_dir
-        self._schedule = schedule
-        self._evaluation = evaluation
-        self._state = state
-        self._session = session
-        self._previous_step = start_step
-        self._report = report
-        self._console = console
-        self._lifecycle = lifecycle
-        self._has_reached_goal = False
+    last_step is the global step before the next session call.
+    """
+
+    config: EvaluationConfig
+    schedule: EvalSchedule
+    evaluation: Evaluation
+    state: RunState
+    session: tf.Session
+    last_step: int
+    report: RunReport
+    console: Console
+    lifecycle: RunLifecycle
+    has_reached_goal: bool = False
 
     def begin(self, phase: Phase) -> bool:
-        continues = self._lifecycle.worker.resume_point['end'] is not None and self._previous_step
+        continues = self.lifecycle.worker.resume_point['end'] is not None and self.last_step
         if phase is Phase.WARMUP and continues:
             # The interruption may have stopped the evaluation after this step.
-            self._evaluate_if_due(self._previous_step, self._previous_step - 1)
-        return self._has_reached_goal
+            self._evaluate_if_due(self.last_step, self.last_step - 1)
+        return self.has_reached_goal
 
     def after(self, steps: Steps) -> bool:
         step = steps[-1].values.steps_after
-        self._evaluate_if_due(step, self._previous_step)
-        self._previous_step = step
-        return self._has_reached_goal
+        self._evaluate_if_due(step, self.last_step)
+        self.last_step = step
+        return self.has_reached_goal
 
-    def _evaluate_if_due(self, step: int, previous_step: int) -> None:
-        if not self._schedule.is_due(step, previous_step):
+    def _evaluate_if_due(self, step: int, last_step: int) -> None:
+        if not self.schedule.is_due(step, last_step):
             return
-        recorder, worker = self._report.recorder, self._lifecycle.worker
-        with recorder.pause(PauseCause.EVALUATION), self._lifecycle.evaluating(), worker.pausing():
-            self._state.prepare_evaluation(self._session)
-            self._console.progress(f'Evaluating after {recorder.describe_last_step(step)}')
-            accuracy = combine_accuracy(
-                self._evaluation.run(self._session, step), worker, f'accuracy/{step}'
-            )
-            self._report.add_evaluation(accuracy)
-            if self._folder:
-                write_accuracy_summary(accuracy, self._folder)
+        recorder, worker = self.report.recorder, self.lifecycle.worker
+        with recorder.pause(PauseCause.EVALUATION), self.lifecycle.evaluating(), worker.pausing():
+            self.state.prepare_evaluation(self.session)
+            self.console.progress(f'Evaluating after {recorder.describe_last_step(step)}')
+            own_accuracy = self.evaluation.run(self.session, step)
+            accuracy = combine_accuracy(own_accuracy, worker, f'accuracy/{step}')
+            self.report.add_evaluation(accuracy)
+            if self.config.eval_dir:
+                write_accuracy_summary(accuracy, self.config.eval_dir)
         # A warm-up continues after the goal is reached; this note is printed only once.
-        if self._goal is not None and accuracy.top_1 >= self._goal and not self._has_reached_goal:
-            self._has_reached_goal = True
-            self._console.note(
+        goal = self.config.stop_at_top_1_accuracy
+        if goal is not None and accuracy.top_1 >= goal and not self.has_reached_goal:
+            self.has_reached_goal = True
+            self.console.note(
                 f'Stopping after {recorder.describe_last_step(step)}: '
-                f'--stop_at_top_1_accuracy={self._goal:g} is reached'
+                f'--stop_at_top_1_accuracy={goal:g} is reached'
             )

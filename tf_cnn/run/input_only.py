@@ -68,6 +68,7 @@ class _Stage(Hook[StepValues]):
                 take_steps, all_hooks, num_warmup, num_timed, in_step=lifecycle.in_step
             ):
                 pass
+        self._add_time()
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         if steps[0].phase is Phase.TIMED:
@@ -75,7 +76,8 @@ class _Stage(Hook[StepValues]):
             self._timed_steps += steps
         return False
 
-    def end(self) -> None:
+    def _add_time(self) -> None:
+        """Adds the timed steps of a session to `time`."""
         if self._timed_steps:
             images = len(self._timed_steps) * self._plan.images_per_global_step
             wall_seconds = self._timed_steps[-1].end - self._timed_steps[0].start
@@ -118,6 +120,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         meters.begin_phase('initialise')
         hooks = [meters, report.recorder, report.printer, *time_limit(1.0)]
         last_stage.measure(lifecycle, num_timed, hooks)
+        meters.end()
         for stage in reversed(earlier_stages):
             measure_half(stage, num_timed // 2)
         report.builder.input_stages = stage_rows(

@@ -117,10 +117,9 @@ class StepProfiler(Hook[StepValues]):
     Profiling slows these steps.
     """
 
-    def __init__(self, instruments: InstrumentConfig, warn: Callable[[str], None]) -> None:
+    def __init__(self, instruments: InstrumentConfig) -> None:
         self._folder = instruments.profile_dir or ''
         self._first, self._last = parse_numbers(instruments.profile_steps, int)
-        self._warn = warn
         self._is_running = False
         self._num_timed = 0
 
@@ -133,18 +132,18 @@ class StepProfiler(Hook[StepValues]):
         if steps[-1].phase is Phase.TIMED:
             self._num_timed = steps[-1].index
             if self._num_timed == self._last:
-                self._stop()
+                self.close()
             elif self._num_timed == self._first - 1:
                 self._start()
         return False
 
-    def end(self) -> None:
-        self._stop()
-        if self._num_timed < self._last:
-            self._warn(
-                f'training ended after {plural(self._num_timed, "timed step")}, before the last '
-                'one of --profile_steps'
-            )
+    @property
+    def warning(self) -> str | None:
+        """Returns a warning if the steps have ended before the last one of --profile_steps."""
+        if self._num_timed >= self._last:
+            return None
+        reason = f'training ended after {plural(self._num_timed, "timed step")}'
+        return f'{reason}, before the last one of --profile_steps'
 
     def annotate_steps(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps take_steps(phase, indices), so that profiles show the phase and the first index."""
@@ -166,7 +165,7 @@ class StepProfiler(Hook[StepValues]):
             tf.compat.v2.profiler.experimental.start(self._temporary_folder.name)
         self._is_running = True
 
-    def _stop(self) -> None:
+    def close(self) -> None:
         if self._is_running:
             self._is_running = False
             with self._temporary_folder, report_write_errors('profile_dir', self._folder):

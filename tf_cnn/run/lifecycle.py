@@ -177,7 +177,7 @@ class RunLifecycle(Hook[StepValues]):
 
     @contextlib.contextmanager
     def in_step(self) -> Iterator[None]:
-        """Makes a context for one session call."""
+        """Marks the block as a session call, and limits how long it waits for other tasks."""
         self.is_in_step = True
         with self.worker.taking_steps():
             yield

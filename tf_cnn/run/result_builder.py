@@ -6,7 +6,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import tensorflow.compat.v1 as tf
@@ -161,7 +161,7 @@ class ResultBuilder:
             input=self._input(measurements, throughput),
             energy=self._energy(throughput, num_missing),
             evaluations=[accuracy.as_row(self._unix_at_zero) for accuracy in evaluations],
-            machine=cast(sections.MachineSection, run_environment.machine),
+            machine=run_environment.machine,
             environment=run_environment.environment,
             noise=self._meters.noise,
             warnings=warnings,

@@ -20,7 +20,8 @@ class Hook(Generic[Values]):
     """Work before a phase and between two session calls, which is not part of any step's seconds.
 
     begin and after return True if no further timed step shall be taken. The loop asks all hooks
-    before it ends, and always completes the warm-up.
+    before it ends, and always completes the warm-up. The first hook is nearest to the steps: its
+    begin comes last, its after comes first.
     """
 
     def begin(self, phase: Phase) -> bool:
@@ -30,9 +31,6 @@ class Hook(Generic[Values]):
     def after(self, steps: Sequence[Step[Values]]) -> bool:
         """Called after each session call, with the steps that it took."""
         return False
-
-    def end(self) -> None:
-        """Called once, however the loop ends."""
 
 
 def run_steps(
@@ -51,34 +49,30 @@ def run_steps(
     Args:
       take_steps: takes the steps with these indices within the phase, from 1, in one session call;
         returns the values of each.
-      hooks: what happens between the steps, in this order; end() is called in reverse order.
+      hooks: what happens between the steps, in this order.
       in_step: makes a context for each session call.
     """
     is_over = False
-    try:
-        for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_timed)):
-            ends = [hook.begin(phase) for hook in hooks]
+    for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_timed)):
+        ends = [hook.begin(phase) for hook in reversed(hooks)]
+        is_over = is_over or any(ends)
+        for first in range(1, count + 1, steps_per_run):
+            if phase is Phase.TIMED and is_over:
+                return
+            indices = range(first, min(first + steps_per_run, count + 1))
+            with in_step():
+                start = clock()
+                values = take_steps(phase, indices)
+                seconds = (clock() - start) / len(indices)
+            steps = [
+                Step(phase, index, seconds, step_values, start + number * seconds)
+                for number, (index, step_values) in enumerate(zip(indices, values, strict=True))
+            ]
+            ends = [hook.after(steps) for hook in hooks]
             is_over = is_over or any(ends)
-            for first in range(1, count + 1, steps_per_run):
-                if phase is Phase.TIMED and is_over:
-                    return
-                indices = range(first, min(first + steps_per_run, count + 1))
-                with in_step():
-                    start = clock()
-                    values = take_steps(phase, indices)
-                    seconds = (clock() - start) / len(indices)
-                steps = [
-                    Step(phase, index, seconds, step_values, start + number * seconds)
-                    for number, (index, step_values) in enumerate(zip(indices, values, strict=True))
-                ]
-                ends = [hook.after(steps) for hook in hooks]
-                is_over = is_over or any(ends)
-                for step in steps:
-                    with SIGNALS.suspended():
-                        yield step
-    finally:
-        for hook in reversed(hooks):
-            hook.end()
+            for step in steps:
+                with SIGNALS.suspended():
+                    yield step
 
 
 class TargetSeconds(Hook[Values]):
@@ -90,6 +84,10 @@ class TargetSeconds(Hook[Values]):
     Args:
       gather: returns the values that all these processes pass; None for a single process.
       excluded_seconds: returns the seconds since the first timed step that do not count.
+
+    Attributes:
+      num_timed: the number of timed steps that the processes have agreed on; None if the clock
+        ends them.
     """
 
     def __init__(
@@ -99,28 +97,28 @@ class TargetSeconds(Hook[Values]):
         excluded_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.num_timed: int | None = None
         self._target = target
         self._gather = gather
         self._excluded_seconds = excluded_seconds
         self._clock = clock
         self._warmup_seconds: list[float] = []
         self._timed_start: float | None = None
-        self._num_timed: int | None = None
 
     def begin(self, phase: Phase) -> bool:
         if phase is Phase.TIMED and self._gather and self._warmup_seconds:
             # The first steps allocate memory.
             later_steps = self._warmup_seconds[len(self._warmup_seconds) // 2 :]
             paces = self._gather(statistics.median(later_steps))
-            self._num_timed = math.ceil(self._target / max(paces))
+            self.num_timed = math.ceil(self._target / max(paces))
         return False
 
     def after(self, steps: Sequence[Step[Values]]) -> bool:
         if steps[0].phase is Phase.WARMUP:
             self._warmup_seconds += [step.seconds for step in steps]
             return False
-        if self._num_timed is not None:
-            return steps[-1].index >= self._num_timed
+        if self.num_timed is not None:
+            return steps[-1].index >= self.num_timed
         if self._timed_start is None:
             self._timed_start = steps[0].start
         return self._clock() - self._timed_start - self._excluded_seconds() >= self._target

@@ -8,11 +8,10 @@ from tf_cnn.results import console as lines
 from tf_cnn.results.benchmark_log import BenchmarkLog
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Phase
-from tf_cnn.results.statistics import Rate, RunningRate
 from tf_cnn.results.steps import Accuracy, PauseCause, Step, StepLog, StepValues
 from tf_cnn.run.params import Role
 from tf_cnn.run.plan import Plan
-from tf_cnn.run.step_loop import Hook
+from tf_cnn.run.step_loop import Hook, TargetSeconds
 from tf_cnn.run.step_recorder import StepRecorder
 
 # How often the live line gets new numbers. Statistics of thousands of steps at each step would take
@@ -31,10 +30,13 @@ class StepPrinter(Hook[StepValues]):
         self._has_losses = plan.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
         folder = plan.params.results.benchmark_log_dir
         self._log = BenchmarkLog(folder) if folder else None
-        self._running_rate = RunningRate()
         self._last_printed_step = 0
-        self._timed_start = 0.0
+        self._target: TargetSeconds[StepValues] | None = None
         self._next_live_update = -math.inf
+
+    def follow(self, target: TargetSeconds[StepValues]) -> None:
+        """Makes the live line show the number of steps that processes agree on."""
+        self._target = target
 
     def begin_log(self, header: Mapping[str, Any]) -> None:
         """Writes the log of the run; header is the object of benchmark_log.run_info()."""
@@ -43,11 +45,6 @@ class StepPrinter(Hook[StepValues]):
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         last = steps[-1]
-        if last.phase is Phase.TIMED:
-            # One value for each session call: its steps were not measured separately.
-            self._running_rate.add(last.seconds, len(steps))
-            if steps[0].index == 1:
-                self._timed_start = steps[0].start
         if self._console.is_live and last.end >= self._next_live_update:
             self._next_live_update = last.end + _LIVE_SECS
             self._show_live(last)
@@ -59,20 +56,18 @@ class StepPrinter(Hook[StepValues]):
                         self._write_to_log(step)
         return False
 
-    def _rate(self) -> Rate:
-        return self._running_rate.rate(
-            self._plan.images_per_global_step, self._plan.params.run.display_perf_ewma
-        )
-
     def _show_live(self, step: Step[StepValues]) -> None:
         flags, target = self._plan.params.run, self._plan.params.results.target_seconds
         if step.phase is Phase.WARMUP:
             self._console.steps('warm-up step', step.index, flags.num_warmup_batches)
             return
-        rate, total = self._rate(), flags.num_timed
-        if target:
+        rate, total = self._recorder.rate(), flags.num_timed
+        if self._target and self._target.num_timed is not None:
+            total = self._target.num_timed
+        elif target:
             # As many as fit into the time at this speed.
-            total = math.ceil(target * step.index / max(step.end - self._timed_start, 1e-9))
+            seconds = max(step.end - self._recorder.timed_start, 1e-9)
+            total = math.ceil(target * step.index / seconds)
         text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
         self._console.steps('step', step.index, max(total, step.index), text)
 
@@ -87,11 +82,11 @@ class StepPrinter(Hook[StepValues]):
         self._last_printed_step = step.index
         if self._has_images:
             text = lines.format_step(
-                step.index, self._rate(), step.values, with_loss=self._has_losses
+                step.index, self._recorder.rate(), step.values, with_loss=self._has_losses
             )
         else:
             images = self._plan.images_per_global_step
-            text = lines.format_exchange(step.index, self._rate(), images)
+            text = lines.format_exchange(step.index, self._recorder.rate(), images)
         self._console.result(text)
 
     def print_last_step(self, log: StepLog) -> None:
@@ -132,7 +127,7 @@ class StepPrinter(Hook[StepValues]):
             else {}
         )
         metrics = {
-            'current_examples_per_sec': self._rate().images_per_second,
+            'current_examples_per_sec': self._recorder.rate().images_per_second,
             **losses,
             'top_1_accuracy': step.values.top_1,
             'top_5_accuracy': step.values.top_5,

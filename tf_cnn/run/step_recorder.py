@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.results.sections import Phase
+from tf_cnn.results.statistics import Rate, RunningRate
 from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
 from tf_cnn.run.plan import Plan
 from tf_cnn.run.result_builder import run_section
@@ -20,23 +21,37 @@ class StepRecorder(Hook[StepValues]):
     Attributes:
       evaluations: in their order.
       evaluation_seconds: the time of the evaluations since the first timed step.
+      timed_start: when the first timed step began, by the clock; 0 before.
     """
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.perf_counter) -> None:
         self.evaluations: list[Accuracy] = []
         self.evaluation_seconds = 0.0
+        self.timed_start = 0.0
         self._plan = plan
         self._clock = clock
         self._steps: list[Step[StepValues]] = []
         # The seconds after each step that have a known cause, by the number of the step.
         self._pauses: dict[int, dict[PauseCause, float]] = {}
         self._pause_start = clock()
+        self._running_rate = RunningRate()
         self._num_skipped_at_end: int | None = None
         self._cluster_total: tuple[int, float] | None = None
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         self._steps += steps
+        if steps[0].phase is Phase.TIMED:
+            # One value for each session call: its steps were not measured separately.
+            self._running_rate.add(steps[0].seconds, len(steps))
+            if steps[0].index == 1:
+                self.timed_start = steps[0].start
         return False
+
+    def rate(self) -> Rate:
+        """Returns the rate over the timed steps so far, see --display_perf_ewma."""
+        return self._running_rate.rate(
+            self._plan.images_per_global_step, self._plan.params.run.display_perf_ewma
+        )
 
     @contextlib.contextmanager
     def pause(self, cause: PauseCause) -> Iterator[None]:

@@ -5,11 +5,7 @@ from dataclasses import replace
 
 from tf_cnn.launch.host_layout import lay_out_tasks, read_hosts_flag
 from tf_cnn.managers.modes import MODES
-from tf_cnn.sweep.configurations import (
-    Configuration,
-    ExcludedCombination,
-    SweepPlan,
-)
+from tf_cnn.sweep.configurations import Configuration, ExcludedCombination, SweepPlan
 from tf_cnn.system.errors import UsageError, format_flag
 
 # The flags of `cluster` about other hosts; they may appear after --.

@@ -11,10 +11,7 @@ from tf_cnn.machine.processors import usable_cores
 from tf_cnn.run.parsing import read_modes_of
 from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.config import SweepOptions
-from tf_cnn.sweep.configurations import (
-    SweepPlan,
-    make_sweep_plan,
-)
+from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.duration import guess_seconds
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.hosts import place_on_hosts, split_host_flags

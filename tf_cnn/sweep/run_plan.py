@@ -6,9 +6,7 @@ from typing import TextIO
 from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
-from tf_cnn.sweep.configurations import (
-    SweepPlan,
-)
+from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     InterleavedRuns,

@@ -115,7 +115,10 @@ class ChildProcess:
             # WNOWAIT leaves the zombie for reap().
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             return True
-        return bool(select.select([self.descriptor], [], [], secs)[0])
+        # Unlike select(2), poll(2) takes any descriptor.
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(1e3 * secs))
 
     def wait_or_stop(self, secs: float | None = None) -> bool:
         """Waits like wait(), but raises Stopped after a signal. For the main thread."""
