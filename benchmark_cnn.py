@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,37 +18,32 @@ from tf_cnn.machine.quiet import quiet_start
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
-from tf_cnn.results.sections import Phase
-from tf_cnn.results.steps import PauseCause, Step, StepValues
+from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.banner import make_banner
 from tf_cnn.run.build import build_evaluation, build_step, export
-from tf_cnn.run.evaluation import (
-    Evaluation,
-    SlicedVariables,
-    combine_accuracy,
-    write_accuracy_summary,
-)
+from tf_cnn.run.evaluation import Evaluation, SlicedVariables
 from tf_cnn.run.evaluator import evaluate_checkpoints
 from tf_cnn.run.export import ModelValues
 from tf_cnn.run.graph_loop import GraphLoop
-from tf_cnn.run.input_only import measure_input
-from tf_cnn.run.instruments import (
-    StepProfiler,
-    StepTracer,
-    SummaryWriter,
-    step_scalars,
-    write_graph,
+from tf_cnn.run.hooks import (
+    Checkpoints,
+    EndOfTraining,
+    EvaluationsDuringTraining,
+    LossCheck,
+    Summaries,
 )
+from tf_cnn.run.input_only import measure_input
+from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.params import Params, Role
 from tf_cnn.run.plan import Plan, ServerPlan, make_plan
+from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.schedule import Schedule
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_graph import StepGraph
-from tf_cnn.run.step_loop import run_steps
-from tf_cnn.run.step_recorder import StepRecorder
+from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 
@@ -107,7 +101,7 @@ class BenchmarkCNN:
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
-        return self._recorder.result
+        return self._report.result
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
         """Yields the steps; runs one, or --steps_per_run at once, when the generator is advanced.
@@ -130,25 +124,23 @@ class BenchmarkCNN:
             self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
-        self._recorder = StepRecorder(plan, self._console, self._invocation)
+        self._report = RunReport(plan, self._console, self._invocation)
         self._state: RunState | None = None
         self._session: tf.Session | None = None
-        self._has_reached_goal = False
         # A signal may be answered on another thread, see SIGNALS.
         self._save_lock = threading.Lock()
-        self._lifecycle = RunLifecycle(plan, self._console, self._recorder, self._save_early)
-        profiler = StepProfiler(plan.params.instruments)
+        self._lifecycle = RunLifecycle(plan, self._console, self._report, self._save_early)
         with self._lifecycle.guard():
             worker = self._lifecycle.join(find_resume_point(plan))
             run_graph = self._build(worker)
             with (
                 open_session(worker.target, run_graph.graph, worker.config) as session,
-                contextlib.closing(profiler),
+                contextlib.ExitStack() as stack,
             ):
                 worker.watch(session, self._save_early)
                 schedule = self._prepare(session, run_graph)
                 with self._lifecycle.save_if_interrupted():
-                    yield from self._take_steps(session, run_graph, schedule, profiler)
+                    yield from self._take_steps(session, run_graph, schedule, stack)
                     values = self._finish(session, run_graph)
             # All steps are saved: a process that restarts now finds that training is over.
             worker.stop_watching()
@@ -196,8 +188,8 @@ class BenchmarkCNN:
                 if plan.params.checkpoints.export_saved_model
                 else None
             )
-        self._recorder.result_builder.transfer = step_graph.transfer
-        self._recorder.result_builder.input_buffers = buffers = step_graph.step_input.buffers
+        self._report.builder.transfer = step_graph.transfer
+        self._report.builder.input_buffers = buffers = step_graph.step_input.buffers
         if buffers and plan.params.run.verbose:
             self._console.note(format_memory(buffers))
         prefix = worker.device if worker.device and plan.devices.is_local else ''
@@ -224,7 +216,7 @@ class BenchmarkCNN:
     def _prepare(self, session: tf.Session, run_graph: _RunGraph) -> Schedule:
         SIGNALS.check()
         self._console.progress('Initialising the variables')
-        self._recorder.result_builder.begin_phase('initialise')
+        self._report.meters.begin_phase('initialise')
         schedule = run_graph.state.prepare(session)
         run_op = run_graph.graph_loop.make_op_runner(session) if run_graph.graph_loop else None
         run_graph.step_graph.prepare_first_step(session, schedule.own_start_step, run_op)
@@ -238,143 +230,109 @@ class BenchmarkCNN:
     # ---- steps -----------------------------------------------------------------------------------
 
     def _take_steps(
-        self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule, profiler: StepProfiler
+        self,
+        session: tf.Session,
+        run_graph: _RunGraph,
+        schedule: Schedule,
+        stack: contextlib.ExitStack,
     ) -> Iterator[Step[StepValues]]:
-        """Runs the steps, and between them writes summaries, saves and evaluates when due."""
-        state, worker = run_graph.state, self._lifecycle.worker
-        tracer = StepTracer(self.plan.params.instruments)
-        step_graph, num_warmup = run_graph.step_graph, schedule.num_warmup
+        """Takes the steps. The stack ends the profile, after the variables are saved."""
+        plan, step_graph = self.plan, run_graph.step_graph
         stepper = Stepper(
             session,
             step_graph.fetches,
-            tracer,
-            num_warmup,
+            StepTracer(plan.params.instruments),
+            schedule.num_warmup,
             run_graph.summaries,
             run_graph.graph_loop,
             step_graph.step_input,
         )
+        take_steps, profiler = stepper.run, None
+        hooks = self._make_hooks(session, run_graph, schedule, stepper)
+        if plan.params.instruments.profile_steps:
+            profiler = stack.enter_context(
+                contextlib.closing(StepProfiler(plan.params.instruments))
+            )
+            take_steps = profiler.annotate_steps(take_steps)
+            # The first hook, so that the profile ends with its last step.
+            hooks.insert(0, profiler)
         self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
-        self._recorder.result_builder.begin_phase('warm_up')
-        if worker.resume_point['end'] is not None and schedule.start_step:
-            # The interruption may have stopped the evaluation after this step.
-            self._evaluate_if_due(session, run_graph, schedule.start_step - 1)
-        steps_taken = state.steps_taken
+        yield from run_steps(
+            take_steps,
+            # The last one ends the steps after a signal or a loss.
+            [*hooks, self._lifecycle],
+            schedule.num_warmup,
+            schedule.num_timed,
+            plan.params.run.steps_per_run,
+            self._lifecycle.in_step,
+        )
+        self._report.meters.end()
+        self._warn(profiler.warning if profiler else None)
+        num_skipped = None
+        if step_graph.num_skipped is not None:
+            num_skipped = int(session.run(step_graph.num_skipped))
+        self._report.recorder.record_end(num_skipped, self._lifecycle.worker)
 
-        def record_steps() -> Iterator[list[Step[StepValues]]]:
-            for steps in run_steps(
-                profiler.annotate_steps(stepper.run),
-                schedule.num_warmup,
-                schedule.num_timed,
-                self.plan.params.run.steps_per_run,
-                is_over=functools.partial(self._is_over, schedule, state),
-                begin_timed=self._recorder.begin_timed_steps,
-            ):
-                state.steps_taken = stepper.steps_after
-                self._recorder.add_steps(steps)
-                yield steps
-
-        for steps in profiler.profile_steps(
-            self._lifecycle.stop_between_calls(record_steps()), schedule.num_warmup
-        ):
-            previous_step, steps_taken = steps_taken, state.steps_taken
-            self._recorder.num_skipped = stepper.num_skipped
-            for step in steps:
-                self._check_loss(step.values)
-                self._write_summary_if_due(run_graph.summaries, step, session, stepper)
-            if state.is_save_due(previous_step):
-                with (
-                    self._recorder.record_gap(PauseCause.CHECKPOINT),
-                    worker.pausing(),
+    def _make_hooks(
+        self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule, stepper: Stepper
+    ) -> list[Hook[StepValues]]:
+        """Returns what happens between the steps, in this order; see Hook."""
+        plan, params, report = self.plan, self.plan.params, self._report
+        worker, recorder, state = self._lifecycle.worker, report.recorder, run_graph.state
+        hooks: list[Hook[StepValues]] = [
+            report.meters,
+            recorder,
+            EndOfTraining(schedule),
+            LossCheck(params),
+        ]
+        if run_graph.summaries:
+            hooks.append(
+                Summaries(
+                    run_graph.summaries,
+                    session,
+                    stepper,
+                    recorder,
+                    params.run.loss_type_to_report,
+                    plan.images_per_global_step,
+                )
+            )
+        if plan.checkpoint_folder:
+            hooks.append(
+                Checkpoints(
+                    params.checkpoints,
+                    state,
+                    session,
+                    schedule.start_step,
+                    worker,
+                    recorder,
                     self._save_lock,
-                ):
-                    state.save(session)
-            self._recorder.print_due_steps(steps)
-            for step in steps:
-                with SIGNALS.suspended():
-                    yield step
-            self._evaluate_if_due(session, run_graph, previous_step)
-        self._recorder.result_builder.end_timed_steps()
-        self._warn(profiler.warning)
-        if run_graph.step_graph.num_skipped is not None:
-            stepper.update_num_skipped(int(session.run(run_graph.step_graph.num_skipped)))
-            self._recorder.num_skipped = stepper.num_skipped
-        self._recorder.adopt_cluster_total()
-
-    def _write_summary_if_due(
-        self,
-        summaries: SummaryWriter | None,
-        step: Step[StepValues],
-        session: tf.Session,
-        stepper: Stepper,
-    ) -> None:
-        if step.phase is not Phase.TIMED or not summaries or not summaries.is_due(step.index):
-            return
-        with self._recorder.record_gap(PauseCause.SUMMARY):
-            num_images = self.plan.images_per_global_step
-            scalars = step_scalars(step, self.plan.params.run.loss_type_to_report, num_images)
-            summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
-
-    def _is_over(self, schedule: Schedule, state: RunState) -> bool:
-        has_ended = self._has_reached_goal or self._recorder.has_reached_target
-        return has_ended or schedule.is_over(state.steps_taken)
-
-    def _check_loss(self, values: StepValues) -> None:
-        if math.isfinite(values.loss):
-            return
-        params, rate = self.plan.params, values.learning_rate
-        precision = params.precision
-        # If nothing is learnt, a loss that is not finite does no harm; the result has a warning.
-        learns = params.trains and not params.run.exchange_only and params.data.data_dir
-        if precision.continue_on_nan or not learns:
-            return
-        advice = []
-        if rate is not None:
-            advice.append(f'a lower learning rate than {rate:g} (--init_learning_rate)')
-        if precision.precision == 'fp16':
-            advice.append('--precision=bf16, which has larger numbers')
-            if not precision.fp16_enable_auto_loss_scale:
-                advice.append('--fp16_enable_auto_loss_scale')
-        raise RunError(
-            f'the loss is {values.loss} at step {values.steps_after}, counted from the start of '
-            'training with warm-up; use '
-            f'{", ".join([*advice, "or --continue_on_nan to go on with it"])}'
-        )
-
-    def _evaluate_if_due(
-        self, session: tf.Session, run_graph: _RunGraph, previous_step: int
-    ) -> None:
-        evaluations, worker, step = (
-            self.plan.evaluations,
-            self._lifecycle.worker,
-            run_graph.state.steps_taken,
-        )
-        if (
-            run_graph.evaluation is None
-            or evaluations is None
-            or not evaluations.schedule.is_due(step, previous_step)
-        ):
-            return
-        with (
-            self._recorder.record_gap(PauseCause.EVALUATION),
-            self._lifecycle.evaluating(),
-            worker.pausing(),
-        ):
-            run_graph.state.prepare_evaluation(session)
-            self._console.progress(f'Evaluating after {self._recorder.describe_last_step(step)}')
-            accuracy = combine_accuracy(
-                run_graph.evaluation.run(session, step), worker, f'accuracy/{step}'
+                )
             )
-            self._recorder.add_evaluation(accuracy)
-            if folder := self.plan.params.evaluation.eval_dir:
-                write_accuracy_summary(accuracy, folder)
-        # A warm-up continues after the goal is reached; this note is printed only once.
-        goal = self.plan.params.evaluation.stop_at_top_1_accuracy
-        if goal is not None and accuracy.top_1 >= goal and not self._has_reached_goal:
-            self._has_reached_goal = True
-            self._console.note(
-                f'Stopping after {self._recorder.describe_last_step(step)}: '
-                f'--stop_at_top_1_accuracy={goal:g} is reached'
+        hooks.append(report.printer)
+        if plan.evaluations and run_graph.evaluation:
+            hooks.append(
+                EvaluationsDuringTraining(
+                    params.evaluation,
+                    plan.evaluations.schedule,
+                    run_graph.evaluation,
+                    state,
+                    session,
+                    schedule.start_step,
+                    report,
+                    self._console,
+                    self._lifecycle,
+                )
             )
+        if target := params.results.target_seconds:
+            agrees = worker.is_synchronous and worker.num_training_tasks > 1
+            target_hook: TargetSeconds[StepValues] = TargetSeconds(
+                target,
+                functools.partial(worker.gather, 'pace') if agrees else None,
+                lambda: recorder.evaluation_seconds,
+            )
+            report.printer.follow(target_hook)
+            hooks.append(target_hook)
+        return hooks
 
     # ---- finish ----------------------------------------------------------------------------------
 
@@ -396,7 +354,7 @@ class BenchmarkCNN:
                 self.plan.devices.towers,
                 self.plan.precision.compute_dtype.name,
             )
-            self._recorder.result_builder.peak_flops = peak
+            self._report.builder.peak_flops = peak
         if run_graph.summaries:
             run_graph.summaries.close()
         SIGNALS.check()

@@ -39,7 +39,7 @@ class Network:
     """
 
     builder: Build | str
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
     file: UserFile | None = None
 

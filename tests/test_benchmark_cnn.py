@@ -2,21 +2,17 @@
 
 import io
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmark_cnn import BenchmarkCNN
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.programs import ROOT
-from tests.support.runs import losses, made, ran
+from tests.support.runs import losses, made, ran, run_python
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.sections import Phase
@@ -28,7 +24,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
-    result = ran(num_gpus=2, batch_size=8).result
+    result = ran('--num_gpus=2 --batch_size=8').result
     steps = result.steps
     assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
     assert min(steps.seconds) > 0
@@ -47,29 +43,25 @@ def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
 
 def test_runs_in_one_process_do_not_disturb_each_other() -> None:
     first = losses(tf_random_seed=5)
-    other = losses(tf_random_seed=6, num_gpus=3, variable_update='replicated', optimizer='adam')
+    other = losses('--tf_random_seed=6 --num_gpus=3 --variable_update=replicated --optimizer=adam')
     assert losses(tf_random_seed=5) == pytest.approx(first, rel=1e-6)
     assert first[0] != pytest.approx(other[0], rel=1e-3)
 
 
 def test_every_mode_trains_alike() -> None:
-    modes: list[dict[str, Any]] = [
-        {'variable_update': 'parameter_server'},
-        {'variable_update': 'parameter_server', 'local_parameter_device': 'gpu'},
-        {'variable_update': 'replicated'},
-        {'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
-        {'variable_update': 'replicated', 'all_reduce_spec': 'pscpu:2k:psgpu'},
-        {'variable_update': 'replicated', 'hierarchical_copy': True},
-        {'variable_update': 'replicated', 'gradient_repacking': 3},
-        {
-            'variable_update': 'replicated',
-            'agg_small_grads_max_bytes': 4096,
-            'agg_small_grads_max_group': 3,
-        },
-    ]
-    found = [
-        losses(num_gpus=4, optimizer='momentum', init_learning_rate=0.001, **mode) for mode in modes
-    ]
+    modes = (
+        '--variable_update=parameter_server',
+        '--variable_update=parameter_server --local_parameter_device=gpu',
+        '--variable_update=replicated',
+        '--variable_update=replicated --all_reduce_spec=xring',
+        '--variable_update=replicated --all_reduce_spec=pscpu:2k:psgpu',
+        '--variable_update=replicated --hierarchical_copy',
+        '--variable_update=replicated --gradient_repacking=3',
+        '--variable_update=replicated --agg_small_grads_max_bytes=4096 '
+        '--agg_small_grads_max_group=3',
+    )
+    common = '--num_gpus=4 --optimizer=momentum --init_learning_rate=0.001'
+    found = [losses(f'{common} {mode}') for mode in modes]
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-5)
     assert found[0][-1] < found[0][0]
@@ -87,10 +79,9 @@ def test_forward_only_changes_no_weight_and_reports_the_accuracy() -> None:
 
 
 def test_the_auxiliary_head_adds_to_the_loss() -> None:
-    settings: dict[str, Any] = {'batch_size': 1, 'num_batches': 1, 'num_warmup_batches': 0}
-    settings['loss_type_to_report'] = 'base_loss'
+    flags = '--batch_size=1 --num_batches=1 --num_warmup_batches=0 --loss_type_to_report=base_loss'
     without, with_head = (
-        losses(model=model, **settings)[0] for model in ('inception3', 'inception3_aux')
+        losses(f'{flags} --model={model}')[0] for model in ('inception3', 'inception3_aux')
     )
     # An untrained head is right about as often as chance: 0.4 * ln(1001).
     assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
@@ -110,9 +101,9 @@ def test_what_python_cannot_ask_for_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_banner_names_the_all_reduce_that_is_used() -> None:
-    flags: dict[str, Any] = {'num_batches': 1, 'num_gpus': 2, 'all_reduce_spec': 'xring'}
-    assert 'AllReduce:   xring' in ran(variable_update='replicated', **flags).out
-    _, out, err = ran(variable_update='parameter_server', **flags)
+    flags = '--num_batches=1 --num_gpus=2 --all_reduce_spec=xring'
+    assert 'AllReduce:   xring' in ran(f'{flags} --variable_update=replicated').out
+    _, out, err = ran(f'{flags} --variable_update=parameter_server')
     assert 'AllReduce' not in out
     check_warning(err, '--all_reduce_spec=xring')
     # Without a console, warnings become those of Python.
@@ -122,39 +113,27 @@ def test_the_banner_names_the_all_reduce_that_is_used() -> None:
 
 def test_an_error_of_tensorflow_is_reduced_to_its_cause() -> None:
     with failed() as caught:
-        ran(batch_size=2**26, num_batches=1, num_warmup_batches=0, model='trivial')
+        ran('--num_batches=1 --num_warmup_batches=0 --model=trivial', batch_size=2**26)
     # Both are TensorFlow's words.
     assert 'Graph execution error' not in str(caught.value)
     assert re.search('memory|allocat|shape|size', str(caught.value))
 
 
-class _Stopping(io.StringIO):
-    """A stream that raises a signal when the first line of a step is written to it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self._number = number
-
-    def write(self, text: str) -> int:
-        if text.startswith('1\t'):
-            signal.raise_signal(self._number)
-        return super().write(text)
-
-
-@pytest.mark.parametrize(
-    ('number', 'raised'), [(signal.SIGTERM, Stopped), (signal.SIGINT, Stopped)]
-)
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
-    number: int, raised: type[BaseException], tmp_path: Path
+    number: int, tmp_path: Path
 ) -> None:
-    err, files = (
-        io.StringIO(),
-        {'train_dir': str(tmp_path), 'result_file': str(tmp_path / 'r.json')},
-    )
-    run = made(Console(_Stopping(number), err), num_batches=1000, **files)
-    with pytest.raises(raised) as stopped:
-        run.run()
-    assert stopped.type is raised
+    class Stopping(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith('1\t'):
+                signal.raise_signal(number)
+            return super().write(text)
+
+    console = Console(Stopping(), err := io.StringIO())
+    with pytest.raises(Stopped):
+        made(
+            '--num_batches=1000', console, train_dir=tmp_path, result_file=tmp_path / 'r.json'
+        ).run()
     # One timed step, and one before it, as in the checkpoint.
     check_warning(err.getvalue(), '1 step', '1000', 'global step 2')
     record = read_result(tmp_path / 'r.json')
@@ -164,7 +143,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
     assert not has_training_ended(str(tmp_path))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    after = losses(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)
+    after = losses('--num_batches=1 --num_warmup_batches=0', train_dir=tmp_path)
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)
 
 
@@ -173,10 +152,5 @@ def test_tensorflow_starts_without_notices_from_python_too() -> None:
         'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
         'BenchmarkCNN(make_params(model="lenet", num_batches=2, batch_size=2)).run()'
     )
-    variables = {name: value for name, value in os.environ.items() if not name.startswith('TF_CPP')}
-    command = [sys.executable, '-c', code]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if re.match('[IWE][0-9]{4} ', line)] == []
+    err = run_python(code, TF_CPP_MIN_LOG_LEVEL=None).err
+    assert [line for line in err if re.match('[IWE][0-9]{4} ', line)] == []

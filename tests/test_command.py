@@ -19,28 +19,20 @@ import pytest
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line, check_warning, read_output, warnings_in
-from tests.support.programs import ROOT, run_process, terminal
+from tests.support.programs import terminal
+from tests.support.runs import PROGRAM, ROOT, Capture, run, run_process, run_python
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 
 FULL = Path('/dev/full')
-SMALL_RUN = (
-    '--model=lenet',
-    '--device=cpu',
-    '--batch_size=2',
-    '--num_batches=3',
-    '--num_warmup_batches=1',
-)
+SMALL_RUN = '--device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+def refusal(capfd: Capture, *argv: str) -> str:
     """The one line of a refusal, with nothing on standard output."""
-    assert tf_cnn_benchmarks.main(argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ''
-    line, *rest = err.splitlines()
-    assert rest == []
-    assert line.startswith('tf_cnn_benchmarks: error: ')
-    return line.removeprefix('tf_cnn_benchmarks: error: ')
+    done = run(argv, capfd)
+    assert (done.code, done.out) == (2, '')
+    assert done.err == [done.error]
+    return done.error.removeprefix('tf_cnn_benchmarks: error: ')
 
 
 @pytest.mark.unit
@@ -56,17 +48,15 @@ def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_tr
         '[0, 2]\nassert tf_cnn_benchmarks.main(["--model=renset50"]) == 2\n'
         'assert "tensorflow" not in sys.modules'
     )
-    done = subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(code)
 
 
 @pytest.mark.unit
-def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ('-h', '--help', '--helpfull', '-help'):
-        assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
-        assert '--batch_size=VALUE' in capsys.readouterr().out
+@pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
+def test_help_is_printed_even_if_another_flag_is_wrong(word: str, capfd: Capture) -> None:
+    done = run(f'--nonsense {word}', capfd)
+    assert done.code == 0
+    assert '--batch_size=VALUE' in done.out
 
 
 @pytest.mark.unit
@@ -86,73 +76,62 @@ def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFix
     ],
 )
 def test_wrong_use_ends_with_code_2_and_one_line(
-    capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
+    capfd: Capture, argv: list[str], facts: list[str]
 ) -> None:
-    check_line(refusal(capsys, *argv), *facts)
+    check_line(refusal(capfd, *argv), *facts)
 
 
 @pytest.mark.unit
-def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert tf_cnn_benchmarks.main(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n']) == 2
-    out, err = capsys.readouterr()
-    assert out == ''
+def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capfd: Capture) -> None:
+    done = run(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n'], capfd)
+    assert (done.code, done.out) == (2, '')
     for line, fact in zip(
-        err.splitlines(), ('--batchsize', '--num_batches=0', '--optimizer='), strict=True
+        done.err, ('--batchsize', '--num_batches=0', '--optimizer='), strict=True
     ):
         check_line(line, 'tf_cnn_benchmarks: error: ', fact)
 
 
 @pytest.mark.unit
-def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_adds_the_traceback(capfd: Capture) -> None:
     assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert lines[0] == 'Traceback (most recent call last):'
     assert lines[-1].startswith('tf_cnn_benchmarks: error: --batch_size=x')
 
 
 @pytest.mark.unit
-def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [tf_cnn_benchmarks.main([word]) for word in ('--version', '-V', 'version')] == [0, 0, 0]
-    version, *again = capsys.readouterr().out.splitlines()
+def test_the_version_is_one_line(capfd: Capture) -> None:
+    shown = [run(word, capfd) for word in ('--version', '-V', 'version')]
+    assert [done.code for done in shown] == [0, 0, 0]
+    version, *again = (done.out for done in shown)
     facts = r'(commit [0-9a-f]{12}, )?TensorFlow 2\.\S+, Python 3\.\S+'
-    assert re.fullmatch(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \({facts}\)', version)
+    assert re.fullmatch(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \({facts}\)\n', version)
     assert again == [version, version]
 
 
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
-    flags = [flag for flag in SMALL_RUN if not flag.startswith('--model')]
-    files = ['--flush_stdout=true', '--graph_file=graph.pbtxt']
-    code, out, lines = run_process(*flags, '--display_every=2', *files, cwd=tmp_path)
-    assert code == 0, lines
-    found = read_output(out)
+    files = '--flush_stdout=true --graph_file=graph.pbtxt'
+    done = run(f'{SMALL_RUN} --display_every=2 {files}', cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = read_output(done.out)
     # The last step is printed although --display_every does not divide it.
     assert [number for number, *_ in found.steps] == [1, 2, 3]
     # Nothing of what TensorFlow prints while it starts.
-    warning, default, *progress = lines
+    warning, default, *progress = done.err
     check_warning(warning, '--flush_stdout=True')
     check_line(default, '--model=trivial', 'not a real network', '--model=resnet50')
-    assert progress[:3] == [
-        'Building the graph',
-        'Initialising the variables',
-        'Running 1 warm-up step',
-    ]
-    assert not [line for line in lines if 'tf_cnn_benchmarks: error' in line]
-    assert len(warnings_in('\n'.join(lines))) == 1
+    stages = ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
+    assert progress[:3] == stages
+    assert not [line for line in progress if 'tf_cnn_benchmarks: error' in line]
+    assert len(warnings_in('\n'.join(done.err))) == 1
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
 
 @pytest.mark.graph
 def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone() -> None:
-    command = [
-        sys.executable,
-        str(ROOT / 'tf_cnn_benchmarks.py'),
-        *SMALL_RUN,
-        '--gpu_pending_cap=3',
-    ]
-    with terminal(command, columns=80) as seen:
+    flags = f'{SMALL_RUN} --model=lenet --gpu_pending_cap=3'
+    with terminal([*PROGRAM, *flags.split()], columns=80) as seen:
         seen.read('Importing TensorFlow\x1b[K\r')
         seen.read(until=None)
         assert seen.process.returncode == 0
@@ -213,7 +192,7 @@ def test_other_output_to_standard_output_goes_to_standard_error() -> None:
     ('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)]
 )
 def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
-    flag: str, kind: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flag: str, kind: int, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {kind: 300_000 * 1024}
     monkeypatch.setattr(
@@ -222,8 +201,9 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
     assert f'ulimit {flag} 300000: ' in refusal(capfd, '--model=trivial')
     limits[kind] = 20 << 30
     # The warning comes beside the refusal of another flag.
-    assert tf_cnn_benchmarks.main(['--model=nonsense']) == 2
-    warning, *_ = capfd.readouterr().err.splitlines()
+    done = run('--model=nonsense', capfd)
+    assert done.code == 2
+    warning, _ = done.err
     check_line(warning, 'warning', f'ulimit {flag} {20 << 20}')
 
 
@@ -274,13 +254,8 @@ def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one() -
 def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     written = tmp_path / 'written'
     action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
-    command = [
-        'sh',
-        '-c',
-        f'exec "$0" -c "$1" {closed}',
-        sys.executable,
-        SCRIPT.format(action=action),
-    ]
+    started = f'exec "$0" -c "$1" {closed}'
+    command = ['sh', '-c', started, sys.executable, SCRIPT.format(action=action)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     if '>&-' in closed.split():
         # The result would be lost.
@@ -297,22 +272,18 @@ def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
 @pytest.mark.parametrize(
     ('argv', 'stream', 'exit_code'),
     [
-        (['--help'], 'stdout', 1),
-        (['models', 'res*', '--json'], 'stdout', 1),
+        ('--help', 'stdout', 1),
+        ('models res* --json', 'stdout', 1),
         # Standard error changes no exit code.
-        (['--model=none'], 'stderr', 2),
-        (['--num_batches=1', '--num_warmup_batches=0', '--device=cpu'], 'stderr', 0),
+        ('--model=none', 'stderr', 2),
+        ('--num_batches=1 --num_warmup_batches=0 --device=cpu', 'stderr', 0),
     ],
 )
-def test_output_into_a_full_disk_is_one_line(argv: list[str], stream: str, exit_code: int) -> None:
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
+def test_output_into_a_full_disk_is_one_line(argv: str, stream: str, exit_code: int) -> None:
     with FULL.open('w') as full:
-        streams: dict[str, Any] = {
-            'stdout': subprocess.PIPE,
-            'stderr': subprocess.PIPE,
-            stream: full,
-        }
-        done = subprocess.run(command, **streams, text=True, timeout=60, cwd=ROOT)
+        pipes = dict.fromkeys(['stdout', 'stderr'], subprocess.PIPE)
+        streams: dict[str, Any] = pipes | {stream: full}
+        done = subprocess.run([*PROGRAM, *argv.split()], **streams, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == exit_code
     if stream == 'stdout':
         check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
@@ -321,11 +292,10 @@ def test_output_into_a_full_disk_is_one_line(argv: list[str], stream: str, exit_
 @pytest.mark.unit
 def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
     (gone := tmp_path / 'gone').mkdir()
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), '--export_saved_model=model']
-    removing = ['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command, f'--train_dir={tmp_path}']
-    done = subprocess.run(removing, cwd=gone, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'working directory')
+    command = [*PROGRAM, '--export_saved_model=model', f'--train_dir={tmp_path}']
+    done = run_process(['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command], gone)
+    assert done.code == 1
+    check_line(done.error, 'working directory')
 
 
 def _catches_sigterm(pid: int) -> bool:
@@ -345,33 +315,26 @@ def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() ->
         f'import runpy, sys; sys.version_info = (3, 9, 18); runpy.run_path({str(path)!r}, '
         'run_name="__main__")'
     )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, '')
-    check_line(done.stderr.rstrip(), 'Python 3.9', '3.11')
+    done = run_process([sys.executable, '-c', code])
+    assert (done.code, done.out) == (2, '')
+    check_line(*done.err, 'Python 3.9', '3.11')
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ('number', 'argv', 'is_ready', 'fact'),
     [
-        (signal.SIGTERM, ['models'], _catches_sigterm, 'stopped by SIGTERM'),
-        (signal.SIGTERM, ['--model=lenet', '--device=cpu'], _catches_sigterm, 'stopped by SIGTERM'),
-        (
-            signal.SIGTERM,
-            ['--model=lenet', '--device=cpu'],
-            _has_loaded_tensorflow,
-            'stopped by SIGTERM',
-        ),
-        (signal.SIGINT, ['--model=lenet', '--device=cpu'], _has_loaded_tensorflow, 'interrupted'),
+        (signal.SIGTERM, 'models', _catches_sigterm, 'stopped by SIGTERM'),
+        (signal.SIGTERM, '--model=lenet', _catches_sigterm, 'stopped by SIGTERM'),
+        (signal.SIGTERM, '--model=lenet', _has_loaded_tensorflow, 'stopped by SIGTERM'),
+        (signal.SIGINT, '--model=lenet', _has_loaded_tensorflow, 'interrupted'),
     ],
-    ids=['a subcommand', 'a run', 'a run that imports TensorFlow', 'Ctrl-C'],
 )
 def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
-    number: signal.Signals, argv: list[str], is_ready: Callable[[int], bool], fact: str
+    number: signal.Signals, argv: str, is_ready: Callable[[int], bool], fact: str
 ) -> None:
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 60
         while not is_ready(process.pid):

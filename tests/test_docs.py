@@ -33,6 +33,7 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.plan import Plan, ServerPlan, make_plan
+from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -62,12 +63,9 @@ def test_every_line_of_this_program_is_planned(
     wrong = []
     for line in LINES:
         found = split_line(line.text)
-        if (
-            found
-            and line.page not in RUN_ELSEWHERE
-            and (fault := fault_of(line, list(found.argv), data, tmp_path))
-        ):
-            wrong.append(f'{line}\n  {fault}')
+        if found and line.page not in RUN_ELSEWHERE:
+            fault = fault_of(line, list(found.argv), data, tmp_path)
+            wrong += [f'{line}\n  {fault}'] if fault else []
     assert not wrong, '\n'.join(wrong)
 
 
@@ -81,9 +79,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
         return None if argv[0] in MODULES else 'there is no such subcommand'
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).run_argv
-        parsed = parse_argv(
-            MODULES['sweep'].split_host_flags(rest)[0] if argv[0] == 'sweep' else rest
-        )
+        parsed = parse_argv(split_host_flags(rest)[0] if argv[0] == 'sweep' else rest)
         # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
             words = [
@@ -153,14 +149,13 @@ def test_every_other_line_names_targets_and_scripts_that_are_there() -> None:
     ]
 
 
-# Flags that shorten the runs of a page.
-SMALL = {
-    'model': 'lenet',
-    'batch_size': '2',
-    'num_batches': '2',
-    'num_warmup_batches': '1',
-    'device': 'cpu',
-}
+def shorten(argv: list[str]) -> list[str]:
+    """Makes a run of a page short."""
+    small = ['--model=lenet', '--batch_size=2', '--device=cpu']
+    steps = ['--num_batches=2', '--num_warmup_batches=1']
+    shortened = re.compile('--(model|batch_size|device|num_batches|num_warmup_batches|num_epochs)=')
+    kept = [word for word in argv if not shortened.match(word)]
+    return [*kept, *small, *([] if '--eval' in argv else steps)]
 
 
 @pytest.mark.long
@@ -180,28 +175,13 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(
             # The script that makes photographs has a test of its own.
             assert 'benchmarks/sample_photographs.py' in line.text
             continue
-        argv = list(found.argv)
+        argv = [word.replace('--shards=8', '--shards=2') for word in found.argv]
         if argv[0].startswith('-'):
-            kept = [
-                word
-                for word in argv
-                if word.lstrip('-').partition('=')[0] not in {*SMALL, 'num_epochs'}
-            ]
-            small = {
-                key: value
-                for key, value in SMALL.items()
-                if '--eval' not in argv or 'num_' not in key
-            }
-            argv = [*kept, *(f'--{name}={value}' for name, value in small.items())]
+            argv = shorten(argv)
             totals += 1
-        assert (
-            tf_cnn_benchmarks.main([word.replace('--shards=8', '--shards=2') for word in argv]) == 0
-        ), line
-    assert (
-        len(re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE))
-        == totals
-        == 5
-    )
+        assert tf_cnn_benchmarks.main(argv) == 0, line
+    printed = re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE)
+    assert len(printed) == totals == 5
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.runs import ROOT, run_process
+
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / 'docs' / 'extending.md').read_text()
 # The sections that show how to add something, and what the command of each prints if the addition
 # works.
@@ -35,7 +36,7 @@ EXPECTED = {
 RUN_ALL = """
 import shlex, subprocess, sys
 import tf_cnn_benchmarks
-for line in sys.stdin.read().splitlines():
+for line in sys.argv[1].splitlines():
     print('+', line, flush=True)
     python, *argv = shlex.split(line)
     if argv[0] == '-m':
@@ -65,30 +66,17 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert not (copy / name).exists(), name
         (copy / name).write_text(content)
     for change in blocks('diff'):
-        done = subprocess.run(
-            ['git', 'apply', '--recount', '-'],
-            cwd=copy,
-            input=change,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        git = ['git', 'apply', '--recount', '-']
+        done = subprocess.run(git, cwd=copy, input=change, capture_output=True, text=True)
         assert done.returncode == 0, f'{done.stderr}\n{change}'
     return copy
 
 
 def test_the_examples_run(extended: Path) -> None:
     commands = ''.join(blocks('sh'))
-    ran = subprocess.run(
-        [sys.executable, '-c', RUN_ALL],
-        cwd=extended,
-        input=commands,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    outputs = dict(zip(EXPECTED, ran.stdout.split('+ python')[1:], strict=True))
+    done = run_process([sys.executable, '-c', RUN_ALL, commands], extended)
+    assert done.code == 0, done.err
+    outputs = dict(zip(EXPECTED, done.out.split('+ python')[1:], strict=True))
     for title, pattern in EXPECTED.items():
         words = ' '.join(outputs[title].split()) if 'help' in title else outputs[title]
         assert re.search(pattern, words, flags=re.MULTILINE), outputs[title]

@@ -6,26 +6,24 @@ import ast
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.documents import python_block
 from tests.support.outputs import check_line
+from tests.support.runs import PROGRAM, ROOT, run_process
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).resolve().parent.parent
 NOT_NEEDED = shutil.ignore_patterns(
     '.*', 'tests', 'docs', 'benchmarks', 'data', 'build', '__pycache__', '*.egg-info'
 )
@@ -42,14 +40,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder / 'copy', 'init', '--quiet')
     author = ['-c', 'user.name=A', '-c', 'user.email=a@example.org']
     git(folder / 'copy', *author, 'commit', '--quiet', '--allow-empty', '-mA')
-    pip(
-        'wheel',
-        '--no-deps',
-        '--no-index',
-        '--no-build-isolation',
-        f'--wheel-dir={folder}',
-        str(folder / 'copy'),
-    )
+    options = f'--no-deps --no-index --no-build-isolation --wheel-dir={folder}'
+    pip(f'wheel {options} {folder}/copy')
     (made,) = folder.glob('*.whl')
     return made
 
@@ -67,42 +59,35 @@ def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / 'dependencies.pth').write_text(
         '\n'.join(sysconfig.get_path(name) for name in ('purelib', 'platlib'))
     )
-    python = folder / 'bin' / 'python'
-    pip(
-        f'--python={python}', 'install', '--no-deps', '--no-index', '--ignore-installed', str(wheel)
-    )
-    return folder / 'bin'
+    bin_ = folder / 'bin'
+    pip(f'--python={bin_}/python install --no-deps --no-index --ignore-installed {wheel}')
+    return bin_
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process that finds foreign modules in tmp_path first, named as what
-    stands at the top.
+    """The variable of a process that finds foreign modules in tmp_path first, named as what stands
+    at the top.
     """
-    for path in (*PACKAGES[:1], *TOP, ROOT / 'errors.py', ROOT / 'results.py'):
-        if path.stem != 'tf_cnn_benchmarks':
-            (tmp_path / path.with_suffix('.py').name).write_text(FOREIGN)
-    return {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    for name in ('models', 'errors', 'results', *(path.stem for path in TOP)):
+        if name != 'tf_cnn_benchmarks':
+            (tmp_path / f'{name}.py').write_text(FOREIGN)
+    return {'PYTHONPATH': str(tmp_path)}
+
+
+def output_of(command: Sequence[object], cwd: Path, environ: dict[str, str]) -> str:
+    done = run_process(command, cwd, **environ)
+    assert done.code == 0, done.err
+    return done.out
 
 
 def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ['git', *arguments], cwd=folder, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return output_of(['git', *arguments], folder, {}).strip()
 
 
-def pip(*arguments: str) -> None:
-    command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', '--quiet', *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-def output_of(command: list[str | Path], cwd: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def pip(arguments: str) -> None:
+    command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', '--quiet']
+    output_of([*command, *arguments.split()], ROOT, {})
 
 
 def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(
@@ -111,24 +96,13 @@ def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no
     names = zipfile.ZipFile(wheel).namelist()
     (information,) = {name.split('/')[0] for name in names} - {'tf_cnn', 'tf_cnn_benchmarks'}
     assert information.endswith('.dist-info')
-    here = {
-        path.relative_to(ROOT).as_posix()
-        for room in PACKAGES
-        for path in room.rglob('*')
-        if path.is_file()
-    }
-    here |= {path.name for path in TOP if path.name != 'tf_cnn_benchmarks.py'}
-    here = {
-        path if path.startswith('tf_cnn/') else f'tf_cnn/{path}'
-        for path in here
-        if '__pycache__' not in path
-    }
+    files = (path for room in PACKAGES for path in room.rglob('*') if path.is_file())
+    here = {path.relative_to(ROOT) for path in (*files, *TOP) if '__pycache__' not in path.parts}
+    here -= {Path('tf_cnn_benchmarks.py')}
+    packaged = {f'tf_cnn/{path}'.replace('tf_cnn/tf_cnn/', 'tf_cnn/') for path in here}
     command = {f'tf_cnn_benchmarks/{name}' for name in ('__init__.py', '__main__.py', 'py.typed')}
-    assert {name for name in names if '.dist-info/' not in name} == {
-        *here,
-        *command,
-        'tf_cnn/commit.txt',
-    }
+    installed = {name for name in names if '.dist-info/' not in name}
+    assert installed == {*packaged, *command, 'tf_cnn/commit.txt'}
 
 
 def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(
@@ -166,17 +140,8 @@ def test_a_type_checker_sees_the_public_names_as_what_they_are(
         '    return result.images_per_second\nmake_params(3)\n'
     )
     # It looks into the environment with the wheel; mypy itself is in the environment of the tests.
-    command = [
-        sys.executable,
-        '-m',
-        'mypy',
-        '--strict',
-        f'--python-executable={binaries / "python"}',
-        'program.py',
-    ]
-    checked = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=300
-    ).stdout
+    flags = ['--strict', f'--python-executable={binaries / "python"}']
+    checked = run_process([sys.executable, '-m', 'mypy', *flags, 'program.py'], tmp_path).out
     assert re.findall(r'Revealed type is "([^"(]*)', checked) == [
         'tf_cnn.results.document.Result',
         'tf_cnn.results.document.Result | tf_cnn.results.document.Failure',
@@ -233,42 +198,28 @@ def test_what_is_missing_is_named_with_the_command_of_the_environment(
     (tmp_path / 'PIL.py').write_text(
         'raise ModuleNotFoundError("No module named PIL", name="PIL")\n'
     )
-    environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
-    records: list[str | Path] = [
-        binaries / 'tf_cnn_benchmarks',
-        'records',
-        '--input=a',
-        '--output=b',
-    ]
-    assert refusal_of(records, environment).endswith(
-        f'run: {binaries / "python"} -m pip install pillow'
-    )
+    records = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
+    found = refusal_of(records, PYTHONPATH=str(tmp_path))
+    assert found.endswith(f'run: {binaries / "python"} -m pip install pillow')
     of_pipx = binaries.parent / 'pipx_metadata.json'
     of_pipx.touch()
-    assert refusal_of(records, environment).endswith(
-        f'run: pipx inject {binaries.parent.name} pillow'
-    )
+    found = refusal_of(records, PYTHONPATH=str(tmp_path))
+    assert found.endswith(f'run: pipx inject {binaries.parent.name} pillow')
     of_pipx.unlink()
     # A checkout, started with a Python without packages.
     venv.create(tmp_path / 'bare', symlinks=True)
-    line = refusal_of(
-        [tmp_path / 'bare/bin/python', ROOT / 'tf_cnn_benchmarks.py', '--model=lenet'],
-        {**os.environ},
-    )
+    line = refusal_of([tmp_path / 'bare/bin/python', PROGRAM[1], '--model=lenet'])
     activate = f'source {ROOT}/.venv/bin/activate'
     is_made = (ROOT / '.venv/.installed').exists()
-    assert line.endswith(
-        f'; run: {activate if is_made else f"make -B -C {ROOT} install && {activate}"}'
-    )
+    command = activate if is_made else f'make -B -C {ROOT} install && {activate}'
+    assert line.endswith(f'; run: {command}')
 
 
-def refusal_of(command: list[str | Path], environment: dict[str, str]) -> str:
+def refusal_of(command: Sequence[object], **environ: str) -> str:
     """Returns the single line with which a command is refused."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd='/', timeout=120
-    )
-    assert (done.returncode, done.stdout) == (2, ''), done.stderr
-    return check_line(done.stderr.rstrip(), 'not installed')
+    done = run_process(command, Path('/'), **environ)
+    assert (done.code, done.out) == (2, ''), done.err
+    return check_line(*done.err, 'not installed')
 
 
 def test_the_command_runs_where_others_have_modules_of_the_same_names(
@@ -284,29 +235,21 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
         'learning_rate=0.1)\n'
     )
     command = binaries / 'tf_cnn_benchmarks'
-    starts: list[list[str | Path]] = [[command], [binaries / 'python', '-m', 'tf_cnn_benchmarks']]
     commit = zipfile.ZipFile(wheel).read('tf_cnn/commit.txt').decode().strip()
     assert commit == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
-    for start in starts:
-        shown = output_of([*start, '--version'], tmp_path, hostile)
-        assert re.match(
-            rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow ', shown
-        )
+    version = rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow '
+    for start in ([command], [binaries / 'python', '-m', 'tf_cnn_benchmarks']):
+        assert re.match(version, output_of([*start, '--version'], tmp_path, hostile))
     for words, text in (
-        (['--help'], '--variable_update'),
-        (['models', 'resnet50'], 'resnet50'),
-        (['help', 'model'], '--model'),
+        ('--help', '--variable_update'),
+        ('models resnet50', 'resnet50'),
+        ('help model', '--model'),
     ):
-        assert text in output_of([command, *words], tmp_path, hostile)
+        assert text in output_of([command, *words.split()], tmp_path, hostile)
     # `cluster` starts processes itself.
-    flags = [
-        '--model_file=my_model.py',
-        '--model=narrow',
-        '--device=cpu',
-        '--num_batches=2',
-        '--result_file=r.json',
-    ]
-    run = output_of([command, 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
+    flags = '--model_file=my_model.py --model=narrow --device=cpu --num_batches=2'
+    words = f'cluster --workers=1 -- {flags} --result_file=r.json'
+    run = output_of([command, *words.split()], tmp_path, hostile)
     assert 'total images/sec: ' in run
     assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
 
@@ -316,35 +259,20 @@ def test_a_mode_of_a_user_runs_by_the_command_and_from_python(
 ) -> None:
     manager = python_block('extending.md', 'after_backward.py')
     (tmp_path / 'mine.py').write_text(manager)
-    mode = ['--variable_mgr_file=mine.py', '--variable_update=after_backward']
-    flags = [
-        *mode,
-        '--model=lenet',
-        '--device=cpu',
-        '--batch_size=2',
-        '--num_batches=2',
-        '--num_warmup_batches=1',
-    ]
-    command = binaries / 'tf_cnn_benchmarks'
-    assert 'after_backward' in output_of([command, '--help', mode[0]], tmp_path, hostile)
-    run = output_of([command, *flags, '--num_gpus=2', '--result_file=r.json'], tmp_path, hostile)
-    assert re.search(r'^Variables: +after_backward$', run, flags=re.MULTILINE)
+
+    def run(words: str) -> str:
+        return output_of([binaries / 'tf_cnn_benchmarks', *words.split()], tmp_path, hostile)
+
+    mode = '--variable_mgr_file=mine.py --variable_update=after_backward'
+    small = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
+    assert 'after_backward' in run('--help --variable_mgr_file=mine.py')
+    out = run(f'{mode} {small} --num_gpus=2 --result_file=r.json')
+    assert re.search(r'^Variables: +after_backward$', out, flags=re.MULTILINE)
     digest = json.loads((tmp_path / 'r.json').read_text())['run']['variable_mgr_file_sha256']
     assert digest == hashlib.sha256(manager.encode()).hexdigest()
-    assert 'after_backward' in output_of(
-        [command, 'cluster', '--workers=2', '--', *flags], tmp_path, hostile
-    )
-    grid = '--grid=--variable_update=after_backward,replicated'
-    sweep: list[str | Path] = [
-        command,
-        'sweep',
-        grid,
-        '--output=sweep',
-        '--',
-        *flags[:1],
-        *flags[2:],
-    ]
-    assert '| after_backward' in output_of(sweep, tmp_path, hostile)
+    assert 'after_backward' in run(f'cluster --workers=2 -- {mode} {small}')
+    sweep = '--grid=--variable_update=after_backward,replicated --output=sweep'
+    assert '| after_backward' in run(f'sweep {sweep} -- --variable_mgr_file=mine.py {small}')
     (tmp_path / 'program.py').write_text(
         f'{manager}\nfrom tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
         'params = make_params(variable_update="after_backward", model="lenet", device="cpu", '
@@ -370,18 +298,13 @@ def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes
     assert output_of([binaries / 'python', 'program.py'], tmp_path, hostile) == '[3]\n'
     # Beside modules of the same names, whichever is imported first.
     (tmp_path / 'errors.py').write_text('')
-    for code in (
-        'import errors; from tf_cnn_benchmarks import make_params',
-        'from tf_cnn_benchmarks import make_params; import errors',
-    ):
-        found = output_of(
-            [binaries / 'python', '-c', f'{code}; print(errors.__file__)'], tmp_path, hostile
-        )
-        assert found == f'{tmp_path / "errors.py"}\n'
+    ours = 'from tf_cnn_benchmarks import make_params'
+    for code in (f'import errors; {ours}', f'{ours}; import errors'):
+        command = [binaries / 'python', '-c', f'{code}; print(errors.__file__)']
+        assert output_of(command, tmp_path, hostile) == f'{tmp_path / "errors.py"}\n'
 
 
 def test_the_program_of_a_checkout_runs_where_others_have_modules_of_the_same_names(
     hostile: dict[str, str], tmp_path: Path
 ) -> None:
-    command: list[str | Path] = [sys.executable, ROOT / 'tf_cnn_benchmarks.py', '--help']
-    assert '--variable_update' in output_of(command, tmp_path, hostile)
+    assert '--variable_update' in output_of([*PROGRAM, '--help'], tmp_path, hostile)

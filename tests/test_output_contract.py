@@ -9,88 +9,71 @@ import pytest
 
 from tests.support.images import write_mnist
 from tests.support.outputs import Read, read_output
-from tests.support.programs import Capture, run_command
+from tests.support.runs import Capture, run
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-_SMALL = [
-    '--device=cpu',
-    '--batch_size=4',
-    '--num_batches=3',
-    '--num_warmup_batches=1',
-    '--display_every=2',
-]
+_SMALL = '--device=cpu --batch_size=4 --num_batches=3 --num_warmup_batches=1 --display_every=2'
+_LABELS = (
+    'TensorFlow, Model, Dataset, Mode, SingleSess, Batch size, Num batches, Num epochs, Devices, '
+    'NUMA bind, Data format, Optimizer, Variables, Sync'
+)
 
 
-def run(capfd: Capture, *flags: str, with_accuracy: bool = False) -> Read:
-    code, out, lines = run_command(capfd, *flags, *_SMALL)
-    assert code == 0, lines
-    return read_output(out, with_accuracy=with_accuracy)
-
-
-def check_banner(found: Read, **facts: list[str]) -> None:
-    labels = [
-        'TensorFlow',
-        'Model',
-        'Dataset',
-        'Mode',
-        'SingleSess',
-        'Batch size',
-        'Num batches',
-        'Num epochs',
-    ]
-    labels += ['Devices', 'NUMA bind', 'Data format', 'Optimizer', 'Variables', 'Sync']
+def read(capfd: Capture, flags: str, *, with_accuracy: bool = False) -> Read:
+    done = run(f'{flags} {_SMALL}', capfd)
+    assert done.code == 0, done.err
+    found = read_output(done.out, with_accuracy=with_accuracy)
+    labels = _LABELS.split(', ')
     assert [label for label in found.banner if label in labels] == labels
-    assert found.banner['TensorFlow'][0].startswith('2.')
-    assert found.banner['Devices'] == ["['/cpu:0']"]
-    assert {name: found.banner[name.replace('_', ' ')] for name in facts} == facts
+    return found
 
 
 def test_training_and_forward_only_print_what_scripts_parse(capfd: Capture) -> None:
-    trained = run(capfd, '--model=lenet')
-    check_banner(
-        trained,
-        Model=['lenet'],
-        Dataset=['imagenet (synthetic)'],
-        Mode=['training'],
-        SingleSess=['False'],
-    )
-    check_banner(trained, Batch_size=['4 global', '4 per device'], Num_batches=['3'], Sync=['True'])
+    trained = read(capfd, '--model=lenet')
+    assert trained.banner['TensorFlow'][0].startswith('2.')
+    facts = {
+        'Model': ['lenet'],
+        'Dataset': ['imagenet (synthetic)'],
+        'Mode': ['training'],
+        'SingleSess': ['False'],
+        'Batch size': ['4 global', '4 per device'],
+        'Num batches': ['3'],
+        'Devices': ["['/cpu:0']"],
+        'Sync': ['True'],
+    }
+    assert {name: trained.banner[name] for name in facts} == facts
     # The last step is printed although --display_every does not divide it.
     assert [number for number, *_ in trained.steps] == [1, 2, 3]
     assert trained.accuracies == []
-    for flag, mode in (
-        ('--forward_only', 'forward-only'),
-        ('--print_training_accuracy', 'training'),
-    ):
-        found = run(capfd, '--model=lenet', flag, with_accuracy=True)
-        check_banner(found, Mode=[mode])
-        assert [number for number, *_ in found.steps] == [1, 2, 3]
-        assert all(0 <= top_1 <= top_5 <= 1 for *_, top_1, top_5 in found.steps)
+
+
+@pytest.mark.parametrize(
+    ('flag', 'mode'),
+    [('--forward_only', 'forward-only'), ('--print_training_accuracy', 'training')],
+)
+def test_steps_with_accuracies_print_what_scripts_parse(
+    flag: str, mode: str, capfd: Capture
+) -> None:
+    found = read(capfd, f'--model=lenet {flag}', with_accuracy=True)
+    assert found.banner['Mode'] == [mode]
+    assert [number for number, *_ in found.steps] == [1, 2, 3]
+    assert all(0 <= top_1 <= top_5 <= 1 for *_, top_1, top_5 in found.steps)
 
 
 def test_an_evaluation_prints_its_accuracy_and_its_own_total(
     tmp_path: Path, capfd: Capture
 ) -> None:
-    random, num_validation_images = np.random.default_rng(1), 12
-    for subset, count in (('train', 40), ('validation', num_validation_images)):
-        write_mnist(
-            tmp_path,
-            random.integers(0, 256, [count, 28, 28]),
-            random.integers(0, 10, count),
-            subset,
-        )
-    flags = [
-        '--model=mnist',
-        f'--data_dir={tmp_path}',
-        f'--train_dir={tmp_path}/trained',
-        '--eval_batch_size=5',
-    ]
-    within = run(capfd, *flags, '--eval_during_training_every_n_steps=2')
+    random = np.random.default_rng(1)
+    for subset, count in (('train', 40), ('validation', 12)):
+        digits = random.integers(0, 256, [count, 28, 28])
+        write_mnist(tmp_path, digits, random.integers(0, 10, count), subset)
+    flags = f'--model=mnist --data_dir={tmp_path} --train_dir={tmp_path}/t --eval_batch_size=5'
+    within = read(capfd, f'{flags} --eval_during_training_every_n_steps=2')
     assert [number for number, *_ in within.steps] == [1, 2, 3]
-    assert {count for *_, count in within.accuracies} == {num_validation_images}
-    found = run(capfd, *flags, '--eval')
-    check_banner(found, Mode=['evaluation'], Dataset=['mnist (real)'])
+    assert {count for *_, count in within.accuracies} == {12}
+    found = read(capfd, f'{flags} --eval')
+    assert (found.banner['Mode'], found.banner['Dataset']) == (['evaluation'], ['mnist (real)'])
     [(top_1, top_5, count)] = found.accuracies
     assert 0 <= top_1 <= top_5 <= 1
     # --num_batches counts batches of --eval_batch_size, beyond an epoch too.

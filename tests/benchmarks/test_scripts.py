@@ -40,31 +40,22 @@ def test_a_script_has_help(
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
-def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_the_model(
+def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(
     model: str,
 ) -> None:
     from benchmarks.peers.plain_networks import NETWORKS, Layers
 
     network, facts = NETWORKS[model], MODELS.find_model(model)
-    shape, num_classes = (
-        [2, network.image_size, network.image_size, 3],
-        DATA_SETS[facts.data_set].num_classes,
-    )
+    num_classes = DATA_SETS[facts.data_set].num_classes
+    assert (network.image_size, network.num_classes) == (facts.image_size, num_classes)
+    shape = [2, facts.image_size, facts.image_size, 3]
     with tf.Graph().as_default() as by_hand:
         layers = Layers(is_training=True)
-        logits = network.build(layers, tf.placeholder(tf.bfloat16, shape), network.num_classes)
+        logits = network.build(layers, tf.placeholder(tf.bfloat16, shape), num_classes)
     with tf.Graph().as_default() as ours:
         images, variables = tf.placeholder(tf.float32, shape), PlaceholderVariables()
-        build_network(
-            facts.network,
-            images,
-            num_classes,
-            variables,
-            'NHWC',
-            is_training=True,
-            dtype=tf.bfloat16,
-        )
-    assert (network.image_size, network.num_classes) == (facts.image_size, num_classes)
+        options: dict[str, Any] = {'is_training': True, 'dtype': tf.bfloat16}
+        build_network(facts.network, images, num_classes, variables, 'NHWC', **options)
     assert (logits.shape.as_list(), logits.dtype) == ([2, num_classes], tf.bfloat16)
     assert products_of(by_hand) == products_of(ours)
     assert layers_of(by_hand) == layers_of(ours)
@@ -77,20 +68,12 @@ def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_th
 
 def layers_of(graph: tf.Graph) -> Counter[tuple[str, Any]]:
     """How often each other layer is in the graph; batch norm with what is added to the variance."""
-    types = {
-        'Relu',
-        'MaxPool',
-        'AvgPool',
-        'BiasAdd',
-        'FusedBatchNormV3',
-        'RandomUniform',
-        'Mean',
-        'SelectV2',
-    }
-    ops = [
-        op for op in graph.get_operations() if op.type in types and 'initial' not in op.name.lower()
-    ]
-    return Counter((op.type, op.get_attr('epsilon') if 'Norm' in op.type else None) for op in ops)
+    types = 'Relu MaxPool AvgPool BiasAdd FusedBatchNormV3 RandomUniform Mean SelectV2'
+    return Counter(
+        (op.type, op.get_attr('epsilon') if 'Norm' in op.type else None)
+        for op in graph.get_operations()
+        if op.type in types.split() and 'initial' not in op.name.lower()
+    )
 
 
 def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
@@ -105,10 +88,8 @@ def test_the_plain_pipeline_makes_batches_of_records(tmp_path: Path) -> None:
     from benchmarks.peers.plain_tensorflow import make_pipeline
 
     pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
-    write_shard(
-        tmp_path / shard_name('train', 0, 1),
-        [example(encoded(pixels), label) for label in range(8)],
-    )
+    examples = [example(encoded(pixels), label) for label in range(8)]
+    write_shard(tmp_path / shard_name('train', 0, 1), examples)
     with tf.Graph().as_default(), tf.Session() as session:
         images, labels = session.run(make_pipeline(str(tmp_path), 4)())
     assert (images.shape, images.dtype, labels.dtype) == ((4, 227, 227, 3), np.float32, np.int32)
@@ -154,9 +135,8 @@ def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
 def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     from benchmarks import resident_data
 
-    experiment = resident_data.Experiment(
-        resident_data.make_data(4096), batch_size=64, num_batches=120
-    )
+    data = resident_data.make_data(4096)
+    experiment = resident_data.Experiment(data, batch_size=64, num_batches=120)
     untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0))
     trained = {name: resident_data.train(name, experiment) for name in resident_data.INPUT_METHODS}
     for name, training in trained.items():
@@ -164,7 +144,5 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     # The loop takes the same steps.
     assert trained['device, loop in the graph']['loss'] == trained['device']['loss']
     # Filling the buffer is preparation, not part of the steps.
-    small, large = (
-        trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000')
-    )
-    assert 0 < 3 * small < large
+    small, large = trained['tf.data, buffer of 1,000'], trained['tf.data, buffer of 1,000,000']
+    assert 0 < 3 * small['s of preparation'] < large['s of preparation']

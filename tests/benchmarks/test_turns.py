@@ -13,12 +13,18 @@ import pytest
 from benchmarks.peers.measuring import make_parser, run_steps
 from benchmarks.turns import print_report, run_commands, run_in_turns
 from tests.support.outputs import refused
-from tests.support.sample_results import FAKE, environment, sizes_in
+from tests.sweep.fake_runs import FAKE, environment, sizes_in
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.schema import FILE
 
 pytestmark = pytest.mark.unit
+
+
+def cells_of(table: str) -> list[list[str]]:
+    """The cells of a table in Markdown."""
+    lines = [line for line in table.splitlines() if '|' in line]
+    return [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
 
 
 def test_commands_take_turns_and_an_interrupted_script_goes_on(
@@ -30,61 +36,59 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     taken = run_commands(commands, 2, tmp_path / 'out')
     # What failed in its first run is not repeated.
     assert sizes_in(tmp_path) == [10, 12, 3, 12, 10]
-    rates = {
-        name: [found and found['images/sec'] for found in runs] for name, runs in taken.items()
-    }
+    rates = {name: [run and run['images/sec'] for run in runs] for name, runs in taken.items()}
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
     # compare reads the folder of a command.
-    assert len(read_run_set(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].results) == 2
+    (group,) = read_run_set(str(tmp_path / 'out/results/with_10')).groups
+    assert len(group.results) == 2
     run_commands(commands, 3, tmp_path / 'out')
     assert sorted(sizes_in(tmp_path)[5:]) == [10, 12]
     with refused(tmp_path / 'out', 'other commands'):
         run_commands({'one': [*FAKE, '--batch_size=4']}, 3, tmp_path / 'out')
     capsys.readouterr()
     assert print_report(taken, [('with 12', 'with 10')]) == 1
-    printed = capsys.readouterr().out.splitlines()
-    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in printed if '|' in line]
-    shown = [' '.join([row[0], row[1], row[-1]]) for row in cells[2:5]]
-    assert shown == ['with 10 100 2 of 2', 'with 12 120 2 of 2', 'with 3  0 of 1']
+    cells = cells_of(capsys.readouterr().out)
+    assert [' '.join([row[0], row[1], row[-1]]) for row in cells[2:5]] == [
+        'with 10 100 2 of 2',
+        'with 12 120 2 of 2',
+        'with 3  0 of 1',
+    ]
     assert cells[-1] == ['with 12 / with 10', '1.200', '']
 
 
-def test_functions_take_turns_and_three_rounds_have_an_interval(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_functions_take_turns() -> None:
     counting = itertools.count(1)
     taken = run_in_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
-    assert {name: [one['s'] for one in found] for name, found in taken.items()} == {
-        'a': [1, 4, 6],
-        'b': [2, 3, 5],
-    }
-    # What disturbs both turns of a round does not widen it.
-    turns = {
-        name: [{'s': factor * noise} for noise in (1.0, 1.7, 0.4)]
-        for name, factor in (('a', 2), ('b', 1.6))
-    }
+    turns = {name: [run['s'] for run in runs] for name, runs in taken.items()}
+    assert turns == {'a': [1, 4, 6], 'b': [2, 3, 5]}
+
+
+def test_what_disturbs_both_turns_of_a_round_does_not_widen_the_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    noise = (1.0, 1.7, 0.4)
+    turns = {'a': [{'s': 2 * factor} for factor in noise]}
+    turns['b'] = [{'s': 1.6 * factor} for factor in noise]
     assert print_report(turns, [('a', 'b')]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split('|')[2:4] == [
-        ' 1.250 ',
-        ' 1.250 to 1.250 ',
-    ]
+    assert cells_of(capsys.readouterr().out)[-1] == ['a / b', '1.250', '1.250 to 1.250']
 
 
 def test_the_result_of_a_peer_can_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ['--batch_size=4', '--num_batches=12', '--precision=bf16', '--forward_only']
-    args = make_parser('A peer.').parse_args([*words, f'--result_file={tmp_path / "peer.json"}'])
+    file = tmp_path / 'peer.json'
+    words = '--batch_size=4 --num_batches=12 --precision=bf16 --forward_only'
+    args = make_parser('A peer.').parse_args([*words.split(), f'--result_file={file}'])
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(100_000))))
-    found = read_result(Path(args.result_file))
+    found = read_result(file)
     assert isinstance(found, Result)
-    facts = {
+    assert found.workload == {
+        'model': 'resnet50',
         'data_set': 'imagenet',
         'is_synthetic': True,
         'image_size': 224,
         'role': 'forward-only',
     }
-    assert found.workload == {'model': 'resnet50', **facts}
     assert found.step_seconds().size == 12
     assert 0 < sum(found.step_seconds()) <= found.throughput.wall_seconds
     assert f'total images/sec: {found.images_per_second:.2f}' in capsys.readouterr().out

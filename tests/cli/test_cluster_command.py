@@ -1,126 +1,75 @@
 """The subcommand cluster: the command line of each process, and their addresses, cores and GPUs."""
 
+import os
 import re
 import socket
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.machines import use_pynvml, write_pynvml
 from tests.support.outputs import check_line, refused
-from tests.support.programs import CORES, STARTED, members
 from tf_cnn.cli import cluster as cluster_command
-from tf_cnn.cli.cluster import make_commands
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.launch.hosts import Command, reserve_addresses, share_cores
+from tf_cnn.launch.commands import make_commands
+from tf_cnn.launch.hosts import ClusterTask, reserve_addresses, share_cores
 from tf_cnn.run.parsing import parse_argv
 
-ROOT = Path(cluster_command.__file__).resolve().parents[2]
-
-
-def commands_of(
-    *run_flags: str,
-    num_ps: int = 1,
-    num_workers: int = 2,
-    environment: dict[str, str] | None = None,
-    cores: list[tuple[int, ...] | None] | None = None,
-    controller_hosts: Sequence[str] = (),
-) -> list[Command]:
-    ps_hosts = [f'127.0.0.1:{1000 + index}' for index in range(num_ps)]
-    worker_hosts = [f'127.0.0.1:{2000 + index}' for index in range(num_workers)]
-    found = members(ps_hosts, worker_hosts, controller_hosts, cores=cores)
-    return make_commands(run_flags, found, environment or {})
+SERVED = [ClusterTask('ps', 0, 'p:1'), ClusterTask('worker', 0, 'a:1')]
+SERVED += [ClusterTask('worker', 1, 'b:1')]
+CONTROLLED = [*SERVED[1:], ClusterTask('controller', 0, 'c:1')]
 
 
 @pytest.mark.unit
-def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
-    commands = commands_of('--model=lenet', '--num_batches=3', num_ps=2, num_workers=3)
-    assert [command.name for command in commands] == [
-        'ps 0',
-        'ps 1',
-        'worker 0',
-        'worker 1',
-        'worker 2',
-    ]
-    assert [command.is_server for command in commands] == [True, True, False, False, False]
-    assert [command.has_result for command in commands] == [False, False, True, False, False]
-    assert {command.argv[:2] for command in commands} == {
-        (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
-    }
-    for command in commands:
+@pytest.mark.parametrize(
+    ('mode', 'tasks', 'servers'),
+    [
+        ('parameter_server', SERVED, ['ps 0']),
+        ('distributed_all_reduce', CONTROLLED, ['worker 0', 'worker 1']),
+    ],
+)
+def test_each_process_is_told_who_it_is_and_who_the_others_are(
+    mode: str, tasks: list[ClusterTask], servers: list[str]
+) -> None:
+    flags = ['--model=lenet', '--device=cpu', f'--variable_update={mode}']
+    commands = make_commands(flags, tasks, {})
+    assert [command.name for command in commands if command.is_server] == servers
+    chief = 'worker 0' if mode == 'parameter_server' else 'controller 0'
+    assert [command.name for command in commands if command.has_result] == [chief]
+    for command, task in zip(commands, tasks, strict=True):
         params = parse_argv(command.argv[2:]).params
-        assert (params.run.model, params.run.num_batches) == ('lenet', 3)
-        cluster = find_cluster(params, command.env or {})
+        assert params.run.model == 'lenet'
+        cluster = find_cluster(params, {})
         assert cluster is not None
-        assert f'{cluster.job} {cluster.index}' == command.name
-        assert cluster.ps_hosts == ('127.0.0.1:1000', '127.0.0.1:1001')
-        assert cluster.worker_hosts == ('127.0.0.1:2000', '127.0.0.1:2001', '127.0.0.1:2002')
-
-
-@pytest.mark.unit
-def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
-    flags = ('--variable_update=distributed_all_reduce', '--device=cpu', '--graph_file=graph')
-    commands = commands_of(
-        *flags, num_ps=0, cores=[(0,), (1,)], controller_hosts=['127.0.0.1:3000']
-    )
-    assert [command.name for command in commands] == ['worker 0', 'worker 1', 'controller 0']
-    assert [command.is_server for command in commands] == [True, True, False]
-    assert [command.has_result for command in commands] == [False, False, True]
-    assert [command.cores for command in commands] == [(0,), (1,), None]
-    params = [parse_argv(command.argv[2:]).params for command in commands]
-    assert [own.instruments.graph_file for own in params] == [None, None, 'graph']
-    clusters = [find_cluster(own, {}) for own in params]
-    assert [str(cluster and cluster.own_task) for cluster in clusters] == [
-        *('worker 0 (127.0.0.1:2000)', 'worker 1 (127.0.0.1:2001)', 'controller 0 (127.0.0.1:3000)')
-    ]
-    # No flag names parameter servers if there are none.
-    assert not any('ps_hosts' in word for command in commands for word in command.argv)
+        assert str(cluster.own_task) == f'{command.name} ({task.address})'
+        assert [own.host for own in cluster.tasks] == [task.address for task in tasks]
 
 
 @pytest.mark.unit
 def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> None:
     flag_file = tmp_path / 'flags'
-    flag_file.write_text(f'--graph_file={tmp_path}/graph\n')
-    flags = (
-        '--trace_file=trace',
-        f'--flagfile={flag_file}',
-        '--partitioned_graph_file_prefix=parts',
-        '--train_dir=d',
-    )
-    found = {command.name: parse_argv(command.argv[2:]).params for command in commands_of(*flags)}
-    chief = found.pop('worker 0')
-    assert (chief.instruments.trace_file, chief.instruments.graph_file) == (
-        'trace',
-        f'{tmp_path}/graph',
-    )
-    assert (chief.instruments.partitioned_graph_file_prefix, chief.checkpoints.train_dir) == (
-        'parts',
-        'd',
-    )
-    for params in found.values():
-        files = (
-            params.instruments.trace_file,
-            params.instruments.graph_file,
-            params.instruments.partitioned_graph_file_prefix,
-            params.instruments.tfprof_file,
-        )
-        assert files == (None, None, None, None)
+    flag_file.write_text('--graph_file=graph\n')
+    files = '--trace_file=trace --partitioned_graph_file_prefix=parts --tfprof_file=profile'
+    flags = f'--flagfile={flag_file} --train_dir=d {files}'.split()
+    for command in make_commands(flags, SERVED, {}):
+        params = parse_argv(command.argv[2:]).params
         assert params.checkpoints.train_dir == 'd'
+        own = params.instruments
+        paths = (
+            own.trace_file,
+            own.graph_file,
+            own.partitioned_graph_file_prefix,
+            own.tfprof_file,
+        )
+        expected = ('trace', 'graph', 'parts', 'profile')
+        assert paths == (expected if command.name == 'worker 0' else (None,) * 4)
 
 
 @pytest.mark.unit
 def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
-    around = {
-        'TF_CONFIG': '{}',
-        'SLURM_PROCID': '3',
-        'OMPI_COMM_WORLD_RANK': '1',
-        'PMI_RANK': '1',
-        'PMIX_RANK': '0',
-    }
+    ranks = {'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
     kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
-    for command in commands_of(environment={**around, **kept}):
+    for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **kept}):
         assert command.env == kept
 
 
@@ -149,52 +98,51 @@ def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
         anyone.bind((host, int(addresses[1].split(':')[1])))
 
 
+def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Replaces the benchmark by another program."""
+    path = folder / 'program.py'
+    path.write_text(f'import os, sys\n{text}')
+    monkeypatch.setattr('tf_cnn.launch.hosts.COMMAND', str(path))
+
+
+def started(err: str) -> list[str]:
+    return re.findall(r'^(\w+ \d) is process', err, re.MULTILINE)
+
+
 PROGRAM = """
-import os, sys
 print('TF_CONFIG' in os.environ, len(os.sched_getaffinity(0)), file=sys.stderr)
 print('total images/sec: 2.00')
 """
 
 
-def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Replaces the benchmark by another program."""
-    path = folder / 'program.py'
-    path.write_text(text)
-    monkeypatch.setattr('tf_cnn.launch.hosts.COMMAND', str(path))
-
-
 @pytest.mark.distributed
-@pytest.mark.parametrize('verbose', ['', 'cluster', 'run'])
+@pytest.mark.parametrize(
+    'argv',
+    ['--ps=2 --', '--ps=2 --verbose --', '--ps=2 -- --verbose=1'],
+    ids=['', 'cluster', 'run'],
+)
 def test_a_cluster_prints_its_result_once(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    verbose: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: str
 ) -> None:
     replace_program(tmp_path, monkeypatch, PROGRAM)
     monkeypatch.setenv('TF_CONFIG', '{}')
-    own_flags = ['--ps=2', *(['--verbose'] if verbose == 'cluster' else [])]
-    run_flags = [
-        '--model=lenet',
-        f'--graph_file={tmp_path / "graph"}',
-        *(['--verbose=1'] if verbose == 'run' else []),
-    ]
-    assert cluster_command.main([*own_flags, '--', *run_flags]) == 0
+    flags = f'{argv} --model=lenet --graph_file={tmp_path}/graph'
+    assert cluster_command.main(flags.split()) == 0
     out, err = capsys.readouterr()
     assert out == 'total images/sec: 2.00\n'
-    first, *lines = err.splitlines()
-    assert first.startswith('tf_cnn_benchmarks: warning: ')
-    check_line(first, 'worker 0', '--graph_file')
-    if not verbose:
+    warning, *lines = err.splitlines()
+    assert warning.startswith('tf_cnn_benchmarks: warning: ')
+    check_line(warning, 'worker 0', '--graph_file')
+    if '--verbose' not in argv:
         assert lines == []
         return
-    names = ['ps 0', 'ps 1', 'worker 0', 'worker 1']
-    assert sorted(line.split(STARTED)[0] for line in lines if STARTED in line) == names
-    share = max(1, len(CORES) // 2)
+    assert sorted(started(err)) == ['ps 0', 'ps 1', 'worker 0', 'worker 1']
+    num_cores = len(os.sched_getaffinity(0))
+    share = max(1, num_cores // 2)
     assert sorted(line for line in lines if ' | ' in line) == [
-        f'ps 0     | False {len(CORES)}',
+        f'ps 0     | False {num_cores}',
         'ps 0     | total images/sec: 2.00',
-        f'ps 1     | False {len(CORES)}',
+        f'ps 1     | False {num_cores}',
         'ps 1     | total images/sec: 2.00',
         f'worker 0 | False {share}',
         f'worker 1 | False {share}',
@@ -207,15 +155,11 @@ def test_the_flags_of_the_subcommand_take_effect(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     replace_program(tmp_path, monkeypatch, 'raise SystemExit(5)')
-    argv = ['--workers=3', '--restart=1', '--verbose']
-    assert cluster_command.main([*argv, '--', '--variable_update=collective_all_reduce']) == 5
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(STARTED)[0] for line in lines if STARTED in line] == [
-        'worker 0',
-        'worker 1',
-        'worker 2',
-    ] * 2
-    assert len([line for line in lines if '1 of 1 time' in line]) == 1
+    flags = '--workers=3 --restart=1 --verbose -- --variable_update=collective_all_reduce'
+    assert cluster_command.main(flags.split()) == 5
+    err = capsys.readouterr().err
+    assert started(err) == ['worker 0', 'worker 1', 'worker 2'] * 2
+    assert len([line for line in err.splitlines() if '1 of 1 time' in line]) == 1
 
 
 # ---- GPUs: each worker sees its own, and nobody else any -----------------------------------------
@@ -227,26 +171,7 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     sees = "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
-    replace_program(tmp_path, monkeypatch, f'import os, sys\n{sees}\n')
-
-
-@pytest.mark.unit
-def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
-    environment = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
-    for gpus, expected in (
-        (['0,1', '2,3'], ['', '0,1', '2,3', '0,1,2,3']),
-        (None, ['0,1,2,3'] * 4),
-    ):
-        commands = make_commands(
-            (), members(['h:1'], ['h:2', 'h:3'], ['h:4'], gpus=gpus), environment
-        )
-        assert [command.name for command in commands] == [
-            'ps 0',
-            'worker 0',
-            'worker 1',
-            'controller 0',
-        ]
-        assert [(command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands] == expected
+    replace_program(tmp_path, monkeypatch, sees)
 
 
 @pytest.mark.distributed
@@ -293,15 +218,15 @@ def test_the_processes_see_their_gpus(
 @pytest.mark.parametrize(
     ('argv', 'listed', 'facts'),
     [
-        (['--workers=5'], None, ['--num_gpus=1', '5 workers', '5 GPUs', '4', '--device=cpu']),
-        (['--', '--num_gpus=3'], None, ['--num_gpus=3', '6 GPUs', '4']),
-        ([], '3', ['--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3']),
+        ('--workers=5', None, ['--num_gpus=1', '5 workers', '5 GPUs', '4', '--device=cpu']),
+        ('-- --num_gpus=3', None, ['--num_gpus=3', '6 GPUs', '4']),
+        ('', '3', ['--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3']),
     ],
 )
 def test_too_few_gpus_are_refused_before_anything_starts(
-    argv: list[str], listed: str | None, facts: list[str], monkeypatch: pytest.MonkeyPatch
+    argv: str, listed: str | None, facts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if listed:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
     with refused(*facts):
-        cluster_command.main(argv)
+        cluster_command.main(argv.split())

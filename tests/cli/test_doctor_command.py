@@ -7,15 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.outputs import check_line
+from tests.sweep.fake_runs import assert_ended
 from tf_cnn.cli import doctor
-from tf_cnn.cli.doctor import run_family
-from tf_cnn.doctor.checks import OK, SKIPPED, WRONG
+from tf_cnn.doctor.checks import OK, SKIPPED, WRONG, Finding
+from tf_cnn.doctor.families import run_family
 
 pytestmark = pytest.mark.distributed
 
@@ -41,21 +41,19 @@ def test_json_goes_to_standard_output_and_the_lines_to_standard_error() -> None:
     assert document['schema'] == 'tf_cnn_benchmarks.doctor'
     assert document['environment']['OMP_NUM_THREADS'] == '4096'
     assert document['machine']['num_cores'] == os.cpu_count()
-    assert set(document['checks'][0]) == {'name', 'outcome', 'found', 'advice', 'figures'}
+    checks = document['checks']
+    assert set(checks[0]) == {'name', 'outcome', 'found', 'advice', 'figures'}
     first, *rows, last = ran.stderr.splitlines()
     assert (first, last.split()[:2]) == ('checking gpu ...', ['3', 'checks'])
-    assert [row.split()[:2] for row in rows] == [
-        [check['outcome'], check['name']] for check in document['checks']
-    ]
+    assert [row.split()[:2] for row in rows] == [[one['outcome'], one['name']] for one in checks]
 
 
 def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run(
     tmp_path: Path,
 ) -> None:
     (tmp_path / 'tensorflow').mkdir()
-    (tmp_path / 'tensorflow' / '__init__.py').write_text(
-        'raise ImportError("libstdc++.so.6: too old")'
-    )
+    code = 'raise ImportError("libstdc++.so.6: too old")'
+    (tmp_path / 'tensorflow' / '__init__.py').write_text(code)
     ran = run_doctor('--only=tensorflow,placement,processes', PYTHONPATH=str(tmp_path))
     assert ran.returncode == 1
     wrong, advice, *own, placement, processes, _ = ran.stdout.splitlines()
@@ -63,69 +61,62 @@ def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run
     assert 'libstdc++.so.6: too old' in wrong
     assert 'install' in advice
     assert own[-1].endswith('ImportError: libstdc++.so.6: too old')
-    assert [row.split()[:2] for row in (placement, processes)] == [
-        [SKIPPED, 'placement'],
-        [SKIPPED, 'processes'],
-    ]
+    assert placement.split()[:2] == [SKIPPED, 'placement']
+    assert processes.split()[:2] == [SKIPPED, 'processes']
 
 
 # ---- processes that fail -------------------------------------------------------------------------
 
-PROCESS = """
-import faulthandler, json, os, signal, sys, time
+
+def run_checks(folder: Path, end: str, timeout_secs: float = 60) -> tuple[list[Finding], list[str]]:
+    """Runs a process of three checks, which goes on with this code after the first one."""
+    script = folder / 'process.py'
+    script.write_text(f"""
+import faulthandler, json, os, signal, subprocess, sys, time
 out = open(sys.argv[2], 'w')
 def say(value): print(json.dumps(value), file=out, flush=True)
-def fine(name): say({'name': name, 'outcome': 'ok', 'found': 'all is well'})
-"""
-THREE = "say(['x/a', 'x/b', 'x/c']); fine('x/a'); print('it begins', flush=True)\n"
+def fine(name): say({{'name': name, 'outcome': 'ok', 'found': 'all is well'}})
+say(['x/a', 'x/b', 'x/c']); fine('x/a'); print('it begins', flush=True)
+{end}
+""")
+    findings, log = run_family('x', timeout_secs, (sys.executable, str(script)))
+    assert log[0] == 'it begins'
+    return list(findings), list(log)
 
 
-@pytest.mark.parametrize(
-    ('code', 'outcomes', 'facts'),
-    [
-        (f'{THREE}os.kill(os.getpid(), signal.SIGSEGV)', ['ok', 'wrong', 'skipped'], ['signal 11']),
-        (
-            f'{THREE}os.kill(os.getpid(), signal.SIGILL)',
-            ['ok', 'wrong', 'skipped'],
-            ['signal 4', 'processor'],
-        ),
-        (
-            f"{THREE}out.write('{{\"na'); out.flush(); os._exit(7)",
-            ['ok', 'wrong', 'skipped'],
-            ['exit code 7'],
-        ),
-        (f'{THREE}os._exit(0)', ['ok', 'wrong', 'skipped'], ['ended early']),
-        (f'{THREE}fine("x/b"); fine("x/c"); os.abort()', ['ok', 'ok', 'ok', 'wrong'], ['signal 6']),
-        ('import nothing_of_this_name', ['wrong'], ['exit code 1', 'nothing_of_this_name']),
-    ],
-    ids=['crash', 'processor', 'exit', 'early', 'at the end', 'before the start'],
-)
-def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(
-    tmp_path: Path, code: str, outcomes: list[str], facts: list[str]
-) -> None:
-    script = tmp_path / 'process.py'
-    script.write_text(PROCESS + code)
-    findings, log = run_family('x', 60, (sys.executable, str(script)))
-    assert [finding.outcome for finding in findings] == outcomes
-    (wrong,) = [finding for finding in findings if finding.outcome == WRONG]
-    assert [fact for fact in facts if fact not in f'{wrong.found} {wrong.advice}'] == []
-    assert log[0] == 'it begins' or 'Traceback' in log[0]
+def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(tmp_path: Path) -> None:
+    for end, outcomes, *facts in (
+        ('os.kill(os.getpid(), signal.SIGSEGV)', [OK, WRONG, SKIPPED], 'signal 11'),
+        ('os.kill(os.getpid(), signal.SIGILL)', [OK, WRONG, SKIPPED], 'signal 4', 'processor'),
+        ("out.write('{\"na'); out.flush(); os._exit(7)", [OK, WRONG, SKIPPED], 'exit code 7'),
+        ('os._exit(0)', [OK, WRONG, SKIPPED], 'ended early'),
+        ('fine("x/b"); fine("x/c"); os.abort()', [OK, OK, OK, WRONG], 'signal 6'),
+    ):
+        findings, _ = run_checks(tmp_path, end)
+        assert [finding.outcome for finding in findings] == outcomes, end
+        (wrong,) = [finding for finding in findings if finding.outcome == WRONG]
+        check_line(f'{wrong.found} {wrong.advice}', *facts)
+
+
+def test_a_process_that_ends_before_its_first_check_is_wrong_with_its_traceback() -> None:
+    command = (sys.executable, '-c', 'import nothing_of_this_name')
+    (wrong,), log = run_family('x', 60, command)
+    assert wrong.outcome == WRONG
+    check_line(f'{wrong.found} {wrong.advice}', 'exit code 1', 'nothing_of_this_name')
+    assert 'Traceback' in log[0]
 
 
 def test_a_process_that_hangs_ends_with_its_descendants(tmp_path: Path) -> None:
-    script = tmp_path / 'process.py'
-    script.write_text(
-        f'{PROCESS}{THREE}import subprocess\n'
-        f'child = subprocess.Popen(["sleep", "600"], start_new_session=True)\n'
-        'print(child.pid, flush=True); signal.signal(signal.SIGTERM, signal.SIG_IGN); '
-        'time.sleep(600)'
-    )
-    findings, log = run_family('x', 3, (sys.executable, str(script)))
+    hang = """
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print(child.pid, flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+    findings, log = run_checks(tmp_path, hang, timeout_secs=3)
     assert [finding.outcome for finding in findings] == [OK, WRONG, SKIPPED]
-    assert (findings[1].name, '3 s' in findings[1].found) == ('x/b', True)
-    deadline = time.monotonic() + 30
-    while Path('/proc', log[1]).exists():
-        assert time.monotonic() < deadline
+    check_line(f'{findings[1].name}: {findings[1].found}', 'x/b', '3 s')
+    assert_ended([int(log[1])])
 
 
 @pytest.mark.parametrize(
@@ -155,15 +146,13 @@ def test_after_an_interrupt_what_was_found_is_printed(
 @pytest.mark.all_modes
 def test_everything_that_runs_on_a_cpu_is_well() -> None:
     ran = run_doctor('--json', CUDA_VISIBLE_DEVICES='')
+    assert ran.returncode == 0
     outcomes = {check['name']: check['outcome'] for check in json.loads(ran.stdout)['checks']}
-    assert (ran.returncode, [name for name, outcome in outcomes.items() if outcome == WRONG]) == (
-        0,
-        [],
-    )
-    names = (
+    assert WRONG not in outcomes.values()
+    for name in (
         'tensorflow/devices',
         'placement/xring',
         'all_reduce/xring/bf16',
         'processes/collectives',
-    )
-    assert [outcomes[name] for name in names] == [OK] * 4
+    ):
+        assert outcomes[name] == OK, name

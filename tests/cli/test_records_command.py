@@ -17,8 +17,7 @@ from tests.support.images import (
     write_photos,
     write_shards_of,
 )
-from tests.support.outputs import failed, refused
-from tf_cnn.cli import records
+from tests.support.outputs import check_line, refused, run_main
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.system.errors import install_command
 
@@ -35,14 +34,10 @@ def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shards_of(photos, tmp_path_factory.mktemp('shards'))
 
 
-def line_with(text: str, *facts: object) -> str:
-    """The one line of a text that names all of the facts."""
+def numbers_in(text: str, *facts: object) -> list[str]:
+    """The numbers in the one line of a text that names all of the facts."""
     (line,) = (line for line in text.splitlines() if all(str(fact) in line for fact in facts))
-    return line
-
-
-def numbers(text: str) -> list[str]:
-    return re.findall(r'\d+', text)
+    return re.findall(r'\d+', line)
 
 
 def test_more_shards_than_images_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -62,59 +57,51 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(
     photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     convert(photos, tmp_path / 'out', '--shards=2')
-    captured = capfd.readouterr()
+    out, err = capfd.readouterr()
     for path in ('cat/broken.jpg', 'notes.txt', 'cat/.hidden.jpg', 'cat/list.csv', '.DS_Store'):
-        line_with(captured.err, f' {path}: ')
-    written, *counts = captured.out.splitlines()
-    # Images, classes and shards.
-    assert written.startswith('train: ')
-    assert numbers(written)[:3] == ['24', '3', '2']
+        numbers_in(err, f' {path}: ')
+    written, *counts = out.splitlines()
     assert written.endswith(str(tmp_path / 'out'))
-    passed_through_and_encoded, left_out, passed_over = map(numbers, counts)
+    # Images, classes and shards.
+    assert numbers_in(written, 'train: ')[:3] == ['24', '3', '2']
+    passed_through_and_encoded, left_out, passed_over = map(numbers_in, counts)
     assert passed_through_and_encoded == ['21', '3']
     assert left_out == ['1']
     assert sorted(passed_over) == ['1', '1', '2']
 
 
-def test_a_check_of_good_shards_prints_what_they_hold(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert records.main([f'--check={shards}']) == 0
-    output = capsys.readouterr().out
-    line_with(output, shards, '0..3', 'labels.txt')
+def test_a_check_of_good_shards_prints_what_they_hold(shards: Path) -> None:
+    out, _ = run_main('records', f'--check={shards}')
+    numbers_in(out, shards, '0..3', 'labels.txt')
     # Shards present and expected, records, labels seen and possible.
-    assert numbers(line_with(output, 'train: ')) == ['4', '4', '24', '3', '4']
-    # Without labels.txt the labels are those of ImageNet.
+    assert numbers_in(out, 'train: ') == ['4', '4', '24', '3', '4']
+
+
+def test_without_a_file_of_labels_these_are_those_of_imagenet(shards: Path, tmp_path: Path) -> None:
     write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
-    assert records.main([f'--check={tmp_path}']) == 0
-    line_with(capsys.readouterr().out, '0..1000', 'ImageNet', 'labels.txt')
+    out, _ = run_main('records', f'--check={tmp_path}')
+    numbers_in(out, '0..1000', 'ImageNet', 'labels.txt')
 
 
-def test_a_missing_shard_is_named(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_shard_is_named(shards: Path, tmp_path: Path) -> None:
     write_files(tmp_path, content(shards))
     missing = shard_paths(tmp_path)[2]
     missing.unlink()
-    with failed(f'--check={tmp_path}', missing):
-        records.main([f'--check={tmp_path}'])
-    output = capsys.readouterr().out
-    assert numbers(line_with(output, 'train: '))[:2] == ['3', '4']
-    line_with(output, 'missing shard 1')
-    line_with(output, f'{missing}: ')
+    out, err = run_main('records', f'--check={tmp_path}', code=1)
+    check_line(err.splitlines()[-1], f'--check={tmp_path}', missing)
+    assert numbers_in(out, 'train: ')[:2] == ['3', '4']
+    numbers_in(out, 'missing shard 1')
+    numbers_in(out, f'{missing}: ')
 
 
-def test_every_subset_is_checked_unless_one_is_asked_for(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_subset_is_checked_unless_one_is_asked_for(shards: Path, tmp_path: Path) -> None:
     write_files(tmp_path, content(shards))
     for index, path in enumerate(shard_paths(shards)):
         (tmp_path / shard_name('validation', index, 4)).write_bytes(path.read_bytes())
     flip_a_bit(tmp_path / shard_name('validation', 3, 4))
-    assert records.main([f'--check={tmp_path}', '--subset=train']) == 0
-    assert 'validation' not in capsys.readouterr().out
-    with failed(f'--check={tmp_path}', 'validation-00003-of-00004'):
-        records.main([f'--check={tmp_path}'])
-    output = capsys.readouterr().out
+    out, _ = run_main('records', f'--check={tmp_path}', '--subset=train')
+    assert 'validation' not in out
+    out, err = run_main('records', f'--check={tmp_path}', code=1)
+    check_line(err.splitlines()[-1], f'--check={tmp_path}', 'validation-00003-of-00004')
     for subset in ('train', 'validation'):
-        assert numbers(line_with(output, f'{subset}: '))[:2] == ['4', '4']
+        assert numbers_in(out, f'{subset}: ')[:2] == ['4', '4']

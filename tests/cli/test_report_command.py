@@ -1,7 +1,6 @@
 """The subcommand `report` writes a page."""
 
 import contextlib
-import json
 import re
 import resource
 import sys
@@ -10,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.outputs import check_line, failed, refused
+from tests.support.outputs import check_line, failed, refused, run_main
 from tests.support.programs import check_warning, run_process
-from tests.support.sample_results import sample_document, write_sample
+from tests.support.sample_results import sample_document, write_document, write_sample
 from tf_cnn.cli import report
 from tf_cnn.system.errors import install_command
 
@@ -38,31 +36,20 @@ def limited_file_size(size: int) -> Iterator[None]:
 
 
 def test_the_page_and_the_plots_are_written(
-    results: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (results / 'other.json').write_text('[]')
-    argv = [
-        'report',
-        'results',
-        '--title=A <title>',
-        '--plots=figures/new',
-        '--output=new/page.html',
-    ]
-    assert tf_cnn_benchmarks.main(argv) == 0
-    out, err = capsys.readouterr()
-    check_line(out.strip(), 'new/page.html', '1 result in')
-    check_line(err.strip(), 'other.json')
+    files = ('--plots=figures/new', '--output=new/page.html')
+    out, err = run_main('report', 'results', '--title=A <title>', *files)
+    check_line(out, 'new/page.html', '1 result in')
+    check_line(err, 'other.json')
     page = Path('new/page.html').read_text(encoding='utf-8')
     assert '<h1>A &lt;title&gt;</h1>' in page
     assert 'other.json' in page
     # Nothing in it leads elsewhere: no script, style or picture of another file or host.
     assert not re.search(r'(src|href)="(?!#|data:)', page)
-    names = {path.name for path in Path('figures/new').iterdir()}
-    assert names == {'steps.png', 'steps.svg'}
+    assert {path.name for path in Path('figures/new').iterdir()} == {'steps.png', 'steps.svg'}
     assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'new', 'results']
 
 
@@ -70,26 +57,23 @@ def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
     """Letters that the font lacks, numbers beyond the range of arithmetic, wrong settings of
     matplotlib.
     """
+    folder = tmp_path / 'results'
     for number, seconds in enumerate([1e-90, 1e-5, 1e90]):
-        write_sample(
-            tmp_path / f'results/{number}.json',
-            seconds=[seconds] * 20,
-            flags={'num_gpus': number + 1},
-        )
+        flags = {'num_gpus': number + 1}
+        write_sample(folder / f'{number}.json', seconds=[seconds] * 20, gap=1e-4, flags=flags)
+    letter = '\N{CJK UNIFIED IDEOGRAPH-6A21}'
     for number, rate in enumerate([1e-100, 1e100, 1e-9]):
-        document = sample_document(
-            seed=number, flags={'model': '\N{CJK UNIFIED IDEOGRAPH-6A21}\x07\x1b[31m'}
-        )
+        document = sample_document(seed=number, flags={'model': f'{letter}\x07\x1b[31m'})
         document['throughput'] |= {'images_per_second': rate, 'images': 0}
-        (tmp_path / f'results/rate{number}.json').write_text(json.dumps(document))
+        write_document(folder / f'rate{number}.json', document)
     (tmp_path / 'matplotlibrc').write_text('no.such.key: 1\nfont.family: no such font\n')
     code, out, err = run_process(
         'report', 'results', '--plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing'
     )
     assert code == 0
-    check_line(out.strip(), 'report.html: 6 results')
+    check_line(out, 'report.html: 6 results')
     (line,) = err
-    check_warning(line, '--plots=plots', '\N{CJK UNIFIED IDEOGRAPH-6A21}', 'PNG')
+    check_warning(line, '--plots=plots', letter, 'PNG')
     code, _, err = run_process('compare', 'results', '--force', cwd=tmp_path)
     assert (code, err) == (0, [])
     # The page and its plots have no character that could control a terminal or a browser.

@@ -4,6 +4,7 @@ behind a relay.
 
 import contextlib
 import functools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,17 +16,89 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.programs import Relay
 from tf_cnn.cluster.failure_detector import FailureWatch
 from tf_cnn.cluster.rendezvous import Rendezvous, TrainingGroup
 from tf_cnn.cluster.topology import Cluster, Task, Timeout
 
 DEADLINE_SECS = 60.0
-# The seconds that a test waits to see that something does not happen.
-MOMENT_SECS = 0.7
-_JOBS = ('ps', 'worker')
 PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
 SOON = Timeout('connect_timeout_secs', 1.0)
+
+
+class Relay:
+    """Passes connections at an address on to changing servers, or closes them if there is none,
+    until the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(('127.0.0.1', 0))
+        self.address = f'127.0.0.1:{self._listener.getsockname()[1]}'
+        self._lock = threading.Lock()
+        self._server: str | None = None
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, server: str | None) -> None:
+        """Passes new connections to the server at this HOST:PORT, or to none. Closes all present
+        connections.
+        """
+        with self._lock:
+            self._server = server
+            for end in self._open:
+                _shut(end)
+            self._open.clear()
+
+    def _accept(self) -> None:
+        while True:
+            self._connect(self._listener.accept()[0])
+
+    def _connect(self, client: socket.socket) -> None:
+        with self._lock:
+            try:
+                if self._server is None:
+                    raise ConnectionRefusedError
+                host, port = self._server.split(':')
+                server = socket.create_connection((host, int(port)))
+            except OSError:
+                client.close()
+                return
+            self._open += [client, server]
+        for source, sink in (client, server), (server, client):
+            threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        _shut(source)
+        _shut(sink)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+@functools.cache
+def _relays() -> dict[str, Relay]:
+    """The relays of all possible tasks, by task name."""
+    return {name: Relay() for name in ('ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2')}
+
+
+@functools.cache
+def _server_of(name: str, number: int) -> tf.train.Server:
+    """The server of a process that runs the named task; different numbers stand for different
+    processes.
+
+    Clusters reuse servers, since each server has 80 threads that never end.
+    """
+    spec: dict[str, list[str]] = {'ps': [], 'worker': []}
+    for other, relay in _relays().items():
+        # Any free port: the other tasks connect through the relay.
+        spec[other.split()[0]].append('127.0.0.1:0' if other == name else relay.address)
+    job, index = name.split()
+    return tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
 
 
 @dataclass(frozen=True)
@@ -33,56 +106,31 @@ class Member:
     """One process of a cluster, as tests use it."""
 
     rendezvous: Rendezvous
-    target: str
+    address: str
     incarnation: int
 
     def join(self, timeout: Timeout = PATIENT, step: int | None = None) -> 'Future[TrainingGroup]':
         return begin(self.rendezvous.join, {'step': step, 'end': None}, timeout)
 
 
-@functools.cache
-def relays() -> dict[str, Relay]:
-    """The relays of all possible tasks, by task name."""
-    return {name: Relay() for name in ('ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2')}
-
-
-@functools.cache
-def server_of(name: str, number: int) -> tf.train.Server:
-    """The server of a process that runs the named task; different numbers stand for different
-    processes.
-
-    Clusters reuse servers, since each server has 80 threads that never end.
-    """
-    job, index = name.split()
-    spec = {
-        job: [relay.address for name, relay in relays().items() if name.startswith(job)]
-        for job in _JOBS
-    }
-    # Any free port: the other tasks connect through the relay.
-    spec[job][int(index)] = '127.0.0.1:0'
-    return tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
-
-
 class LocalCluster:
     """A cluster whose tasks, named 'worker 0' and so on, can be stopped and replaced."""
 
-    def __init__(self, num_ps: int, num_workers: int, *, together: bool = True) -> None:
-        names = [f'ps {index}' for index in range(num_ps)] + [
-            f'worker {index}' for index in range(num_workers)
-        ]
-        self.relays = {name: relays()[name] for name in names}
+    def __init__(self, num_ps: int, num_workers: int, is_synchronous: bool) -> None:
+        names = [f'ps {i}' for i in range(num_ps)] + [f'worker {i}' for i in range(num_workers)]
+        self.relays = {name: _relays()[name] for name in names}
         self.detectors: list[FailureWatch] = []
         self._num_starts = dict.fromkeys(names, 0)
-        self._together = together
+        self._is_synchronous = is_synchronous
 
     def cluster(self, name: str) -> Cluster:
         """The cluster, seen from the task of that name."""
+        ps, workers = (
+            tuple(relay.address for name, relay in self.relays.items() if name.startswith(job))
+            for job in ('ps', 'worker')
+        )
         job, index = name.split()
-        hosts = {
-            job: tuple(r.address for name, r in self.relays.items() if name.startswith(job))
-            for job in _JOBS
-        }
-        return Cluster(hosts['ps'], hosts['worker'], job, int(index), 'the flags')
+        return Cluster(ps, workers, job, int(index), 'the flags')
 
     def task(self, name: str) -> Task:
         return self.cluster(name).own_task
@@ -90,11 +138,11 @@ class LocalCluster:
     def start(self, name: str) -> Member:
         """Starts a task; if it was started before, a new process replaces it."""
         cluster = self.cluster(name)
-        server = server_of(name, self._num_starts[name])
+        address = _server_of(name, self._num_starts[name]).target.removeprefix('grpc://')
         self._num_starts[name] += 1
-        self.relays[name].lead_to(server.target.removeprefix('grpc://'))
-        rendezvous = Rendezvous(cluster, is_synchronous=self._together, settings={})
-        return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own_task))
+        self.relays[name].lead_to(address)
+        rendezvous = Rendezvous(cluster, is_synchronous=self._is_synchronous, settings={})
+        return Member(rendezvous, address, await_answer(rendezvous, cluster.own_task))
 
     def stop(self, name: str) -> None:
         """Makes the task stop answering."""
@@ -115,38 +163,37 @@ class LocalCluster:
             self.stop(name)
         for name, num_starts in self._num_starts.items():
             for number in range(num_starts):
-                _wipe(server_of(name, number), self.task(name))
+                _wipe(_server_of(name, number), self.task(name))
 
 
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
     """Deletes the contents of the key-value store on this task, if it has one."""
-    with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
-        table = tf.raw_ops.MutableHashTableV2(
-            key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
-        )
-        wiped = tf.raw_ops.DestroyResourceOp(resource=table)
-    with tf.Session(
-        server.target, graph=graph, config=tf.ConfigProto(device_filters=[keeper.device])
-    ) as session:
+    config = tf.ConfigProto(device_filters=[keeper.device])
+    with tf.Graph().as_default(), tf.Session(server.target, config=config) as session:
+        with tf.device(f'{keeper.device}/cpu:0'):
+            table = tf.raw_ops.MutableHashTableV2(
+                key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
+            )
+            wiped = tf.raw_ops.DestroyResourceOp(resource=table)
         session.run(wiped)
 
 
-# Makes a cluster: num_ps=1, num_workers=2, *, together=True.
+# Makes a cluster: num_ps=1, num_workers=2, *, is_synchronous=True.
 Make = Callable[..., LocalCluster]
 
 
 @contextlib.contextmanager
 def local_clusters() -> Iterator[Make]:
     """Makes clusters, and stops all of their tasks after the block."""
-    made: list[LocalCluster] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(num_ps: int = 1, num_workers: int = 2, *, together: bool = True) -> LocalCluster:
-        made.append(LocalCluster(num_ps, num_workers, together=together))
-        return made[-1]
+        def make(
+            num_ps: int = 1, num_workers: int = 2, *, is_synchronous: bool = True
+        ) -> LocalCluster:
+            cluster = LocalCluster(num_ps, num_workers, is_synchronous)
+            return stack.enter_context(contextlib.closing(cluster))
 
-    yield make
-    for cluster in made:
-        cluster.close()
+        yield make
 
 
 def await_answer(rendezvous: Rendezvous, task: Task) -> int:
@@ -176,8 +223,9 @@ def result(future: 'Future[Any]') -> Any:
 
 
 def assert_waits(future: 'Future[Any]') -> None:
+    """Asserts that nothing happens for a moment."""
     with pytest.raises(NotYet):
-        future.result(MOMENT_SECS)
+        future.result(0.7)
 
 
 def introduce(members: dict[str, Member]) -> None:
@@ -191,4 +239,4 @@ def introduce(members: dict[str, Member]) -> None:
 def join_all(members: dict[str, Member]) -> list[TrainingGroup]:
     introduce(members)
     futures = [member.join() for name, member in members.items() if name.startswith('worker')]
-    return [result(future) for future in futures]
+    return [*map(result, futures)]

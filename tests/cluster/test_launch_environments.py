@@ -2,8 +2,6 @@
 environment.
 """
 
-from typing import Any
-
 import pytest
 
 from tests.support.machines import (
@@ -28,8 +26,6 @@ from tf_cnn.cluster.topology import Cluster
 
 pytestmark = pytest.mark.unit
 
-# 1207 % 300 = 7, and 10000 + 64 * 7 = 10448.
-SLURM_HOSTS = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
 HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
 
 
@@ -38,43 +34,34 @@ HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
     [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))],
 )
 def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[str, str]) -> None:
-    with refused(
-        rank, '--variable_update=distributed_all_reduce', '--controller_host=', '--worker_hosts='
-    ):
-        find(environ, variable_update='distributed_all_reduce')
+    mode = 'distributed_all_reduce'
+    with refused(rank, f'--variable_update={mode}', '--controller_host=', '--worker_hosts='):
+        find(environ, variable_update=mode)
 
 
-@pytest.mark.parametrize(
-    'environ',
-    [
-        slurm_batch(),
-        # `srun --ntasks=1` and the shell of `salloc`.
-        slurm_step(
-            0, SLURM_STEP_NUM_TASKS='1', SLURM_STEP_TASKS_PER_NODE='1', SLURM_STEP_NODELIST='gpu01'
-        ),
-        open_mpi(0, 1, 1),
-        hydra(0, 1, 1),
-    ],
-)
-def test_a_process_that_was_started_alone_is_in_no_cluster(environ: dict[str, str]) -> None:
-    assert find(environ) is None
+def test_a_process_that_was_started_alone_is_in_no_cluster() -> None:
+    # `srun --ntasks=1` and the shell of `salloc`.
+    alone = {'SLURM_STEP_NUM_TASKS': '1', 'SLURM_STEP_TASKS_PER_NODE': '1'}
+    in_step = slurm_step(0, **alone, SLURM_STEP_NODELIST='gpu01')
+    for environ in (slurm_batch(), in_step, open_mpi(0, 1, 1), hydra(0, 1, 1)):
+        assert find(environ) is None, environ
 
 
 # ---- Slurm ---------------------------------------------------------------------------------------
 
 
-def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
-    for rank in range(5):
-        cluster = found(slurm_step(rank), num_ps=2)
-        job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
-        assert cluster == Cluster(SLURM_HOSTS[:2], SLURM_HOSTS[2:], job, index, 'Slurm')
-        assert cluster.own_task.host == SLURM_HOSTS[rank]
-        # srun numbers its tasks for MPI, too.
-        assert (
-            found(slurm_step(rank, PMI_RANK=str(rank), PMI_SIZE='5', PMI_FD='9'), num_ps=2)
-            == cluster
-        )
-    assert found(slurm_step(3), **COLLECTIVE) == Cluster((), SLURM_HOSTS, 'worker', 3, 'Slurm')
+@pytest.mark.parametrize('rank', range(5))
+def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers(rank: int) -> None:
+    # 1207 % 300 = 7, and 10000 + 64 * 7 = 10448.
+    hosts = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
+    job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
+    cluster = Cluster(hosts[:2], hosts[2:], job, index, 'Slurm')
+    assert found(slurm_step(rank), num_ps=2) == cluster
+    # srun numbers its tasks for MPI, too.
+    for_mpi = {'PMI_RANK': str(rank), 'PMI_SIZE': '5', 'PMI_FD': '9'}
+    assert found(slurm_step(rank, **for_mpi), num_ps=2) == cluster
+    expected = Cluster((), hosts, 'worker', rank, 'Slurm')
+    assert found(slurm_step(rank), **COLLECTIVE) == expected
 
 
 def test_a_step_on_one_node_talks_over_loopback() -> None:
@@ -85,9 +72,8 @@ def test_a_step_on_one_node_talks_over_loopback() -> None:
         SLURM_STEP_TASKS_PER_NODE='2',
         SLURM_JOB_ID='0',
     )
-    assert found(environ) == Cluster(
-        ('127.0.0.1:10000',), ('127.0.0.1:10001',), 'worker', 0, 'Slurm'
-    )
+    hosts = ('127.0.0.1:10000',), ('127.0.0.1:10001',)
+    assert found(environ) == Cluster(*hosts, 'worker', 0, 'Slurm')
 
 
 def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> None:
@@ -97,11 +83,12 @@ def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> N
         host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)
     ]
     assert len(set(ports)) == len(ports)
-    # From 30000 they are those of Kubernetes, from 32768 of Linux itself.
-    last = found(
-        slurm_step(0, SLURM_JOB_ID=str(2**31 // 300 * 300 + 299)), **COLLECTIVE
-    ).worker_hosts[2]
-    assert 29_000 < int(last.partition(':')[2]) < 30_000
+
+
+def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux() -> None:
+    last_job = str(2**31 // 300 * 300 + 299)
+    host = found(slurm_step(0, SLURM_JOB_ID=last_job), **COLLECTIVE).worker_hosts[2]
+    assert 29_000 < int(host.partition(':')[2]) < 30_000
 
 
 def test_the_ports_of_a_node_begin_where_asked() -> None:
@@ -109,10 +96,14 @@ def test_the_ports_of_a_node_begin_where_asked() -> None:
     assert hosts == ('gpu01:4000', 'gpu01:4001', 'gpu01:4002', 'gpu02:4000', 'gpu03:4000')
 
 
-@pytest.mark.parametrize('rank', range(5))
-def test_a_cyclic_distribution_is_refused_by_every_task(rank: int) -> None:
-    # Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
-    node, local_rank = [('gpu01', 0), ('gpu02', 0), ('gpu03', 0), ('gpu01', 1), ('gpu01', 2)][rank]
+# Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
+@pytest.mark.parametrize(
+    ('rank', 'node', 'local_rank'),
+    [(0, 'gpu01', 0), (1, 'gpu02', 0), (2, 'gpu03', 0), (3, 'gpu01', 1), (4, 'gpu01', 2)],
+)
+def test_a_cyclic_distribution_is_refused_by_every_task(
+    rank: int, node: str, local_rank: int
+) -> None:
     environ = slurm_step(
         rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic'
     )
@@ -133,31 +124,24 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ('changes', 'facts'),
+    ('name', 'value'),
     [
-        # A task that is not where its rank says.
-        *(
-            ({name: value}, ('SLURM_PROCID=1', 'srun --distribution=block', *HOSTS_TO_WRITE))
-            for name, value in {
-                'SLURMD_NODENAME': 'gpu02',
-                'SLURM_LOCALID': '2',
-                'SLURM_STEP_NUM_TASKS': '6',
-                'SLURM_STEP_NODELIST': 'gpu[01-02]',
-                'SLURM_STEP_TASKS_PER_NODE': '',
-            }.items()
-        ),
-        (
-            {'SLURM_PROCID': '5'},
-            ('SLURM_PROCID=5', 'SLURM_STEP_NUM_TASKS=5', '--job_name', '--task_index'),
-        ),
-        ({'SLURM_PROCID': 'x'}, ('SLURM_PROCID=x', '--job_name', '--task_index')),
+        ('SLURMD_NODENAME', 'gpu02'),
+        ('SLURM_LOCALID', '2'),
+        ('SLURM_STEP_NUM_TASKS', '6'),
+        ('SLURM_STEP_NODELIST', 'gpu[01-02]'),
+        ('SLURM_STEP_TASKS_PER_NODE', ''),
     ],
 )
-def test_slurm_variables_that_cannot_be_right_are_refused(
-    changes: dict[str, str], facts: tuple[str, ...]
-) -> None:
-    with refused(*facts):
-        find(slurm_step(1, **changes))
+def test_a_slurm_task_that_is_not_where_its_rank_says_is_refused(name: str, value: str) -> None:
+    with refused('SLURM_PROCID=1', 'srun --distribution=block', *HOSTS_TO_WRITE):
+        find(slurm_step(1, **{name: value}))
+
+
+@pytest.mark.parametrize(('rank', 'size'), [('5', 'SLURM_STEP_NUM_TASKS=5'), ('x', '')])
+def test_a_slurm_rank_that_cannot_be_right_is_refused(rank: str, size: str) -> None:
+    with refused(f'SLURM_PROCID={rank}', size, '--job_name', '--task_index'):
+        find(slurm_step(1, SLURM_PROCID=rank))
 
 
 def test_at_least_one_rank_must_be_a_worker() -> None:
@@ -165,11 +149,10 @@ def test_at_least_one_rank_must_be_a_worker() -> None:
         find(slurm_step(0), num_ps=5)
 
 
-# As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as in
-# the last one.
-@pytest.mark.parametrize(
-    ('text', 'names'),
-    [
+def test_node_lists_are_read_as_slurm_reads_them() -> None:
+    # As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as
+    # in the last one.
+    for text, names in (
         ('login1', 'login1'),
         ('gpu[01-03,07],login1', 'gpu01 gpu02 gpu03 gpu07 login1'),
         ('rack[0-1]node[0-1]', 'rack0node0 rack0node1 rack1node0 rack1node1'),
@@ -180,28 +163,30 @@ def test_at_least_one_rank_must_be_a_worker() -> None:
         ('a[1,1]', 'a1 a1'),
         ('gpu-a.lan,b', 'gpu-a.lan b'),
         ('a[1-2]-ib,b', 'a1-ib a2-ib b'),
-    ],
-)
-def test_node_lists_are_read_as_slurm_reads_them(text: str, names: str) -> None:
-    assert expand_nodes(text) == names.split()
+    ):
+        assert expand_nodes(text) == names.split(), text
 
 
-@pytest.mark.parametrize(
-    ('text', 'counts'), [('4', [4]), ('2(x3),1', [2, 2, 2, 1]), ('1,12(x2)', [1, 12, 12])]
-)
-def test_task_counts_are_read_as_slurm_writes_them(text: str, counts: list[int]) -> None:
-    assert expand_counts(text) == counts
+def test_task_counts_are_read_as_slurm_writes_them() -> None:
+    assert expand_counts('4') == [4]
+    assert expand_counts('2(x3),1') == [2, 2, 2, 1]
+    assert expand_counts('1,12(x2)') == [1, 12, 12]
 
 
 # ---- Open MPI and others -------------------------------------------------------------------------
 
 
-def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback_and_derive_the_same_port() -> None:
+def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback() -> None:
     clusters = [found(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
     assert [str(cluster.own_task) for cluster in clusters] == [
-        *('ps 0 (127.0.0.1:4000)', 'worker 0 (127.0.0.1:4001)', 'worker 1 (127.0.0.1:4002)')
+        'ps 0 (127.0.0.1:4000)',
+        'worker 0 (127.0.0.1:4001)',
+        'worker 1 (127.0.0.1:4002)',
     ]
     assert {cluster.source for cluster in clusters} == {'Open MPI'}
+
+
+def test_the_ranks_of_open_mpi_derive_their_ports_from_the_namespace() -> None:
     specs = [found(open_mpi(rank, 3, 3)).spec for rank in range(3)]
     assert specs[0] == specs[1] == specs[2]
     assert specs[0] != found(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
@@ -215,32 +200,30 @@ def test_without_a_namespace_a_port_is_asked_for() -> None:
     assert found(environ, cluster_port=4000).own_task.host == '127.0.0.1:4000'
 
 
-NUMBERS = ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')
-
-
 def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
-    numbers = {
-        'RANK': rank,
-        'WORLD_SIZE': size,
-        'LOCAL_RANK': rank % local_size,
-        'LOCAL_WORLD_SIZE': local_size,
+    return {
+        'RANK': str(rank),
+        'WORLD_SIZE': str(size),
+        'LOCAL_RANK': str(rank % local_size),
+        'LOCAL_WORLD_SIZE': str(local_size),
+        'MASTER_PORT': '1',
     }
-    return {**{name: str(number) for name, number in numbers.items()}, 'MASTER_PORT': '1'}
 
 
-@pytest.mark.parametrize(
-    ('source', 'environ'),
-    [
+def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do() -> None:
+    horovodrun = {
+        'HOROVOD_RANK': '1',
+        'HOROVOD_SIZE': '2',
+        'HOROVOD_LOCAL_RANK': '1',
+        'HOROVOD_LOCAL_SIZE': '2',
+    }
+    hosts = ('127.0.0.1:4000',), ('127.0.0.1:4001',)
+    for source, environ in (
         ('Hydra', hydra(1, 2, 2)),
-        ('horovodrun', {f'HOROVOD_{name}': '2' if 'SIZE' in name else '1' for name in NUMBERS}),
+        ('horovodrun', horovodrun),
         ('torchrun', {**slurm_step(0), **torchrun(1, 2, 2)}),
-    ],
-)
-def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do(
-    source: str, environ: dict[str, str]
-) -> None:
-    cluster = found(environ, cluster_port=4000)
-    assert cluster == Cluster(('127.0.0.1:4000',), ('127.0.0.1:4001',), 'worker', 0, source)
+    ):
+        assert found(environ, cluster_port=4000) == Cluster(*hosts, 'worker', 0, source)
 
 
 @pytest.mark.parametrize(
@@ -261,44 +244,50 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
     assert '--ps_hosts' not in str(error.value)
     with refused(own, *HOSTS_TO_WRITE):
         find(environ)
-    assert (
-        str(found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE).own_task) == 'worker 1 (b:1)'
-    )
+    cluster = found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE)
+    assert str(cluster.own_task) == 'worker 1 (b:1)'
 
 
 # ---- alone ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ('environ', 'named'),
-    [
-        ({}, None),
-        ({'RANK': '1', 'WORLD_SIZE': '3'}, 'RANK=1 WORLD_SIZE=3'),
-        ({'RANK': '0'}, 'RANK=0'),
-        (
-            {'RANK': '0', 'WORLD_SIZE': '1', 'SLURM_NTASKS': '4', 'PMI_SIZE': '1', 'PMI_RANK': '0'},
-            None,
-        ),
-        ({'RANK': 'major'}, None),
-        ({'JOB_COMPLETION_INDEX': '0'}, 'JOB_COMPLETION_INDEX=0'),
-        ({'FLUX_TASK_RANK': '1', 'FLUX_JOB_SIZE': '2'}, 'FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2'),
-        ({'PMIX_RANK': '1'}, 'PMIX_RANK=1'),
-        (slurm_batch(), 'SLURM_PROCID=0 SLURM_NTASKS=5'),
-        ({'PMI_RANK': '1', 'PMI_SIZE': '3'}, 'PMI_RANK=1 PMI_SIZE=3'),
-        (open_mpi(0, 1, 1), None),
-        (
-            {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')},
-            'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5',
-        ),
-    ],
-)
-def test_what_numbers_a_process_that_runs_alone_is_named(
-    environ: dict[str, str], named: str | None
-) -> None:
-    assert find(environ) is None
-    told = find_rank_variables(environ)
-    assert (told or '').startswith(named or '')
-    assert bool(told) == bool(named)
+def variables(text: str) -> dict[str, str]:
+    return dict(word.split('=') for word in text.split())
+
+
+def test_what_numbers_a_process_that_runs_alone_is_named() -> None:
+    for text in (
+        'RANK=1 WORLD_SIZE=3',
+        'RANK=0',
+        'JOB_COMPLETION_INDEX=0',
+        'FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2',
+        'PMIX_RANK=1',
+        'PMI_RANK=1 PMI_SIZE=3',
+    ):
+        assert find(variables(text)) is None, text
+        assert (find_rank_variables(variables(text)) or '').startswith(text), text
+
+
+def test_a_slurm_task_that_runs_alone_is_named() -> None:
+    in_batch = slurm_batch()
+    in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
+    for environ, named in (
+        (in_batch, 'SLURM_PROCID=0 SLURM_NTASKS=5'),
+        (in_step, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
+    ):
+        assert find(environ) is None, named
+        assert (find_rank_variables(environ) or '').startswith(named), named
+
+
+def test_a_process_that_is_the_only_one_has_no_number() -> None:
+    for environ in (
+        {},
+        variables('RANK=0 WORLD_SIZE=1 SLURM_NTASKS=4 PMI_SIZE=1 PMI_RANK=0'),
+        {'RANK': 'major'},
+        open_mpi(0, 1, 1),
+    ):
+        assert find(environ) is None, environ
+        assert find_rank_variables(environ) is None, environ
 
 
 @pytest.mark.parametrize(
@@ -314,20 +303,16 @@ def test_a_command_that_starts_runs_is_not_started_several_times(
     environ: dict[str, str], named: str
 ) -> None:
     with refused(named, 'sweep'):
-        environment_for_runs(environ, 'sweep')
+        environment_for_runs(environ, 'sweep', pytest.fail)
 
 
-def test_runs_of_a_command_inherit_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    environ: dict[str, Any] = {
-        **hydra(0, 1, 1),
-        **torchrun(0, 1, 1),
-        'JOB_COMPLETION_INDEX': '2',
-        'LANG': 'C',
-    }
-    left = environment_for_runs(environ, 'sweep')
+def test_runs_of_a_command_inherit_no_rank() -> None:
+    warnings: list[str] = []
+    ranks = {**hydra(0, 1, 1), **torchrun(0, 1, 1), 'JOB_COMPLETION_INDEX': '2'}
+    environ = {**ranks, 'LANG': 'C'}
+    left = environment_for_runs(environ, 'sweep', warnings.append)
     assert left == remove_cluster_variables(environ)
     assert find_rank_variables(left) is None
     assert left['LANG'] == 'C'
-    line, *more = capsys.readouterr().err.splitlines()
-    assert not more
+    [line] = warnings
     assert 'JOB_COMPLETION_INDEX=2' in line

@@ -9,6 +9,7 @@ import errno
 import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,25 +20,50 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line, failed
-from tests.support.programs import (
-    CORES,
-    Watched,
-    check_error,
-    check_warning,
-    program,
-    run,
-    terminal,
-)
-from tf_cnn.cli import cluster as cluster_command
-from tf_cnn.launch.agent import ANSWER, hello
+from tests.support.programs import ROOT, check_error, check_warning, terminal
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.ssh import SshHost, SshTarget, connections
-from tf_cnn.system.errors import RunError
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(cluster_command.__file__).resolve().parents[2]
+PREAMBLE = """
+import json, os, signal, subprocess, sys, threading
+def on_sigterm(function):
+    def handle(number, frame):
+        function()
+    signal.signal(signal.SIGTERM, handle)
+def wait():
+    while True:
+        signal.pause()
+"""
+CORES = sorted(os.sched_getaffinity(0))
+# A part of the lines in which the launcher reports a started process.
+STARTED = ' is process '
+
+
+def program(name: str, code: str, **more: Any) -> Command:
+    """Returns the command of a process that runs Python code after PREAMBLE."""
+    return Command(name, (sys.executable, '-I', '-S', '-c', PREAMBLE + code), **more)
+
+
+def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
+    """Calls launch; returns its exit code, and the lines of both streams but for those about
+    starts.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    code = launch(commands, out=out, err=err, **options)
+    lines = [line for line in err.getvalue().splitlines() if STARTED not in line]
+    return code, out.getvalue().splitlines(), lines
+
+
+def assert_all_end(pids: list[int]) -> None:
+    """Asserts that these processes end, even if they are not children of this one."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            has_ended = select.select([descriptor], [], [], 30)[0]
+            os.close(descriptor)
+            assert has_ended, f'process {pid} was left behind'
 
 
 @pytest.fixture
@@ -57,6 +83,9 @@ def opened(path: str, mode: str) -> str:
     return f'open({path!r}, {mode!r}).close()\n'
 
 
+# ---- the lines of processes ----------------------------------------------------------------------
+
+
 def test_lines_of_processes_that_write_at_once_stay_whole_and_in_order() -> None:
     code = """
 def write(stream, number):
@@ -68,27 +97,20 @@ threads = [threading.Thread(target=write, args=(s, i)) for i, s in streams]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-    names = [f'worker {index}' for index in range(4)] + ['ps 0']
+    names = ['worker 0', 'worker 1', 'worker 2', 'worker 3', 'ps 0']
     exit_code, out, err = run(
         *(program(name, code, has_result=name == 'worker 0') for name in names)
     )
-    assert exit_code == 0
-
-    def expected(stream: int) -> list[str]:
-        return [f'{stream}:{line}:' + 'x' * (line * 7 % 300) for line in range(500)]
-
-    assert out == expected(0)
+    of_out, of_err = ([f'{i}:{n}:' + 'x' * (n * 7 % 300) for n in range(500)] for i in (0, 1))
+    assert (exit_code, out, len(err)) == (0, of_out, 9 * 500)
     for name in names:
         prefix = f'{name:<8} | '
         lines = [line.removeprefix(prefix) for line in err if line.startswith(prefix)]
-        assert [line for line in lines if line[0] == '1'] == expected(1)
-        assert [line for line in lines if line[0] == '0'] == (
-            [] if name == 'worker 0' else expected(0)
-        )
-    assert len(err) == 9 * 500
+        assert [line for line in lines if line[0] == '1'] == of_err
+        assert [line for line in lines if line[0] == '0'] == of_out * (name != 'worker 0')
 
 
-def test_a_quiet_launcher_shows_warnings_and_errors_alone() -> None:
+def test_a_quiet_launcher_shows_warnings_once_and_errors() -> None:
     code = """
 for line in ('Building', 'tf_cnn_benchmarks: warning: of all', 'tf_cnn_benchmarks: error: NAME'):
     print(line, file=sys.stderr)
@@ -96,21 +118,13 @@ print('total images/sec: 1.00')
 """
     names = ['ps 0', 'worker 0', 'worker 1']
     commands = [
-        program(
-            name,
-            code.replace('NAME', name),
-            is_server=name == 'ps 0',
-            has_result=name == 'worker 0',
-        )
-        for name in names
+        program(name, code.replace('NAME', name), has_result=name == 'worker 0') for name in names
     ]
     exit_code, out, err = run(*commands, quiet=True)
     assert (exit_code, out) == (0, ['total images/sec: 1.00'])
-    lines = sorted(err, key=lambda line: line.split(' | ')[1])
-    # What several processes warn about is shown once.
-    assert lines[3].endswith(' | tf_cnn_benchmarks: warning: of all')
-    assert lines[:3] == [f'{name:<8} | tf_cnn_benchmarks: error: {name}' for name in names]
-    assert len(lines) == 4
+    *errors, warning = sorted(err, key=lambda line: line.split(' | ')[1])
+    assert errors == [f'{name:<8} | tf_cnn_benchmarks: error: {name}' for name in names]
+    assert warning.endswith(' | tf_cnn_benchmarks: warning: of all')
 
 
 def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str]) -> None:
@@ -122,27 +136,21 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str])
     failing = program(
         'worker 1', opened(ready, 'r') + "print(*range(100), 'why', sep='\\n'); sys.exit(3)"
     )
-    exit_code, out, err = run(waiting, failing, quiet=True)
-    *lines, error = err
+    exit_code, out, [*lines, error] = run(waiting, failing, quiet=True)
     assert (exit_code, out) == (3, [])
     check_error(error, 'worker 1', '3', 'worker 0')
-    of_failed = [
-        line.removeprefix('worker 1 | ') for line in lines if line.startswith('worker 1 | ')
-    ]
-    assert of_failed == [*map(str, range(61, 100)), 'why']
     of_other = [line for line in lines if line.startswith('worker 0 | ')]
     assert len(of_other) <= 40
-    assert lines == [*of_other, *(f'worker 1 | {line}' for line in of_failed)]
+    of_failed = [f'worker 1 | {line}' for line in (*range(61, 100), 'why')]
+    assert lines == of_other + of_failed
 
 
 def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str], str]) -> None:
     ready = fifo('ready')
-    code = (
-        f"print('text', file=sys.stderr, flush=True); open({ready!r}, 'w').close(); "
-        'os.kill(os.getppid(), 15); wait()'
-    )
+    code = f"print('text', file=sys.stderr, flush=True); {opened(ready, 'w')}"
+    first = program('worker 0', code + 'os.kill(os.getppid(), 15); wait()')
     reader = program('worker 1', opened(ready, 'r') + 'wait()')
-    exit_code, _, [error] = run(program('worker 0', code), reader, quiet=True)
+    exit_code, _, [error] = run(first, reader, quiet=True)
     assert exit_code == 143
     check_error(error, 'SIGTERM', 'worker 0', 'worker 1')
 
@@ -161,8 +169,8 @@ print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
         program('worker 1', "print('Waiting')"),
     ]
     code = (
-        'import sys; from tf_cnn.launch.launcher import Command, '
-        f'launch\nsys.exit(launch({commands!r}, quiet=True))'
+        'import sys; from tf_cnn.launch.launcher import Command, launch\n'
+        f'sys.exit(launch({commands!r}, quiet=True))'
     )
     with terminal([sys.executable, '-c', code], cwd=ROOT) as seen:
         seen.read('Building the graph')
@@ -196,6 +204,9 @@ def test_lines_that_cannot_be_written_end_the_cluster(reader_left: bool) -> None
         out.close()
 
 
+# ---- the ends of processes -----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ('code', 'exit_code', 'facts'),
     [('sys.exit(1)', 1, ['1']), ('os.kill(os.getpid(), signal.SIGKILL)', 137, ['9', 'Killed'])],
@@ -203,33 +214,34 @@ def test_lines_that_cannot_be_written_end_the_cluster(reader_left: bool) -> None
 def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
     code: str, exit_code: int, facts: list[str]
 ) -> None:
-    found, out, [error] = run(
-        program('ps 0', 'wait()', is_server=True),
-        program('worker 0', 'wait()'),
-        program('worker 3', code),
-    )
+    server = program('ps 0', 'wait()', is_server=True)
+    commands = server, program('worker 0', 'wait()'), program('worker 3', code)
+    found, out, [error] = run(*commands)
     assert (found, out) == (exit_code, [])
     # Which failed, how, and which are stopped.
     check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
 
 
-@pytest.mark.parametrize(
-    ('at_sigterm', 'grace_secs'),
-    [('on_sigterm(lambda: os._exit(99))', 60), ('on_sigterm(lambda: None)', 0.1)],
-)
-def test_the_exit_code_of_a_process_that_was_stopped_does_not_count_and_one_that_stays_is_killed(
-    at_sigterm: str, grace_secs: float, fifo: Callable[[str], str]
+def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(
+    fifo: Callable[[str], str],
 ) -> None:
     ready = fifo('ready')
-    stopped = program('worker 0', f'{at_sigterm}\n{opened(ready, "w")}wait()')
+    at_sigterm = 'on_sigterm(lambda: os._exit(99))\n'
+    stopped = program('worker 0', at_sigterm + opened(ready, 'w') + 'wait()')
     failing = program('worker 1', opened(ready, 'r') + 'sys.exit(3)')
-    exit_code, _, [error, *warnings] = run(stopped, failing, grace_secs=grace_secs)
+    exit_code, _, [error] = run(stopped, failing, grace_secs=60)
     assert exit_code == 3
     check_error(error, 'worker 1', '3', 'worker 0')
     assert '99' not in error
-    assert len(warnings) == (grace_secs == 0.1)
-    for warning in warnings:
-        check_warning(warning, 'worker 0', '0.1')
+
+
+def test_a_process_that_stays_when_it_is_stopped_is_killed(fifo: Callable[[str], str]) -> None:
+    ready = fifo('ready')
+    deaf = program('worker 0', 'on_sigterm(lambda: None)\n' + opened(ready, 'w') + 'wait()')
+    failing = program('worker 1', opened(ready, 'r') + 'sys.exit(3)')
+    exit_code, _, [_, warning] = run(deaf, failing, grace_secs=0.1)
+    assert exit_code == 3
+    check_warning(warning, 'worker 0', '0.1')
 
 
 def test_servers_serve_until_stopped_workers_have_ended(fifo: Callable[[str], str]) -> None:
@@ -238,8 +250,8 @@ def test_servers_serve_until_stopped_workers_have_ended(fifo: Callable[[str], st
     server = program('ps 0', opened(request, 'r') + opened(answer, 'w') + 'wait()', is_server=True)
     save = f"""
 def save():
-    open({request!r}, 'w').close()
-    open({answer!r}).close()
+    {opened(request, 'w')}
+    {opened(answer, 'r')}
     print('saved', flush=True)
     os._exit(0)
 on_sigterm(save)
@@ -249,32 +261,32 @@ on_sigterm(save)
     assert run(server, chief, failing, grace_secs=60)[:2] == (1, ['saved'])
 
 
-def test_after_a_failure_all_are_started_again_as_often_as_allowed(
-    tmp_path: Path, fifo: Callable[[str], str]
-) -> None:
-    log, ready = tmp_path / 'log', fifo('ready')
-    failing = (
-        f"open({str(log)!r}, 'a').write('x'); sys.exit(CODE if len(open({str(log)!r}).read()) "
-        '< 3 else 0)'
-    )
-    other = program(
-        'worker 1', f"open({str(tmp_path / 'other')!r}, 'a').write('x')\n" + opened(ready, 'w')
-    )
-    first = program('worker 0', opened(ready, 'r') + failing.replace('CODE', '7'))
+def failing_twice(log: Path, exit_code: int) -> str:
+    """Code that notes each start in a file, and fails in the first two."""
+    note = f"open({str(log)!r}, 'a').write('x')\n"
+    return f'{note}sys.exit({exit_code} if len(open({str(log)!r}).read()) < 3 else 0)'
+
+
+def test_after_a_failure_all_are_started_again(tmp_path: Path, fifo: Callable[[str], str]) -> None:
+    log, of_other, ready = tmp_path / 'log', tmp_path / 'other', fifo('ready')
+    first = program('worker 0', opened(ready, 'r') + failing_twice(log, 7))
+    note = f"open({str(of_other)!r}, 'a').write('x')\n"
+    other = program('worker 1', note + opened(ready, 'w'))
     exit_code, _, err = run(first, other, num_restarts=2)
-    assert (exit_code, log.read_text(), (tmp_path / 'other').read_text()) == (0, 'xxx', 'xxx')
+    assert (exit_code, log.read_text(), of_other.read_text()) == (0, 'xxx', 'xxx')
     for number, warning in enumerate([line for line in err if 'warning' in line], 1):
         check_warning(warning, f'{number} of 2')
-    log.write_text('')
-    exit_code, _, [_, _, error] = run(
-        program('worker 0', failing.replace('CODE', '7')), num_restarts=1
-    )
-    assert (exit_code, log.read_text()) == (7, 'xx')
-    check_error(error, 'worker 0', '7')
-    # Wrong use would fail again.
-    log.write_text('')
-    exit_code, _, _ = run(program('worker 0', failing.replace('CODE', '2')), num_restarts=1)
-    assert (exit_code, log.read_text()) == (2, 'x')
+
+
+# Wrong use, with exit code 2, would fail again.
+@pytest.mark.parametrize(('code', 'starts'), [(7, 'xx'), (2, 'x')])
+def test_processes_are_started_again_as_often_as_allowed_unless_used_wrongly(
+    code: int, starts: str, tmp_path: Path
+) -> None:
+    failing = program('worker 0', failing_twice(tmp_path / 'log', code))
+    exit_code, _, [*_, error] = run(failing, num_restarts=1)
+    assert (exit_code, (tmp_path / 'log').read_text()) == (code, starts)
+    check_error(error, 'worker 0', str(code))
 
 
 def test_servers_end_by_themselves_after_the_workers(fifo: Callable[[str], str]) -> None:
@@ -297,10 +309,9 @@ def test_a_server_that_stays_is_stopped_and_named() -> None:
 
 def test_what_a_process_leaves_behind_is_ended() -> None:
     code = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
-    out = io.StringIO()
-    assert launch([program('a', code, has_result=True)], out=out, err=io.StringIO()) == 0
-    with contextlib.ExitStack() as stack, contextlib.suppress(ProcessLookupError):
-        Watched(stack, [int(out.getvalue())]).assert_all_end()
+    exit_code, [pid], _ = run(program('a', code, has_result=True))
+    assert exit_code == 0
+    assert_all_end([int(pid)])
 
 
 def test_a_program_that_does_not_exist_is_named() -> None:
@@ -309,13 +320,14 @@ def test_a_program_that_does_not_exist_is_named() -> None:
     check_line(line, 'worker 0 | ', '/no/such/program', os.strerror(errno.ENOENT))
 
 
-def test_a_process_has_its_cores_and_environment_and_no_input() -> None:
-    code = (
-        "print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]))"
-    )
-    for cores in (None, (CORES[-1],)):
-        _, out, _ = run(program('a', code, env={'NAME': 'value'}, cores=cores, has_result=True))
-        assert json.loads(out[0]) == [[*(cores or CORES)], 'value', '']
+@pytest.mark.parametrize('cores', [None, (CORES[-1],)])
+def test_a_process_has_its_cores_and_environment_and_no_input(
+    cores: tuple[int, ...] | None,
+) -> None:
+    values = "[sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]"
+    code = f'print(json.dumps({values}))'
+    _, [line], _ = run(program('a', code, env={'NAME': 'value'}, cores=cores, has_result=True))
+    assert json.loads(line) == [[*(cores or CORES)], 'value', '']
 
 
 def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
@@ -323,10 +335,10 @@ def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
 ) -> None:
     started: list[LocalProcess] = []
 
-    def start(host: Host, command: Command, **callbacks: Any) -> LocalProcess:
+    def start(host: Host, command: Command) -> LocalProcess:
         if started:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        started.append(LocalProcess(command, **callbacks))
+        started.append(LocalProcess(command))
         return started[0]
 
     monkeypatch.setattr(Host, 'start', start)
@@ -335,74 +347,89 @@ def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
     assert started[0].exit_code() == -signal.SIGKILL
 
 
-# ---- the agent on another host -------------------------------------------------------------------
+# ---- signals to the launcher ---------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(('wanted', 'found'), [('here', 'here'), ('no such folder', 'home')])
-def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
-    wanted: str, found: str, tmp_path: Path
-) -> None:
-    (tmp_path / 'here').mkdir()
-    (tmp_path / 'home').mkdir()
-    command: dict[str, object] = {'name': 'worker 0', 'argv': ['pwd'], 'env': {}, 'cores': None}
-    with subprocess.Popen(
-        [sys.executable, '-m', 'tf_cnn.launch.agent', str(tmp_path / wanted)],
-        cwd=ROOT,
-        env={'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as agent:
-        assert agent.stdin
-        assert agent.stdout
-        agent.stdin.write(json.dumps({'start': command}) + '\n')
-        agent.stdin.flush()
-        answers = (json.loads(line.removeprefix(ANSWER)) for line in agent.stdout)
-        assert next(answer['out'] for answer in answers if 'out' in answer) == str(tmp_path / found)
-        agent.stdin.close()
-        assert agent.wait(60) == 0
+READY = "print('ready', flush=True)\n"
+OBEDIENT = program('worker 0', READY + 'wait()')
+SERVER = program('ps 0', READY + 'wait()', is_server=True)
 
 
 @contextlib.contextmanager
-def reached_by(script: str, folder: Path) -> Iterator[SshHost]:
-    """A host that is reached by this shell script instead of ssh."""
-    ssh = folder / 'ssh'
-    ssh.write_text(f'#!/bin/sh\n{script}')
-    ssh.chmod(0o700)
-    with connections(
-        ['somewhere'], SshTarget((str(ssh),), sys.executable, str(ROOT), str(folder))
-    ) as (host,):
-        yield host
+def launched(*commands: Command) -> Iterator[tuple['subprocess.Popen[str]', list[int]]]:
+    """A launcher in a process of its own, and its processes, which all have written a line."""
+    # SIGINT is ignored where the tests run in the background of a shell, SIGHUP under nohup.
+    code = (
+        'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+        'signal.signal(signal.SIGHUP, signal.SIG_DFL)\n'
+        f'from tf_cnn.launch.launcher import Command, launch\nsys.exit(launch({[*commands]!r}))'
+    )
+    command = [sys.executable, '-c', code]
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as launcher:
+        assert launcher.stderr is not None
+        try:
+            lines: list[str] = []
+            while sum(line.endswith('| ready\n') for line in lines) < len(commands):
+                lines.append(launcher.stderr.readline())
+                assert lines[-1], 'the launcher ended'
+            starts = [line.split(STARTED)[1] for line in lines if STARTED in line]
+            yield launcher, [int(start.split()[0]) for start in starts]
+        finally:
+            launcher.kill()
 
 
-# Prints what a login script may print, then does as ssh does.
-_NOISY_SSH = """
-printf '{"hello": 2}\\nwelcome\\n{"unfinished": 1}'
-for command; do :; done
-exec sh -c "$command"
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_all_processes(number: signal.Signals) -> None:
+    with launched(SERVER, OBEDIENT) as (launcher, pids):
+        launcher.send_signal(number)
+        _, err = launcher.communicate(timeout=60)
+        assert launcher.returncode == 128 + number
+        # Lines that name a process may come late.
+        *late, line = err.splitlines()
+        assert all(STARTED in other for other in late), err
+        check_error(line, number.name, 'ps 0', 'worker 0')
+        assert_all_end(pids)
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm() -> None:
+    code = """
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b'SIGINT\\n'))
+def end():
+    os.write(1, b'SIGTERM\\n')
+    os._exit(0)
+on_sigterm(end)
 """
+    with launched(program('worker 0', code + READY + 'wait()')) as (launcher, pids):
+        # As a terminal does.
+        os.killpg(launcher.pid, signal.SIGINT)
+        _, err = launcher.communicate(timeout=60)
+        assert launcher.returncode == 130
+        lines = [line for line in err.splitlines() if line.startswith('worker 0 | ')]
+        assert lines == ['worker 0 | SIGTERM']
+        assert_all_end(pids)
 
 
-def test_what_a_login_script_prints_is_no_answer_of_the_agent(tmp_path: Path) -> None:
-    with reached_by(_NOISY_SSH, tmp_path) as host:
-        assert [one.name for one in host.prepare([('ps', 0), ('worker', 0)])] == [
-            'ps 0',
-            'worker 0',
-        ]
+def test_no_process_outlives_a_launcher_that_is_killed() -> None:
+    deaf = program('worker 1', 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + READY + 'wait()')
+    with launched(SERVER, OBEDIENT, deaf) as (launcher, pids):
+        launcher.kill()
+        launcher.wait()
+        assert_all_end(pids)
 
 
-def test_a_connection_that_is_lost_within_a_line_has_ended(tmp_path: Path) -> None:
-    greeting = ANSWER + json.dumps({'hello': hello()})
-    lost = f"echo '{greeting}'\nread request\nprintf '%s' '{ANSWER}{{\"memb'"
-    with (
-        reached_by(lost, tmp_path) as host,
-        pytest.raises(RunError, match='somewhere: the connection has'),
-    ):
-        host.prepare([('ps', 0)])
+def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup() -> None:
+    with launched(OBEDIENT) as (launcher, pids):
+        assert launcher.stderr is not None
+        # What is written from now on fails, as on a terminal that was closed.
+        launcher.stderr.close()
+        launcher.send_signal(signal.SIGHUP)
+        assert launcher.wait(timeout=60) == 128 + signal.SIGHUP
+        assert_all_end(pids)
 
 
-@pytest.mark.parametrize('what', ['tf_cnn_benchmarks', 'TensorFlow'])
-def test_a_host_with_another_version_is_named(what: str, tmp_path: Path) -> None:
-    greeting = ANSWER + json.dumps({'hello': {**hello(), what: '0.0.9'}})
-    with failed('somewhere', what, '0.0.9', 'install the same on both'):
-        reached_by(f"echo '{greeting}'\nread request", tmp_path).__enter__()
+def test_signals_work_as_before_when_all_have_ended() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [*map(signal.getsignal, numbers)]
+    run(program('a', 'pass'))
+    assert [*map(signal.getsignal, numbers)] == before

@@ -3,7 +3,6 @@ process.
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,6 +24,8 @@ from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
 
+EVALUATOR = tf_config('evaluator', 0, **TF_JOB)
+
 
 @pytest.mark.parametrize(
     ('job', 'index', 'own'),
@@ -37,8 +38,7 @@ pytestmark = pytest.mark.unit
 )
 def test_in_tf_config_the_chief_is_the_first_worker(job: str, index: int | str, own: str) -> None:
     cluster = found(tf_config(job, index, **TF_JOB))
-    assert str(cluster.own_task) == own
-    assert cluster.source == 'TF_CONFIG'
+    assert (str(cluster.own_task), cluster.source) == (own, 'TF_CONFIG')
     assert cluster.worker_hosts == (*TF_JOB['chief'], *TF_JOB['worker'])
     assert cluster.ps_hosts == tuple(TF_JOB['ps'])
     # An evaluator beside them changes nothing.
@@ -61,62 +61,55 @@ def test_a_master_is_a_chief_and_workers_without_one_begin_at_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ('flags', 'facts'),
+    ('flags', 'fact'),
     [
-        ({}, ['--variable_update=parameter_server']),
+        ({}, '--variable_update=parameter_server'),
         (
             {'variable_update': 'distributed_all_reduce', 'controller_host': 'a:1'},
-            ['--controller_host='],
+            '--controller_host=',
         ),
     ],
 )
-def test_a_tf_job_without_ps_is_for_collectives(flags: dict[str, Any], facts: list[str]) -> None:
+def test_a_tf_job_without_ps_is_for_collectives(flags: dict[str, Any], fact: str) -> None:
     environ = tf_config('worker', 1, worker=replicas('worker', 2))
     assert found(environ, **COLLECTIVE).num_ps == 0
-    with refused('2 workers', 'TF_CONFIG', '--variable_update=collective_all_reduce', *facts):
+    with refused('2 workers', 'TF_CONFIG', '--variable_update=collective_all_reduce', fact):
         find(environ, **flags)
 
 
-@pytest.mark.parametrize(
-    'environ',
-    [
+def test_a_tf_config_of_one_process_is_no_cluster() -> None:
+    for environ in (
         {'TF_CONFIG': ''},
         {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
         {'TF_CONFIG': '{"cluster": {"worker": []}}'},
         {'TF_CONFIG': '{"task": {"type": "master", "index": "0"}, "environment": "cloud"}'},
         tf_config('chief', 0, chief=['a:1']),
         tf_config('worker', 0, worker=['a:1'], ps=[]),
-    ],
-)
-def test_a_tf_config_of_one_process_is_no_cluster(environ: dict[str, str]) -> None:
-    assert find(environ) is None
+    ):
+        assert find(environ) is None, environ
 
 
 def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
     assert found({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
 
 
-WORKER_0, PS_0 = (f'"task": {{"type": "{job}", "index": 0}}}}' for job in ('worker', 'ps'))
-
-
-@pytest.mark.parametrize(
-    ('text', 'facts'),
-    [
+def test_a_malformed_tf_config_is_refused() -> None:
+    ps_0 = '"task": {"type": "ps", "index": 0}}'
+    huge = '9' * 5000
+    for text, facts in (
         ('{"cluster":', []),
         ('[1]', ['object']),
         (
-            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "'
-            + '9' * 5000
-            + '"}}',
+            '{"cluster": {"worker": ["a:1"]}, "task": {"index": "' + huge + '", "type": "worker"}}',
             ['$.task.index'],
         ),
         ('{"cluster": {"worker": "a:1"}}', ['$.cluster[...]', 'array']),
         # With enableDynamicWorker, a ps gets a TF_CONFIG that lists itself alone, and a worker no
         # cluster.
-        ('{"cluster": {"worker": {}, "ps": ["b:1"]}, ' + PS_0, ['$.cluster[...]', 'array']),
-        ('{"cluster": {"ps": ["b:1"]}, ' + PS_0, ['ps 0', '0 workers']),
+        ('{"cluster": {"worker": {}, "ps": ["b:1"]}, ' + ps_0, ['$.cluster[...]', 'array']),
+        ('{"cluster": {"ps": ["b:1"]}, ' + ps_0, ['ps 0', '0 workers']),
         ('{"cluster": {"worker": ["a"]}}', ['cluster', 'worker', "'a'", 'HOST:PORT']),
-        ('{' + PS_0, ['ps 0', '0 ps hosts', 'enableDynamicWorker: false']),
+        ('{' + ps_0, ['ps 0', '0 ps hosts', 'enableDynamicWorker: false']),
         ('{"cluster": {}, "task": {"type": "worker", "index": 1}}', ['worker 1', '0 worker hosts']),
         ('{"cluster": {"worker": ["a:1"]}}', ['"task"']),
         ('{"clusters": {"worker": ["a:1", "b:1"]}}', ['"clusters"']),
@@ -126,57 +119,47 @@ WORKER_0, PS_0 = (f'"task": {{"type": "{job}", "index": 0}}}}' for job in ('work
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
             ['worker 1', '1 worker host'],
         ),
-        ('{"cluster": {"worker": ["a:1"]}, ' + PS_0, ['ps 0']),
-    ],
-    ids=lambda value: value[:60] if isinstance(value, str) else '',
-)
-def test_a_malformed_tf_config_is_refused(text: str, facts: list[str]) -> None:
-    with refused('TF_CONFIG', *facts):
-        find({'TF_CONFIG': text})
+        ('{"cluster": {"worker": ["a:1"]}, ' + ps_0, ['ps 0']),
+    ):
+        with refused('TF_CONFIG', *facts):
+            cluster = find({'TF_CONFIG': text})
+            pytest.fail(f'{text} makes {cluster}')
 
 
 @pytest.mark.parametrize(
     'mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce']
 )
 def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: str) -> None:
-    environ = tf_config('evaluator', 0, **TF_JOB)
-    given: dict[str, Any] = {'train_dir': '/train', 'variable_update': mode}
     training = make_params(
-        eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9, num_epochs=90, **given
+        train_dir='/train',
+        variable_update=mode,
+        eval_during_training_every_n_steps=5,
+        stop_at_top_1_accuracy=0.9,
+        num_epochs=90,
     )
-    params = evaluator_params(training, environ)
+    params = evaluator_params(training, EVALUATOR)
+    assert find_cluster(params, EVALUATOR) is None
+    assert params.evaluation.eval
+    assert params.evaluation.eval_interval_secs > 0
+    assert not params.evaluates_in_training
     # The length of the training is not how much is evaluated.
     assert params.run.num_epochs is None
-    assert (
-        params.evaluation.eval,
-        params.evaluation.eval_interval_secs > 0,
-        params.evaluates_in_training,
-    ) == (
-        True,
-        True,
-        False,
-    )
-    assert find_cluster(params, environ) is None
-    assert (
-        evaluator_params(
-            make_params(eval=True, eval_interval_secs=3, **given), environ
-        ).evaluation.eval_interval_secs
-        == 3
-    )
+
+
+def test_an_evaluator_keeps_its_interval_and_needs_a_train_dir() -> None:
+    params = make_params(train_dir='/train', eval=True, eval_interval_secs=3)
+    assert evaluator_params(params, EVALUATOR).evaluation.eval_interval_secs == 3
     with refused('TF_CONFIG', '--train_dir'):
-        evaluator_params(Params(), environ)
+        evaluator_params(Params(), EVALUATOR)
 
 
 @pytest.mark.parametrize('flags', [{'job_name': 'worker', **HOSTS}, HOSTS, {'job_name': 'ps'}])
 def test_an_evaluator_cannot_have_the_role_of_another_task(flags: dict[str, Any]) -> None:
     with refused('TF_CONFIG', 'evaluator', *(f'--{name}={value}' for name, value in flags.items())):
-        evaluator_params(
-            make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB)
-        )
+        evaluator_params(make_params(train_dir='/train', **flags), EVALUATOR)
 
 
-@pytest.mark.parametrize(
-    'environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}]
-)
-def test_only_an_evaluator_has_its_flags_changed(environ: Mapping[str, str]) -> None:
-    assert evaluator_params(Params(), environ) == Params()
+def test_only_an_evaluator_has_its_flags_changed() -> None:
+    worker = tf_config('worker', 0, **TF_JOB)
+    for environ in ({}, worker, {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}):
+        assert evaluator_params(Params(), environ) == Params(), environ

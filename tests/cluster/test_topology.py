@@ -4,6 +4,7 @@ differ.
 
 import dataclasses
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,9 +22,8 @@ CLUSTER = Cluster(PS, WORKERS, 'worker', 1, FLAGS)
 
 
 def test_a_cluster_lists_its_tasks_and_knows_whether_they_share_a_host() -> None:
-    assert [str(task) for task in CLUSTER.tasks] == [
-        *('ps 0 (10.0.0.1:2222)', 'worker 0 (10.0.0.2:2222)', 'worker 1 (10.0.0.3:2222)')
-    ]
+    names = ['ps 0 (10.0.0.1:2222)', 'worker 0 (10.0.0.2:2222)', 'worker 1 (10.0.0.3:2222)']
+    assert [*map(str, CLUSTER.tasks)] == names
     assert CLUSTER.spec == {'ps': list(PS), 'worker': list(WORKERS)}
     assert not CLUSTER.is_on_one_host
     assert Cluster(('10.0.0.2:1',), WORKERS[:1], 'worker', 0, FLAGS).is_on_one_host
@@ -40,17 +40,12 @@ def test_workers_of_a_controller_serve_it() -> None:
         assert (cluster.is_server, cluster.is_chief) == (own in workers, own not in workers)
 
 
-@pytest.mark.parametrize(
-    ('host', 'is_public'),
-    [
-        *(('127.0.0.1', False), ('10.1.2.3', False), ('172.16.0.1', False), ('172.32.0.1', True)),
-        *(('100.64.0.1', False), ('8.8.8.8', True), ('[::1]', False), ('[::ffff:8.8.8.8]', True)),
-        *(('[2001:4860:4860::8888]', True), ('localhost', False)),
-    ],
-)
-def test_hosts_outside_of_private_networks_are_public(host: str, is_public: bool) -> None:
-    cluster = Cluster((), (f'{host}:2222', '127.0.0.1:2222'), 'worker', 0, FLAGS)
-    assert public_hosts(cluster) == ((host.strip('[]'),) if is_public else ())
+def test_hosts_outside_of_private_networks_are_public() -> None:
+    private = ['127.0.0.1', '10.1.2.3', '172.16.0.1', '100.64.0.1', '[::1]', 'localhost']
+    for host in (*private, '172.32.0.1', '8.8.8.8', '[::ffff:8.8.8.8]', '[2001:4860:4860::8888]'):
+        cluster = Cluster((), (f'{host}:2222', '127.0.0.1:2222'), 'worker', 0, FLAGS)
+        expected = () if host in private else (host.strip('[]'),)
+        assert public_hosts(cluster) == expected, host
 
 
 def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,86 +54,72 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
     def look_up(name: str, port: None) -> list[tuple[Any, ...]]:
         if name not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, 'Name or service not known')
-        return [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, '', (address, 0)) for address in addresses[name]
-        ]
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, '')
+        return [(*kind, (address, 0)) for address in addresses[name]]
 
     monkeypatch.setattr(socket, 'getaddrinfo', look_up)
-    assert public_hosts(
-        Cluster(('both:1', 'gone:1'), ('inside:1', 'both:2'), 'worker', 0, FLAGS)
-    ) == ('both',)
+    cluster = Cluster(('both:1', 'gone:1'), ('inside:1', 'both:2'), 'worker', 0, FLAGS)
+    assert public_hosts(cluster) == ('both',)
 
 
 # ---- agreement -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ('first', 'second', 'facts'),
-    [
+def test_the_first_difference_names_the_flag_both_values_and_both_tasks() -> None:
+    with_digest, digest = 'SHA-256 of --model_file', 64 * 'a'
+    other = dataclasses.replace(CLUSTER, worker_hosts=('b:1',))
+    rows: list[tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = [
         (
             {'num_batches': 100, 'model': 'lenet'},
             {'num_batches': 90},
-            ('--num_batches=100', '--num_batches=90'),
+            '--num_batches=100',
+            '--num_batches=90',
         ),
-        ({'num_epochs': None}, {'num_epochs': 1.5}, ('no --num_epochs', '--num_epochs=1.5')),
+        ({'num_epochs': None}, {'num_epochs': 1.5}, 'no --num_epochs', '--num_epochs=1.5'),
         (
-            {'SHA-256 of --model_file': None},
-            {'SHA-256 of --model_file': 64 * 'a'},
-            ('no --model_file', f'--model_file with SHA-256 {12 * "a"}...'),
+            {with_digest: None},
+            {with_digest: digest},
+            'no --model_file',
+            f'--model_file with SHA-256 {digest[:12]}...',
         ),
         (
             {'training images': 8},
             {'training images': 7},
-            ('8 training images', '7 training images'),
+            '8 training images',
+            '7 training images',
         ),
         (
             shared_settings(CLUSTER, {}),
-            shared_settings(dataclasses.replace(CLUSTER, worker_hosts=('b:1',)), {}),
-            (f'--worker_hosts={",".join(WORKERS)}', '--worker_hosts=b:1'),
+            shared_settings(other, {}),
+            f'--worker_hosts={",".join(WORKERS)}',
+            '--worker_hosts=b:1',
         ),
-    ],
-)
-def test_the_first_difference_names_the_flag_both_values_and_both_tasks(
-    first: dict[str, Any], second: dict[str, Any], facts: tuple[str, str]
-) -> None:
+    ]
+    for first, second, of_first, of_second in rows:
+        assert find_difference({'worker 0': first, 'worker 1': dict(first)}) is None, first
+        difference = find_difference({'worker 0': first, 'worker 1': second})
+        check_line(difference, f'{of_first} in worker 0', f'{of_second} in worker 1')
+
+
+def test_no_tasks_do_not_differ() -> None:
     assert find_difference({}) is None
-    assert find_difference({'worker 0': first, 'worker 1': dict(first)}) is None
-    check_line(
-        find_difference({'worker 0': first, 'worker 1': second}),
-        f'{facts[0]} in worker 0',
-        f'{facts[1]} in worker 1',
-    )
 
 
-def test_a_server_compares_only_what_it_has_and_what_concerns_one_process_may_differ() -> None:
+def test_a_server_compares_only_the_flags_that_it_heeds() -> None:
     worker = make_params(model='lenet', num_batches=7).shared_flags(serves=False)
-    assert (
-        find_difference({'ps 0': make_params().shared_flags(serves=True), 'worker 0': worker})
-        is None
-    )
+    server = make_params().shared_flags(serves=True)
+    assert find_difference({'ps 0': server, 'worker 0': worker}) is None
     apart = make_params(cross_replica_sync=False).shared_flags(serves=True)
     assert find_difference({'ps 0': apart, 'worker 0': worker})
-    shared = {
-        'model',
-        'batch_size',
-        'num_gpus',
-        'num_batches',
-        'optimizer',
-        'momentum',
-        'variable_update',
-    }
-    assert shared | {'precision', 'all_reduce_spec', 'num_eval_batches', 'forward_only'} <= set(
-        worker
+
+
+def test_what_concerns_one_process_may_differ() -> None:
+    shared = (
+        'model batch_size num_gpus num_batches optimizer momentum variable_update precision '
+        'all_reduce_spec num_eval_batches forward_only'
     )
-    own = {
-        'job_name',
-        'task_index',
-        'train_dir',
-        'data_dir',
-        'device',
-        'num_intra_threads',
-        'verbose',
-        'display_every',
-    }
-    assert not own & set(worker)
-    assert own | set(worker) <= set(SPECS)
+    own = 'job_name task_index train_dir data_dir device num_intra_threads verbose display_every'
+    compared = {*make_params().shared_flags(serves=False)}
+    assert compared >= {*shared.split()}
+    assert not compared & {*own.split()}
+    assert {*SPECS} >= compared | {*own.split()}

@@ -13,15 +13,10 @@ from tf_cnn.results.document import Result
 pytestmark = pytest.mark.unit
 
 
-def a_run(number: int, rate: float = 100.0, **changes: Any) -> dict[str, Any]:
-    document = sample_document(
-        rate=rate, seed=number, started_at=f'2026-10-01T{number:02}:00:00Z', **changes
-    )
-    return {**document, 'id': f'run-{number}'}
-
-
-def as_records(documents: list[dict[str, Any]]) -> list[Result]:
-    return [record_of(document) for document in documents]
+def a_run(number: int, rate: float = 100.0, **changes: Any) -> Result:
+    start = f'2026-10-01T{number:02}:00:00Z'
+    document = sample_document(rate=rate, seed=number, started_at=start, **changes)
+    return record_of({**document, 'id': f'run-{number}'})
 
 
 @pytest.mark.parametrize(('noise', 'share'), [(0.03, 0.06), (0.005, 0.01)])
@@ -57,54 +52,54 @@ def test_a_shift_is_seen_at_once_and_becomes_the_new_level() -> None:
 
 
 def test_equal_runs_still_tolerate_2_percent() -> None:
-    runs = as_records([a_run(number, seconds=[3.2, 3.2]) for number in range(6)])
+    runs = [a_run(number, rate=10, noise=0) for number in range(6)]
     assert check_regression(runs[5:], runs).verdict == 'as before'
-    too_short = as_records([a_run(6, seconds=[0.16] * 2)])
-    assert check_regression(too_short, runs).verdict == 'too short to judge'
     for rate, verdict in ((9.85, 'as before'), (9.75, 'slower than the 5 runs before')):
-        new = as_records([a_run(6, seconds=[32 / rate] * 2)])
-        assert check_regression(new, runs[:5]).verdict == verdict
+        assert check_regression([a_run(6, rate, noise=0)], runs[:5]).verdict == verdict
+    too_short = check_regression([a_run(6, seconds=[0.16] * 2)], runs)
+    assert (too_short.verdict, too_short.is_slower) == ('too short to judge', False)
 
 
 def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> None:
-    draw = np.random.default_rng(2)
-    history = []
-    for number in range(17):
-        run = a_run(number, (100 if number < 7 else 90) * math.exp(draw.normal(0, 0.005)))
-        run['program']['git_commit'] = 'abc' if number < 9 else 'def'
-        run['machine']['versions']['tensorflow'] = '2.20.0'
-        history.append(run)
-    # These do not count.
-    history += [
+    history = [
+        a_run(
+            number,
+            rate=100 if number < 7 else 90,
+            program={'git_commit': 'abc' if number < 9 else 'def'},
+            machine={'versions': {'tensorflow': '2.20.0', 'python': '3.11.7'}},
+        )
+        for number in range(17)
+    ]
+    do_not_count = [
         a_run(17, 10, flags={'batch_size': 64}),
         a_run(18, 10, machine={'hostname': 'beta'}),
         a_run(19, 10, **cut_off('interrupted')),
     ]
-    found = check_regression(as_records([a_run(20, 90.2)]), as_records(history))
-    assert found.verdict == 'as before'
-    assert (found.num_earlier, found.num_compared) == (17, 10)
-    assert found.median == pytest.approx(90, rel=0.01)
-    assert found.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
-    assert found.changes['program.git_commit'] == ('abc', 'def')
-    slower = check_regression(as_records([a_run(20, 86)]), as_records(history))
-    assert (slower.verdict, slower.is_slower) == ('slower than the 10 runs before', True)
-    assert (
-        check_regression(as_records([a_run(20, 96)]), as_records(history)).verdict
-        == 'faster than the 10 runs before'
-    )
+    for rate, verdict in (
+        (86, 'slower than the 10 runs before'),
+        (90.2, 'as before'),
+        (96, 'faster than the 10 runs before'),
+    ):
+        new = a_run(20, rate, program={'git_commit': 'def'})
+        found = check_regression([new], history + do_not_count)
+        assert (found.verdict, found.is_slower) == (verdict, rate == 86)
+        assert (found.num_earlier, found.num_compared) == (17, 10)
+        assert found.median == pytest.approx(90, rel=0.01)
+        assert found.ratio == pytest.approx(rate / 90, rel=0.01)
+        assert found.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
+        assert found.changes['program.git_commit'] == ('abc', 'def')
 
 
 def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict() -> None:
-    runs = as_records([a_run(number) for number in range(3)])
-    found = check_regression(runs[2:], runs)
-    assert (found.verdict, found.interval, found.is_slower) == ('too few runs: 2 of 3', None, False)
-    runs = as_records(
-        [a_run(number, rate) for number, rate in enumerate((20, 400, 90, 1500, 5, 700))]
-    )
-    found = check_regression(runs[5:], runs)
-    assert (found.verdict, found.interval) == ('the runs before differ too much', None)
+    for rates, verdict in (
+        ((100, 100, 100), 'too few runs: 2 of 3'),
+        ((20, 400, 90, 1500, 5, 700), 'the runs before differ too much'),
+    ):
+        *earlier, new = (a_run(number, rate) for number, rate in enumerate(rates))
+        found = check_regression([new], earlier)
+        assert (found.verdict, found.interval, found.is_slower) == (verdict, None, False)
 
 
 def test_later_runs_do_not_judge_earlier_ones() -> None:
-    runs = as_records([a_run(number) for number in range(8)])
-    assert check_regression(runs[:1], runs).num_earlier == 0
+    first, *later = (a_run(number) for number in range(8))
+    assert check_regression([first], later).num_earlier == 0

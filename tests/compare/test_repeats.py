@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.outputs import check_line
-from tests.support.sample_results import plan_of, record_of, sample_document, sample_record
+from tests.support.outputs import check_line, run_main
+from tests.support.sample_results import record_of, sample_document, write_document
+from tests.sweep.fake_runs import plan_of
 from tf_cnn.compare.differences import flag_differences, machine_differences
 from tf_cnn.compare.regression import check_regression, regression_notes
 from tf_cnn.compare.repeats import repeat_key, workload_differences
@@ -23,59 +23,50 @@ pytestmark = pytest.mark.unit
 
 
 def key_of(document: dict[str, Any] | None = None, **flags: Any) -> str:
-    return repeat_key(record_of(document) if document else sample_record(flags=flags))
+    return repeat_key(record_of(document or sample_document(flags=flags)))
 
 
 def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_default() -> None:
     older = sample_document()
     flags = older['command']['flags']
-    older['command']['flags'] = {
-        name: value for name, value in flags.items() if value != SPECS[name].default
-    }
-    assert len(older['command']['flags']) < len(flags) / 2
+    changed = {name: value for name, value in flags.items() if value != SPECS[name].default}
+    assert len(changed) < len(flags) / 2
+    older['command']['flags'] = changed
     assert key_of(older) == key_of()
     assert key_of(xla=True) != key_of(xla=False) == key_of()
     assert key_of(some_later_flag=1) != key_of()
-    flags['some_later_flag'] = 1
-    assert key_of(older | {'command': {**older['command'], 'flags': flags}}) == key_of()
+    older['command']['flags'] = {**flags, 'some_later_flag': 1}
+    assert key_of(older) == key_of()
 
 
 @pytest.mark.parametrize('flag', ['model_file', 'variable_mgr_file'])
 def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag: str) -> None:
     def key(path: str, content: str) -> str:
-        document = sample_document(flags={flag: path})
-        document['run'][f'{flag}_sha256'] = content
-        return key_of(document)
+        return key_of(sample_document(flags={flag: path}, run={f'{flag}_sha256': content}))
 
     assert key('a/mine.py', '1') == key('b/mine.py', '1') != key('a/mine.py', '2') != key_of()
 
 
-@pytest.mark.parametrize(
-    ('name', 'unset', 'value', 'other'),
-    [
-        ('device', None, 'cpu', 'gpu'),
-        ('data_format', None, 'NHWC', 'NCHW'),
-        ('batch_size', 0, 64, 32),
-        ('precision', 'fp32', 'fp16', 'bf16'),
-    ],
-)
-def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given(
-    name: str, unset: object, value: object, other: object
-) -> None:
-    def key(flag: object, used: object) -> str:
+def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given() -> None:
+    def key(name: str, flag: object, used: object) -> str:
         document = sample_document()
         document['command']['flags'][name], document['run'][name] = flag, used
         return key_of(document)
 
-    assert key(unset, value) == key(value, value)
-    assert key(unset, value) != key(unset, other)
+    for name, unset, value, other in (
+        ('device', None, 'cpu', 'gpu'),
+        ('data_format', None, 'NHWC', 'NCHW'),
+        ('batch_size', 0, 64, 32),
+        ('precision', 'fp32', 'fp16', 'bf16'),
+    ):
+        assert key(name, unset, value) == key(name, value, value) != key(name, unset, other)
 
 
 def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
-    older, on_cpu, in_tf32 = (sample_document() for _ in range(3))
+    older, on_cpu = sample_document(), sample_document()
     del older['run']['tf32'], older['command']['flags']['tf32']
     assert (on_cpu['run']['tf32'], on_cpu['command']['flags']['tf32']) == (False, True)
-    in_tf32['run']['tf32'] = True
+    in_tf32 = sample_document(run={'tf32': True})
     assert key_of(older) == key_of(on_cpu) != key_of(in_tf32)
     assert flag_differences([record_of(on_cpu), record_of(in_tf32)]) == {'tf32': (False, True)}
 
@@ -89,25 +80,20 @@ def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not(
 
 
 def test_machines_versions_and_variables_tell_runs_apart() -> None:
-    documents = [sample_document() for _ in range(4)]
-    documents[1]['machine']['versions']['tensorflow'] = '2.20.0'
-    documents[2]['environment'] = {'TF_XLA_FLAGS': '--tf_xla_auto_jit=2'}
-    documents[3]['machine']['fingerprint'] = 'another'
-    records = [record_of(document) for document in documents]
-    assert len(set(map(repeat_key, records))) == 4
+    first, other_version, variable, machine = (sample_document() for _ in range(4))
+    other_version['machine']['versions']['tensorflow'] = '2.20.0'
+    variable['environment'] = {'TF_XLA_FLAGS': '--tf_xla_auto_jit=2'}
+    machine['machine']['fingerprint'] = 'another'
+    records = [record_of(document) for document in (first, other_version, variable, machine)]
+    assert len({*map(repeat_key, records)}) == 4
     assert len({repeat_key(record, across_versions=True) for record in records}) == 3
 
 
 def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags() -> None:
-    documents = [sample_document() for _ in range(3)]
-    documents[1]['run']['image_size'] = 32
-    documents[2]['run']['data_set'] = 'cifar10'
-    assert len({key_of(document) for document in documents}) == 3
-    first, *others = map(record_of, documents)
-    assert [workload_differences(first, other) for other in others] == [
-        {'image_size': (28, 32)},
-        {'data_set': ('imagenet', 'cifar10')},
-    ]
+    for name, values in (('image_size', (28, 32)), ('data_set', ('imagenet', 'cifar10'))):
+        first, other = (record_of(sample_document(run={name: value})) for value in values)
+        assert repeat_key(first) != repeat_key(other)
+        assert workload_differences(first, other) == {name: values}
 
 
 # What limited a run: the fact of its machine, without the limit and with it.
@@ -132,61 +118,59 @@ def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named_in_both_directions(
+def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(
     name: str,
 ) -> None:
     before, after = (record_of(limited(name, value)) for value in LIMITS[name])
     assert before.machine['fingerprint'] == after.machine['fingerprint']
     for across in (False, True):
-        assert repeat_key(before, across_versions=across) != repeat_key(
-            after, across_versions=across
-        )
+        keys = {repeat_key(record, across_versions=across) for record in (before, after)}
+        assert len(keys) == 2
     assert machine_differences([before, after]) == {name: LIMITS[name]}
     assert machine_differences([after, before]) == {name: LIMITS[name][::-1]}
 
 
 def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run() -> None:
-    assert (
-        key_of(limited('load_average', [9.0, 9.0, 9.0]))
-        == key_of(limited('memory_bytes', 25276502010))
-        == key_of()
-    )
+    loaded, reserved = limited('load_average', [9.0] * 3), limited('memory_bytes', 25276502010)
+    assert key_of(loaded) == key_of(reserved) == key_of()
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_everything_that_pools_runs_keeps_those_under_another_limit_apart_and_says_so(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_compare_and_the_page_keep_runs_under_another_limit_apart_and_say_so(
+    name: str, tmp_path: Path
 ) -> None:
-    without, value = LIMITS[name]
     for seed in range(6):
-        document = limited(
-            name, value if seed % 2 else without, seed=seed, rate=50 if seed % 2 else 100
-        )
-        document['started_at'] = f'2026-11-22T08:00:0{seed}Z'
-        (tmp_path / f'{seed}.json').write_text(json.dumps(document))
-    assert tf_cnn_benchmarks.main(['compare', str(tmp_path), '--format=json']) == 0
-    first, second = json.loads(capsys.readouterr().out)['rows']
+        value = LIMITS[name][seed % 2]
+        start = f'2026-11-22T08:00:0{seed}Z'
+        document = limited(name, value, seed=seed, rate=100 - 50 * (seed % 2), started_at=start)
+        write_document(tmp_path / f'{seed}.json', document)
+    first, second = json.loads(run_main('compare', tmp_path, '--format=json')[0])['rows']
     assert (first['num_runs'], second['num_runs'], second['verdict']) == (3, 3, 'slower')
-    assert second['different_machine'] == {name: [without, value]}
+    assert second['different_machine'] == {name: [*LIMITS[name]]}
     assert first['name'] != second['name']
-    assert tf_cnn_benchmarks.main(['compare', str(tmp_path)]) == 0
-    assert f'machine: {name} ' in capsys.readouterr().out
+    assert f'machine: {name} ' in run_main('compare', tmp_path)[0]
     rows = summarize_collection(collect([str(tmp_path)])).rows
     assert [len(row.runs) for row in rows] == [3, 3]
     assert len({row.label for row in rows}) == 2
-    judged = check_regression(
-        [record_of(limited(name, value, seed=9))], collect([str(tmp_path)]).results, 'new'
-    )
-    assert (judged.num_earlier, judged.num_left_out) == (3, 3)
-    assert judged.left_out_differences == {name: (without, value)}
-    (line,) = regression_notes([judged])
-    check_line(line, 'new: 3 earlier runs of this setting do not count', name)
-    # A sweep that went on under another limit.
-    plan = plan_of(tmp_path, '[grid]\nbatch_size = [32]\n')
+
+
+@pytest.mark.parametrize('name', LIMITS)
+def test_runs_under_another_limit_do_not_judge_and_leave_the_table_of_a_sweep(
+    name: str, tmp_path: Path
+) -> None:
+    without, value = LIMITS[name]
     runs = [
-        record_of(limited(name, found, seed=seed))
+        record_of(limited(name, found, seed=seed, started_at=f'2026-11-22T08:00:0{seed}Z'))
         for seed, found in enumerate((without, value, value))
     ]
+    new = record_of(limited(name, value, seed=9))
+    judged = check_regression([new], runs, 'new')
+    assert (judged.num_earlier, judged.num_left_out) == (2, 1)
+    assert judged.left_out_differences == {name: (without, value)}
+    (line,) = regression_notes([judged])
+    check_line(line, 'new: 1 earlier run of this setting', name)
+    # A sweep that went on under another limit.
+    plan = plan_of(tmp_path, '[grid]\nbatch_size = [32]\n')
     table = result_table(plan, {plan.configurations[0].id: runs})
     row = dict(zip([column.title for column in table.columns], table.rows[0], strict=True))
     assert row['runs'] == '2'

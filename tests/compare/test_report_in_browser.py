@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.sample_results import sample_failure, write_sample
+from tests.support.sample_results import sample_failure, write_document, write_sample
 from tf_cnn.compare.report_page import make_page
 from tf_cnn.compare.report_plots import WIDTH
 from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit
 
-NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 # Of a host, a warning and a reason; and of a flag that stands in plots. They try to become part of
 # the page.
 HOSTILE = '<img src=x onerror="document.title=1">&amp;$x_1$'
@@ -80,10 +79,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             warnings=[{'code': 'outliers', 'text': HOSTILE}] if number == 2 else [],
         )
     failure = sample_failure(shape='8*1', reason=f'it ran out of memory {HOSTILE}')
-    (folder / 'failure.json').write_text(json.dumps(failure))
+    write_document(folder / 'failure.json', failure)
     (folder / '<b>damaged.json').write_text('{')
     file = folder / 'page.html'
-    file.write_text(make_page(collect([str(folder)]), now=NOW).html, encoding='utf-8')
+    html = make_page(collect([str(folder)]), now=datetime.now(UTC)).html
+    file.write_text(html, encoding='utf-8')
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for argument in (*ARGUMENTS, f'--user-data-dir={profile}'):
@@ -102,36 +102,20 @@ def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page: Page) ->
     messages = [
         json.loads(entry['message'])['message'] for entry in page.driver.get_log('performance')
     ]
-    asked = [
-        one['params']['request']['url']
-        for one in messages
-        if one['method'] == 'Network.requestWillBeSent'
-    ]
-    assert page.url in asked
-    assert [
-        url for url in asked if url != page.url and not url.startswith(('data:', 'chrome:'))
-    ] == []
+    requests = [one for one in messages if one['method'] == 'Network.requestWillBeSent']
+    asked = {one['params']['request']['url'] for one in requests}
+    assert {url for url in asked if not url.startswith(('data:', 'chrome:'))} == {page.url}
     # Includes warnings and breaches of the content policy.
     assert page.driver.get_log('browser') == []
     assert page.run("return document.querySelectorAll('img:not(figure > img)').length") == 0
     assert page.driver.title == 'Images per second: lenet'
     text = page.run('return document.body.textContent')
     # The flag stands in labels of plots, too, which are pictures that the browser could read.
-    for expected in (
-        f'alpha{HOSTILE}',
-        f'it ran out of memory {HOSTILE}',
-        '<b>damaged.json',
-        HOSTILE_FLAG,
-    ):
+    reason = f'it ran out of memory {HOSTILE}'
+    for expected in (f'alpha{HOSTILE}', reason, '<b>damaged.json', HOSTILE_FLAG):
         assert expected in text
-    assert (
-        min(
-            page.run(
-                "return [...document.querySelectorAll('figure img')].map((img) => img.naturalWidth)"
-            )
-        )
-        > 0
-    )
+    widths = "return [...document.querySelectorAll('figure img')].map((img) => img.naturalWidth)"
+    assert min(page.run(widths)) > 0
 
 
 @pytest.mark.parametrize('width', [360, 1280])
@@ -166,10 +150,7 @@ def test_nobody_is_kept_out(page: Page, dark: bool) -> None:
     found = page.driver.execute_async_script(
         'axe.run(document, arguments[0]).then(arguments[1])', options
     )
-    assert [
-        (fault['id'], [node['html'][:80] for node in fault['nodes']][:3])
-        for fault in found['violations']
-    ] == []
+    assert found['violations'] == []
     names = page.run("return [...document.querySelectorAll('img')].map((img) => img.alt)")
     assert len(names) == 3
     assert all(': ' in name for name in names)

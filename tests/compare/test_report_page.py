@@ -11,43 +11,40 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.outputs import check_line
+from tests.support.outputs import check_line, run_main
 from tests.support.sample_results import (
     evaluations,
     failed_run,
-    plan_of,
     record_of,
     sample_document,
     sample_record,
-    step_seconds,
     write_sample,
 )
-from tf_cnn.cli.sweep import run_plan
+from tests.sweep.fake_runs import make_sweep
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
-from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.runner import Runner
 
 pytestmark = pytest.mark.unit
 
-NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-
 
 def page_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Page:
-    return make_page(Collection(results, failures, ()), now=NOW)
+    return make_page(Collection(results, failures, ()), now=datetime.now(UTC))
 
 
-def rows_of(html: str) -> list[list[str]]:
-    """The cells of the page's table, row by row."""
-    table = html[html.index('<table id="table">') :]
-    return [
-        re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row)
-        for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)
-    ]
+def page_in(*folders: Path | str) -> Page:
+    return make_page(collect([*map(str, folders)]), now=datetime.now(UTC))
+
+
+def cells_of(html: str, table: str = 'table') -> list[list[str]]:
+    """The cells of a table of the page, row by row."""
+    text = html[html.index(f'<table id="{table}">') :].partition('</table>')[0]
+    rows = re.findall(r'<tr>(.*?)</tr>', text, re.DOTALL)
+    return [re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in rows]
 
 
 def plots_of(*results: Result) -> dict[str, Plot]:
@@ -55,33 +52,32 @@ def plots_of(*results: Result) -> dict[str, Plot]:
     return {plot.name: plot for plot in made}
 
 
-def test_one_result_or_failures_alone_are_a_page_without_empty_plots() -> None:
+def test_a_page_of_one_result_has_no_empty_plots() -> None:
     page = page_of(sample_record())
     assert [plot.name for plot in page.plots] == ['steps']
-    assert page.html.count('<figure') == len(page.plots)
+    assert page.html.count('<figure') == 1
+    assert '1 run on 1 machine, 2026-11-23. Page made' in page.html
+
+
+def test_a_page_of_failures_has_their_reasons_and_no_plots() -> None:
     page = page_of(failures=(failed_run(shape='8*1', reason='out of memory'),))
     assert page.plots == []
     assert '<strong>failed</strong> out of memory' in page.html
 
 
 def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
-    shapes = itertools.product(
-        ('replicated', 'parameter_server'), (32, 64, 128, 256, 512), (1, 2, 4)
-    )
+    modes, sizes = ('replicated', 'parameter_server'), (32, 64, 128, 256, 512)
     settings = [
         {'variable_update': mode, 'batch_size': size, 'num_gpus': gpus}
-        for mode, size, gpus in shapes
+        for mode, size, gpus in itertools.product(modes, sizes, (1, 2, 4))
     ]
     page = page_of(
         *(sample_record(rate=100 + seed, seed=seed, flags=one) for seed, one in enumerate(settings))
     )
     assert [plot.name for plot in page.plots] == ['rates', 'scaling', 'steps']
     check_line(page.plots[1].finding, 'the rate of ', 'of ideal')
-    check_line(
-        page.html[page.html.index('<strong>alpha</strong>') :].partition('</li>')[0],
-        'Example CPU',
-        '2 cores',
-    )
+    (machine,) = re.findall('<strong>alpha</strong>.*', page.html)
+    check_line(machine, 'Example CPU', '2 cores')
     assert len(page.html.encode()) < 300_000
     ids = re.findall(r'<\w+[^>]* id="([^"]*)"', page.html)
     assert len(ids) == len(set(ids))
@@ -89,39 +85,19 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
 
 def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> None:
     document = sample_document(flags={'repeat': 1, 'model': 'lenet', 'result_file': '/tmp/a.json'})
-    document['command']['argv'] = [
-        '--repeat=3',
-        '--model',
-        'alexnet',
-        '--model=lenet',
-        '--result_file',
-        '/tmp/a.json',
-    ]
-    document['command']['argv'].append('--repeat=1')
+    words = '--repeat=3 --model alexnet --model=lenet --result_file /tmp/a.json --repeat=1'
+    document['command']['argv'] = words.split()
     (command,) = re.findall(r'<code[^>]*>(.*?)</code>', page_of(record_of(document)).html)
-    given = [
-        text
-        for name, text in document['command']['given_flags'].items()
-        if name not in ('repeat', 'result_file')
-    ]
-    assert '--model=lenet' in given
-    assert shlex.split(command) == ['tf_cnn_benchmarks', *given]
-
-
-def test_the_link_to_the_warnings_ends_a_sentence() -> None:
-    disturbed = sample_record(warnings=[{'code': 'spread', 'text': 'the steps spread'}])
-    notice = re.findall(r'<p class="notice">(.*?)</p>', page_of(disturbed).html)[0]
-    assert re.sub('<[^>]*>', '', notice).endswith('measure on an idle machine (which runs).')
+    given = document['command']['given_flags']
+    del given['repeat'], given['result_file']
+    assert '--model=lenet' in given.values()
+    assert shlex.split(command) == ['tf_cnn_benchmarks', *given.values()]
 
 
 def test_scaling_is_told_within_one_setting() -> None:
     rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
     results = [
-        sample_record(
-            seconds=[size * devices / rate] * 20,
-            gap=0,
-            flags={'batch_size': size, 'num_gpus': devices},
-        )
+        sample_record(rate=rate, noise=0, flags={'batch_size': size, 'num_gpus': devices})
         for (size, devices), rate in rates.items()
     ]
     check_line(plots_of(*results)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
@@ -129,8 +105,11 @@ def test_scaling_is_told_within_one_setting() -> None:
 
 def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
     def result(batch_size: int, joules: float | None, *accuracies: float) -> Result:
-        flags = {'batch_size': batch_size, 'stop_at_top_1_accuracy': 0.98}
-        document = sample_document(**evaluations(*accuracies), seed=len(accuracies), flags=flags)
+        document = sample_document(
+            evaluations=evaluations(*accuracies),
+            seed=len(accuracies),
+            flags={'batch_size': batch_size, 'stop_at_top_1_accuracy': 0.98},
+        )
         document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
         return record_of(document)
 
@@ -140,7 +119,7 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
         result(32, None, 0.5, 0.6, 0.7),
         result(64, None),
     )
-    heading, first, second = rows_of(page.html)[:3]
+    heading, first, second = cells_of(page.html)
     known = [heading.index(name) for name in ('J per image', 'time to accuracy')]
     # Means over the runs that know them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
     assert [first[column] for column in known] == ['2.50', '15.0 s (top-1 0.98, 2 of 3 runs)']
@@ -152,22 +131,18 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
 
 def test_plots_show_at_most_12_settings_and_say_so() -> None:
     results = [
-        sample_record(
-            seconds=step_seconds(size / (100 + size + repeat), num_steps=4, seed=size),
-            flags={'batch_size': size},
-        )
+        sample_record(rate=100 + size, num_steps=4, seed=repeat, flags={'batch_size': size})
         for size in range(1, 18)
         for repeat in range(3)
     ]
-    plot = plots_of(*results)['rates']
-    assert '12 fastest of 17' in plot.finding
+    finding = plots_of(*results)['rates'].finding
+    # Of the settings that are shown.
+    check_line(finding, 'From batch 6 with ', ' to batch 17 with ', '12 fastest of 17')
 
 
 def test_the_boxes_of_the_steps_are_those_of_all_repeats() -> None:
     seconds = [[0.01] * 90 + [0.02] * 10, [0.01] * 100]
-    plot = plots_of(
-        *(sample_record(seconds=found, gap=0, seed=seed) for seed, found in enumerate(seconds))
-    )['steps']
+    plot = plots_of(*(sample_record(seconds=found) for found in seconds))['steps']
     check_line(plot.finding, 'slowest step took 2.00 times the median')
     assert plot.figure.axes[0].get_xlabel() == 'step time in % of the median'
 
@@ -181,37 +156,37 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
     check_line(line, 'others used up to 76 %', '3 of 4 runs')
 
 
-def test_doubtful_runs_are_marked_one_by_one() -> None:
-    results = [
+RATES_OF_DOUBTFUL_RUNS = ((2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded'))
+
+
+def doubtful_page() -> Page:
+    doubtful = [
         sample_record(
-            seconds=[32 / rate] * 400,
-            gap=0,
-            seed=seed,
-            warnings=[{'code': code, 'text': ''}] if code else [],
+            rate=rate, noise=0, num_steps=400, warnings=[{'code': code, 'text': ''}] if code else []
         )
-        for seed, (rate, code) in enumerate(
-            [(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')]
-        )
+        for rate, code in RATES_OF_DOUBTFUL_RUNS
     ]
-    steady = [
-        sample_record(seconds=[0.02] * 400, seed=seed, flags={'batch_size': 64})
-        for seed in range(3)
-    ]
-    page = page_of(*results, *steady)
-    heading, first, second = rows_of(page.html)[:3]
+    steady = [sample_record(seed=seed, flags={'batch_size': 64}) for seed in range(3)]
+    return page_of(*doubtful, *steady)
+
+
+def test_doubtful_runs_are_counted_and_named() -> None:
+    html = doubtful_page().html
+    heading, first, second = cells_of(html)[:3]
     column = heading.index('doubtful runs')
     assert (first[column], second[column]) == ('2 of 3: other programs (1), drift (1)', '—')
     for code, rate in (('drift', '2,404'), ('machine_loaded', '1,553')):
-        (line,) = re.findall(f'<li><strong>{code}</strong>.*', page.html)
+        (line,) = re.findall(f'<li><strong>{code}</strong>.*', html)
         check_line(line, '1 of 6 runs', f'({rate} images/sec)')
-    # Each run is a dot, and a doubtful one is hollow.
-    plot = page.plots[0]
+
+
+def test_each_run_is_a_dot_and_a_doubtful_one_is_hollow() -> None:
+    plot = doubtful_page().plots[0]
     dots = [line for line in plot.figure.axes[0].lines if line.get_marker() == 'o']
-    hollow = sorted(
-        float(np.ravel(dot.get_xdata())[0]) for dot in dots if dot.get_markerfacecolor() == 'white'
-    )
+    hollow = [dot for dot in dots if dot.get_markerfacecolor() == 'white']
     assert len(dots) == 6
-    assert hollow == pytest.approx([1553.2, 2403.6])
+    rates = sorted(float(np.ravel(dot.get_xdata())[0]) for dot in hollow)
+    assert rates == pytest.approx([1553.2, 2403.6])
     assert 'hollow' in plot.help
 
 
@@ -219,24 +194,18 @@ def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow() -> None:
     def runs(rates: Iterable[float], devices: int, **flags: object) -> list[Result]:
         flags |= {'num_gpus': devices}
         return [
-            sample_record(seconds=[32 * devices / rate] * 400, gap=0, seed=seed, flags=flags)
+            sample_record(rate=rate, noise=0, num_steps=400, seed=seed, flags=flags)
             for seed, rate in enumerate(rates)
         ]
 
     steady, wide = (2000, 2010, 1990), (2403.6, 2163.8, 1553.2)
-    for rates, expected in ((steady, []), (wide, ['>'])):
-        plots = plots_of(*runs(steady, 1, variable_update='independent'), *runs(rates, 1))
-        assert [
-            line.get_marker()
-            for line in plots['rates'].figure.axes[0].lines
-            if line.get_marker() == '>'
-        ] == expected
+    for rates, num_arrows in ((steady, 0), (wide, 1)):
+        plot = plots_of(*runs(steady, 1, variable_update='independent'), *runs(rates, 1))['rates']
+        markers = [line.get_marker() for line in plot.figure.axes[0].lines]
+        assert markers.count('>') == num_arrows
     axes = plots_of(*runs(steady, 1), *runs(wide, 2))['scaling'].figure.axes[0]
-    (arrow,) = (
-        line
-        for line in axes.lines
-        if line.get_marker() in ('^', 'v') and line.get_linestyle() == 'None'
-    )
+    arrows = [line for line in axes.lines if line.get_linestyle() == 'None']
+    (arrow,) = (line for line in arrows if line.get_marker() in ('^', 'v'))
     assert float(np.ravel(arrow.get_ydata())[0]) in axes.get_ylim()
 
 
@@ -252,156 +221,146 @@ def test_text_in_plots_is_escaped_and_formulas_are_text() -> None:
     assert first == second
 
 
-def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
+# The first row is not the first to be measured, and one model follows another.
+PUBLISHED = """
+published_in = "a book"
+[flags]
+device = "cpu"
+[[include]]
+model = "lenet"
+variable_update = "parameter_server"
+shape = "2*1+1"
+published = 40
+[[include]]
+model = "lenet"
+variable_update = "replicated"
+shape = "1*2"
+published = 60.5
+published_speed_up = 1.51
+[[include]]
+model = "lenet"
+variable_update = "replicated"
+shape = "1*4"
+[[include]]
+model = "alexnet"
+variable_update = "replicated"
+shape = "1*1"
+published = 10
+published_speed_up = 0.3
+[[include]]
+model = "alexnet"
+variable_update = "replicated"
+shape = "1*2"
+"""
+
+
+def measure_published(path: Path, seed: int = 0) -> str:
+    """Writes the results of this sweep, with a failure; returns its folder."""
+    path.mkdir()
+    plan, folder = make_sweep(path, PUBLISHED)
+    for number, one in enumerate(plan.configurations):
+        file = folder.results / f'{one.id}.1.json'
+        if number == 2:
+            folder.write_failure(file, failed_run(shape='1*4', reason='the disk is on fire'))
+            continue
+        write_sample(
+            file,
+            rate=100 + 37 * number,
+            seed=seed + number,
+            started_at=f'2026-11-2{9 - number}T08:00:00Z',
+            flags={
+                'model': one.varied['model'],
+                'variable_update': one.variable_update,
+                'num_gpus': one.shape.devices,
+            },
+            cluster={'num_workers': one.shape.workers, 'num_ps': one.shape.num_ps},
+        )
+    assert run_plan(plan, folder, Runner(())) == 1
+    return str(folder.path)
+
+
+def test_the_page_of_a_sweep_agrees_with_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The first row is not the first to be measured, and one model follows another.
-    text = """
-    published_in = "a book"
-    [flags]
-    device = "cpu"
-    [[include]]
-    model = "lenet"
-    variable_update = "parameter_server"
-    shape = "2*1+1"
-    published = 40
-    [[include]]
-    model = "lenet"
-    variable_update = "replicated"
-    shape = "1*2"
-    published = 60.5
-    published_speed_up = 1.51
-    [[include]]
-    model = "lenet"
-    variable_update = "replicated"
-    shape = "1*4"
-    [[include]]
-    model = "alexnet"
-    variable_update = "replicated"
-    shape = "1*1"
-    published = 10
-    published_speed_up = 0.3
-    [[include]]
-    model = "alexnet"
-    variable_update = "replicated"
-    shape = "1*2"
-    """
-    folders: list[str] = []
-    for name in ('before', 'after'):
-        plan = plan_of(tmp_path, text)
-        folder = Folder(tmp_path / name)
-        folder.create_for_plan(plan)
-        for number, one in enumerate(plan.configurations):
-            path = folder.results / f'{one.id}.1.json'
-            if number == 2:
-                folder.write_failure(path, failed_run(shape='1*4', reason='the disk is on fire'))
-                continue
-            write_sample(
-                path,
-                rate=100 + 37 * number,
-                seed=10 * len(folders) + number,
-                started_at=f'2026-11-2{9 - number}T08:00:00Z',
-                flags={
-                    'model': one.varied['model'],
-                    'variable_update': one.variable_update,
-                    'num_gpus': one.shape.devices,
-                },
-                cluster={'num_workers': one.shape.workers, 'num_ps': one.shape.num_ps},
-            )
-        assert run_plan(plan, folder, Runner(())) == 1
-        folders.append(str(folder.path))
+    folders = [measure_published(tmp_path / name, seed) for seed, name in ((0, 'a'), (10, 'b'))]
     table = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()]
     speed_ups = [cells[4].strip() for cells in table[2 : 2 + 5]]
     assert [bool(text) for text in speed_ups] == [True, True, False, True, True]
-    alone = summarize_collection(collect(folders[:1]))
-    assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone.rows] == speed_ups
     assert (speed_ups[0], speed_ups[3]) == ('1.00', '1.00')
-    both = summarize_collection(collect(folders))
-    assert [row.properties['folder'] for row in both.rows] == [folders[0]] * 5 + [folders[1]] * 5
-    assert len({row.label for row in both.rows}) == 10
-    assert [row.speed_up for row in both.rows[:5]] == [row.speed_up for row in alone.rows]
-    assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]
-    html = make_page(collect(folders[:1]), now=NOW).html
+    alone = summarize_collection(collect(folders[:1])).rows
+    assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone] == speed_ups
+    both = summarize_collection(collect(folders)).rows
+    assert [row.properties['folder'] for row in both] == [folders[0]] * 5 + [folders[1]] * 5
+    assert len({row.label for row in both}) == 10
+    assert [row.speed_up for row in both[:5]] == [row.speed_up for row in alone]
+    assert [both[row].speed_up for row in (5, 8)] == [1.0, 1.0]
+
+
+def test_the_page_of_a_sweep_has_the_published_rates(tmp_path: Path) -> None:
+    folder = measure_published(tmp_path / 'sweep')
+    html = page_in(folder).html
+    assert '4 runs on 1 machine, 2026-11-25 to 2026-11-29. Page made' in html
     assert 'Published: a book' in html
     assert 'Compared with published numbers' in html
-    rows = [
-        re.findall(r'>([\d.]+)<', row)[-3:]
-        for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL)
-    ]
-    assert ['60.50', '1.51', '1'] in rows
-    assert ['10.00', '0.3', '1'] in rows
-    (tmp_path / 'after' / 'sweep.json').write_text('[]')
-    collection = collect(folders)
-    (problem,) = collection.problems
-    check_line(problem, 'after/sweep.json')
-    assert '1 file could not be read' in make_page(collection, now=NOW).html
+    rows = re.findall('<tr.*?</tr>', html, flags=re.DOTALL)
+    last_cells = [re.findall(r'>([\d.]+)<', row)[-3:] for row in rows]
+    assert ['60.50', '1.51', '1'] in last_cells
+    assert ['10.00', '0.3', '1'] in last_cells
+    Path(folder, 'sweep.json').write_text('[]')
+    (problem,) = collect([folder]).problems
+    check_line(problem, 'sweep.json')
+    assert '1 file could not be read' in page_in(folder).html
 
 
 def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder, rate in (('before', 100), ('after', 150)):
-        for batch_size in (32, 64):
-            for seed in range(3):
-                write_sample(
-                    Path(folder) / f'{batch_size}.{seed}.json',
-                    rate=rate,
-                    seed=seed + rate + batch_size,
-                    flags={'batch_size': batch_size},
-                )
-    html = make_page(collect(['before', 'after']), now=NOW).html
-    table = html[html.index('<table id="folders">') :].partition('</table>')[0]
-    rows = [
-        re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row)
-        for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)
-    ]
-    assert rows[0] == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
-    assert [(row[0].replace('_<wbr>', '_'), row[-1]) for row in rows[1:]] == [
+    for size, seed in itertools.product((32, 64), range(3)):
+        for folder, rate in (('before', 100), ('after', 150)):
+            flags = {'batch_size': size}
+            write_sample(f'{folder}/{size}.{seed}.json', rate=rate, seed=seed + rate, flags=flags)
+    heading, *rows = cells_of(page_in('before', 'after').html, 'folders')
+    assert heading == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
+    assert [(row[0].replace('_<wbr>', '_'), row[-1]) for row in rows] == [
         ('batch_size=32', 'faster'),
         ('batch_size=64', 'faster'),
     ]
-    assert all(float(row[3]) == pytest.approx(1.5, rel=0.02) for row in rows[1:])
+    assert [float(row[3]) for row in rows] == pytest.approx([1.5, 1.5], rel=0.02)
 
 
 def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path: Path) -> None:
+    first, second = tmp_path / 'first', tmp_path / 'second'
     for seed in range(3):
-        write_sample(
-            tmp_path / f'first/{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'}
-        )
-        write_sample(tmp_path / f'second/{seed}.json', rate=2000, seed=seed)
-    folders = [str(tmp_path / name) for name in ('first', 'second')]
-    assert tf_cnn_benchmarks.main(['compare', *folders]) == 2
-    page = make_page(collect(folders), now=NOW)
+        write_sample(first / f'{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'})
+        write_sample(second / f'{seed}.json', rate=2000, seed=seed)
+    run_main('compare', first, second, code=2)
+    page = page_in(first, second)
     assert '<table id="folders">' not in page.html
     assert 'Not compared: different work: model resnet50 -&gt; lenet' in page.html
-    for text in ('faster', 'leads', 'highest', 'times'):
-        assert (
-            text
-            not in page.plots[0].finding + page.html.partition('Plots')[0].partition('Longer')[0]
-        )
-    heading, *rows = rows_of(page.html)
-    assert [row[heading.index('verdict')] for row in rows[:2]] == ['baseline', 'baseline']
+    conclusions = page.plots[0].finding + page.html.partition('Plots')[0].partition('Longer')[0]
+    assert not re.search('faster|leads|highest|times', conclusions)
+    heading, *rows = cells_of(page.html)
+    assert [row[heading.index('verdict')] for row in rows] == ['baseline', 'baseline']
 
 
 @pytest.mark.parametrize(
-    ('rates', 'runs', 'verdicts'),
+    ('rates', 'runs', 'verdict'),
     [
-        ((216, 215, 215), 3, ['no significant difference'] * 2),
-        ((216, 150, 100), 3, ['slower'] * 2),
-        ((100, 150, 216), 3, ['faster'] * 2),
-        ((216, 150, 100), 2, ['too few runs'] * 2),
+        ((216, 215, 215), 3, 'no significant difference'),
+        ((216, 150, 100), 3, 'slower'),
+        ((100, 150, 216), 3, 'faster'),
+        ((216, 150, 100), 2, 'too few runs'),
     ],
 )
 def test_page_and_sweep_conclude_what_compare_concludes(
     rates: tuple[int, ...],
     runs: int,
-    verdicts: list[str],
+    verdict: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     modes = '["independent", "parameter_server", "replicated"]'
-    plan = plan_of(tmp_path, f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n')
-    folder = Folder(tmp_path / 'modes')
-    folder.create_for_plan(plan)
+    text = f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n'
+    plan, folder = make_sweep(tmp_path, text)
     disturbed = [{'code': 'machine_loaded', 'text': 'other processes used 90 % of the cores'}]
     for one, rate in zip(plan.configurations, rates, strict=True):
         for number in range(1, runs + 1):
@@ -413,16 +372,15 @@ def test_page_and_sweep_conclude_what_compare_concludes(
                 warnings=disturbed if number == 1 else [],
                 flags={'variable_update': one.variable_update},
             )
-    assert tf_cnn_benchmarks.main(['compare', str(folder.results), '--format=json']) == 0
-    found = json.loads(capsys.readouterr().out)['rows']
-    assert [row['verdict'] for row in found] == [None, *verdicts]
+    compared = json.loads(run_main('compare', folder.results, '--format=json')[0])['rows']
+    assert [row['verdict'] for row in compared] == [None, verdict, verdict]
     assert run_plan(plan, folder, Runner(())) == 0
-    lines = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()[:5]]
-    column = [cell.strip() for cell in lines[0]].index('verdict')
-    assert [cells[column].strip() for cells in lines[2:]] == ['baseline', *verdicts]
-    html = make_page(collect([str(folder.path)]), now=NOW).html
-    heading, *rows = rows_of(html)
-    assert [row[heading.index('verdict')] for row in rows] == ['baseline', *verdicts]
+    lines = capsys.readouterr().out.splitlines()[:5]
+    table = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+    html = page_in(folder.path).html
+    for heading, *rows in ([table[0], *table[2:]], cells_of(html)):
+        verdicts = [row[heading.index('verdict')] for row in rows]
+        assert verdicts == ['baseline', verdict, verdict]
     (answer,) = re.findall('<p class="answer">(.*?)</p>', html)
-    assert ('leads' in answer) == (verdicts[0] in ('slower', 'faster'))
+    assert ('leads' in answer) == (verdict in ('slower', 'faster'))
     assert 'highest' not in answer

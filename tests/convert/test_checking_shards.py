@@ -33,7 +33,7 @@ from tf_cnn.inputs.data_folder import open_folder
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.framing import ScanSummary, scan_shards
 from tf_cnn.inputs.shard_check import first_fault
-from tf_cnn.run.lifecycle import check_record_lengths
+from tf_cnn.run.shard_faults import check_record_lengths
 
 pytestmark = pytest.mark.graph
 

@@ -7,7 +7,6 @@ import io
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,15 +18,14 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from tests.distributed.milestones import EVALUATED
-from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment, launched
-from tf_cnn.launch.hosts import Command
+from tests.distributed.clusters import DEADLINE_SECS, Task, launched
+from tests.support.programs import ROOT
+from tf_cnn.results.document import Result
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 SECTION = re.search(
     r'^## From nothing to a measured accuracy\n(.*?)^## ',
     (ROOT / 'docs' / 'training.md').read_text(),
@@ -42,10 +40,10 @@ SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, EXPORT, REPLICATED, 
 NUM_HELD_OUT = 1797 // 5
 # Ten to warm up, and five epochs of the other digits.
 NUM_STEPS = 10 + 225
-NUM_EARLIER = 10
-# The recipe reaches 0.98, and some 0.6 after the earlier steps.
+# The recipe reaches 0.98, and some 0.6 after the first steps.
 GOAL = 0.95
-ACCURACY = re.compile(r'Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = \d\.\d{4} \[(\d+) examples\]')
+ACCURACY = r'Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = \d\.\d{4} \[(\d+) examples\]'
+EVERY = '--eval_during_training_every_n_steps'
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,14 @@ class Killed:
     top_1: float
 
 
-def running(words: Sequence[str], folder: Path) -> contextlib.AbstractContextManager[Process]:
-    """A command of the recipe as a process, which does not outlive the block."""
-    argv = (sys.executable, str(ROOT / words[0]), *words[1:])
-    return launched(Command('command', argv, env=environment()), folder)
+def running(words: Sequence[str], folder: Path) -> contextlib.AbstractContextManager[Task]:
+    """A command of the recipe as a process."""
+    return launched([sys.executable, str(ROOT / words[0]), *words[1:]], folder)
+
+
+def run_here(words: Sequence[str], flags: str) -> Result:
+    """A command of the recipe in this process, with more flags."""
+    return BenchmarkCNN(parse_argv([*words[1:], *flags.split()]).params).run()
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -70,9 +72,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All commands run in a folder that has the records of the digits in data/."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('recipe'))
-        subprocess.run(
-            [sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]], check=True, timeout=DEADLINE_SECS
-        )
+        command = [sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]]
+        subprocess.run(command, check=True, timeout=DEADLINE_SECS)
         for words in (TRAIN_RECORDS, VALIDATION_RECORDS):
             with contextlib.redirect_stdout(io.StringIO()):
                 assert tf_cnn_benchmarks.main([*words[1:], '--num_processes=1']) == 0
@@ -83,19 +84,15 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """The recipe, killed as kill -9 does soon after it has saved and evaluated."""
     folder = tmp_path_factory.mktemp('killed')
-    often = [
-        f'--save_model_steps={NUM_EARLIER}',
-        f'--eval_during_training_every_n_steps={NUM_EARLIER}',
-    ]
-    with running([*TRAIN, *often, f'--train_dir={folder / "train"}'], folder) as process:
-        await_line(process, EVALUATED)
+    flags = ['--save_model_steps=10', f'{EVERY}=10', f'--train_dir={folder}/train']
+    with running([*TRAIN, *flags], folder) as process:
+        process.await_line('^Accuracy')
         process.kill()
-        assert process.exit_code == -signal.SIGKILL
-        printed = ACCURACY.search(process.out)
-    assert printed
-    latest = latest_checkpoint(str(folder / 'train'))
+        assert process.exit_code == -9
+        (top_1, _), *_ = process.lines(ACCURACY)
+    latest = latest_checkpoint(f'{folder}/train')
     assert latest
-    return Killed(folder / 'train', checkpoint_step(latest), float(printed[1]))
+    return Killed(folder / 'train', checkpoint_step(latest), float(top_1))
 
 
 @pytest.mark.parametrize(
@@ -111,59 +108,47 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     command: list[str], killed: Killed, tmp_path: Path
 ) -> None:
     train_dir, end = shutil.copytree(killed.train_dir, tmp_path / 'train'), killed.step + NUM_STEPS
-    # After the last step, if it counts those that were taken before.
-    once = f'--eval_during_training_every_n_steps={end}'
-    with running([*command, once, f'--train_dir={train_dir}'], tmp_path) as process:
-        assert process.has_ended(DEADLINE_SECS)
+    # Evaluates after the last step, if it counts those that were taken before.
+    flags = [f'{EVERY}={end}', f'--train_dir={train_dir}']
+    with running([*command, *flags], tmp_path) as process:
+        assert process.has_ended()
     assert process.exit_code == 0
-    [found] = (
-        BenchmarkCNN(parse_argv([*EVALUATE[1:], f'--train_dir={train_dir}']).params)
-        .run()
-        .evaluations
-    )
-    assert (found.step, found.num_images) == (end, NUM_HELD_OUT)
-    assert killed.step >= NUM_EARLIER
+    [evaluation] = run_here(EVALUATE, f'--train_dir={train_dir}').evaluations
+    assert (evaluation.step, evaluation.num_images) == (end, NUM_HELD_OUT)
+    assert killed.step >= 10
     assert killed.top_1 < GOAL - 0.05
-    assert (found.top_1 or 0) >= GOAL
+    assert (evaluation.top_1 or 0) >= GOAL
     # Of a cluster the chief's lines are shown.
-    assert ACCURACY.findall(process.out + process.err) == [
-        (f'{found.top_1:.4f}', str(NUM_HELD_OUT))
-    ]
+    assert process.lines(ACCURACY) == [(f'{evaluation.top_1:.4f}', str(NUM_HELD_OUT))]
 
 
 def test_what_was_trained_is_exported(killed: Killed, tmp_path: Path) -> None:
-    exported = [f'--train_dir={killed.train_dir}', f'--export_saved_model={tmp_path / "model"}']
-    [found] = BenchmarkCNN(parse_argv([*EXPORT[1:], *exported]).params).run().evaluations
-    assert found.step == killed.step
-    served = tf.compat.v2.saved_model.load(str(tmp_path / 'model')).signatures['serving_default']
+    flags = f'--train_dir={killed.train_dir} --export_saved_model={tmp_path}/model'
+    [evaluation] = run_here(EXPORT, flags).evaluations
+    assert evaluation.step == killed.step
+    served = tf.compat.v2.saved_model.load(f'{tmp_path}/model').signatures['serving_default']
     assert served(images=tf.zeros([2, 28, 28, 3], tf.uint8))['classes'].shape == [2]
 
 
 @pytest.mark.parametrize(
     'flags',
     [
-        ['--precision=bf16'],
+        '--precision=bf16',
         # The first scale is too large, and so is one that it grows to.
         pytest.param(
-            [
-                *('--precision=fp16', '--fp16_enable_auto_loss_scale'),
-                *(f'--fp16_loss_scale={2**24}', '--fp16_inc_loss_scale_every_n=20'),
-            ],
+            '--precision=fp16 --fp16_enable_auto_loss_scale --fp16_inc_loss_scale_every_n=20 '
+            f'--fp16_loss_scale={2**24}',
             marks=pytest.mark.all_modes,
         ),
-        pytest.param(['--precision=fp16'], marks=pytest.mark.all_modes),
+        pytest.param('--precision=fp16', marks=pytest.mark.all_modes),
     ],
     ids=['bf16', 'fp16-auto', 'fp16'],
 )
-def test_16_bits_are_enough_to_learn(flags: list[str], tmp_path: Path) -> None:
-    residual = [
-        '--model=resnet20',
-        '--piecewise_learning_rate_schedule=0.1;4;0.01',
-        f'--train_dir={tmp_path}',
-    ]
-    once = f'--eval_during_training_every_n_steps={NUM_STEPS}'
-    result = BenchmarkCNN(parse_argv([*TRAIN[1:], *residual, *flags, once]).params).run()
-    [found] = result.evaluations
-    assert found.num_images == NUM_HELD_OUT
-    assert (found.top_1 or 0) >= GOAL
+def test_16_bits_are_enough_to_learn(flags: str, tmp_path: Path) -> None:
+    schedule = '--piecewise_learning_rate_schedule=0.1;4;0.01'
+    common = f'--model=resnet20 {schedule} --train_dir={tmp_path} {EVERY}={NUM_STEPS}'
+    result = run_here(TRAIN, f'{common} {flags}')
+    [evaluation] = result.evaluations
+    assert evaluation.num_images == NUM_HELD_OUT
+    assert (evaluation.top_1 or 0) >= GOAL
     assert (result.run.num_skipped_steps > 0) == ('--fp16_enable_auto_loss_scale' in flags)

@@ -12,17 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.milestones import UNDER_WAY
-from tests.distributed.processes import ROOT, await_line, cluster_command, launched
-from tests.distributed.scenarios import ENDLESS, FLAGS
+from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, cluster_command, launched
 from tests.support.outputs import check_line
+from tests.support.programs import ROOT
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
 
 OPEN = 'listen on all addresses'
-_PR_SET_DUMPABLE = 4
 # Makes a network namespace as an ordinary user and enters it from another process, as the
-# launcher's processes do.
-AS_USER = f"""
+# launcher's processes do. 4 is PR_SET_DUMPABLE.
+AS_USER = """
 import ctypes, os, signal
 from tf_cnn.cluster import private_network
 from tf_cnn.system import tether
@@ -30,7 +28,7 @@ if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
-    ctypes.CDLL(None).prctl({_PR_SET_DUMPABLE}, 1)
+    ctypes.CDLL(None).prctl(4, 1)
 reading, writing = os.pipe()
 keeper = os.fork()
 if keeper == 0:
@@ -49,6 +47,11 @@ if answer == b'1':
 os.kill(keeper, signal.SIGKILL)
 print(answer.decode())
 """
+# Runs a command where no network namespace can be made.
+WITHOUT_NETWORKS = [
+    *('unshare', '--user', '--map-root-user'),
+    *('sh', '-c', 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"', 'sh'),
+]
 
 
 def why_none() -> str:
@@ -67,80 +70,56 @@ needs_namespace = pytest.mark.skipif(bool(why_none()), reason=why_none())
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_all_reduce'])
 def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path: Path, mode: str) -> None:
     result = tmp_path / 'result.json'
-    flags = (*FLAGS, f'--variable_update={mode}', ENDLESS, f'--result_file={result}')
-    with launched(
-        cluster_command('--private_network', '--verbose', '--', *flags), tmp_path
-    ) as cluster:
-        await_line(cluster, UNDER_WAY)
-        pids = re.findall(r' is process (\d+) of this machine', cluster.err)
+    flags = f'{TRAIN} --variable_update={mode} {ENDLESS} --result_file={result}'
+    words = cluster_command(f'--private_network --verbose -- {flags}')
+    with launched(words, tmp_path) as launcher:
+        launcher.await_line(UNDER_WAY)
+        pids = launcher.lines(r' is process (\d+) of this machine')
         assert len(pids) == 3
-        networks = {os.readlink(f'/proc/{pid}/ns/net') for pid in pids}
-        assert len(networks) == 1
-        assert networks != {os.readlink('/proc/self/ns/net')}
-        addresses = cluster.err + Path(f'/proc/{pids[0]}/cmdline').read_text()
+        [network] = {os.readlink(f'/proc/{pid}/ns/net') for pid in pids}
+        assert network != os.readlink('/proc/self/ns/net')
+        addresses = launcher.err + Path(f'/proc/{pids[0]}/cmdline').read_text()
         ports = {int(port) for port in re.findall(r'127\.0\.0\.1:(\d+)', addresses)}
         assert ports
         for port in ports:
             with socket.socket() as stranger:
                 assert stranger.connect_ex(('127.0.0.1', port)) != 0
-        assert OPEN not in cluster.err
-        cluster.send(signal.SIGINT)
-        assert cluster.has_ended(60)
-        assert cluster.exit_code == 130
-        assert not cluster.left_others
+        assert OPEN not in launcher.err
+        launcher.send(signal.SIGINT)
+        assert launcher.has_ended(60)
+        assert (launcher.exit_code, launcher.left_others) == (130, False)
     assert result.exists()
     assert not any(Path(f'/proc/{pid}').exists() for pid in pids)
 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network() -> None:
-    run = subprocess.run(
-        [sys.executable, '-c', AS_USER],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    if run.stdout.strip() != '1':
+    command = [sys.executable, '-c', AS_USER]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    if done.stdout.strip() != '1':
         pytest.skip(
-            f'this system does not let an ordinary user make a network namespace: {run.stdout[1:]}'
+            f'this system does not let an ordinary user make a network namespace: {done.stdout[1:]}'
         )
 
 
-def in_user_namespace(*words: str) -> list[str]:
-    """Returns a command that runs where no network namespace can be made."""
-    limit = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
-    return ['unshare', '--user', '--map-root-user', 'sh', '-c', limit, 'sh', *words]
-
-
 @pytest.mark.skipif(
-    subprocess.run(in_user_namespace('true'), capture_output=True, check=False).returncode != 0,
+    subprocess.run([*WITHOUT_NETWORKS, 'true'], capture_output=True).returncode != 0,
     reason='no user namespace can be made here',
 )
 @pytest.mark.skipif(is_private(), reason='this machine has no network')
-def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it(
-    tmp_path: Path,
-) -> None:
-    words = cluster_command('--workers=2', '--', *FLAGS, '--num_batches=2').argv
-    run = subprocess.run(
-        in_user_namespace(*words), capture_output=True, text=True, timeout=240, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    lines = [line for line in run.stderr.splitlines() if OPEN in line]
+def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it() -> None:
+    def run(words: str) -> 'subprocess.CompletedProcess[str]':
+        command = [*WITHOUT_NETWORKS, *cluster_command(words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+    trained = run(f'--workers=2 -- {TRAIN} --num_batches=2')
+    assert trained.returncode == 0, trained.stderr
     # Both workers write it, and it is shown once.
-    assert len(lines) == 1
-    [ports] = re.findall(r'--dports ([\d,]+) ', lines[0])
+    [line] = [line for line in trained.stderr.splitlines() if OPEN in line]
+    [ports] = re.findall(r'--dports ([\d,]+) ', line)
     assert len(ports.split(',')) == 3
-    check_line(
-        lines[0].partition('| ')[2],
-        'iptables',
-        ports.replace(',', ', '),
-        'read and write the files',
-    )
-    words = cluster_command('--private_network', '--', *FLAGS).argv
-    run = subprocess.run(
-        in_user_namespace(*words), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert run.returncode == 1
-    check_line(run.stderr.strip(), '--private_network=true', 'No space left on device')
+    facts = 'iptables', ports.replace(',', ', '), 'read and write the files'
+    check_line(line.partition('| ')[2], *facts)
+    refused = run(f'--private_network -- {TRAIN}')
+    assert refused.returncode == 1
+    check_line(refused.stderr.strip(), '--private_network=true', 'No space left on device')

@@ -4,7 +4,6 @@ exported model.
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,46 +12,38 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from tests.distributed.milestones import EVALUATING, SKIPPED, STOPPING
-from tests.distributed.processes import Processes, environment, make_cluster
-from tests.distributed.whole_batch import TOTAL_LINE
+from tests.distributed.clusters import (
+    PROGRAM,
+    SKIPPED,
+    TOTAL_LINE,
+    Task,
+    Tasks,
+    all_modes,
+    environment,
+    processes,
+    run,
+)
 from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.runs import values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
-from tf_cnn.results.sections import EvaluationRow
-from tf_cnn.run.parsing import make_params, parse_argv
+from tf_cnn.run.parsing import parse_argv
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
 # Divided by no number of workers, towers or images of a batch.
-NUM_VALIDATION, NUM_LABELS, NUM_STEPS = 23, 8, 4
-FLAGS = ('--device=cpu', '--batch_size=4', '--num_warmup_batches=0', '--init_learning_rate=0.05')
-PS, REPLICATED, COLLECTIVE = (
-    f'--variable_update={mode}'
-    for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce')
-)
-EVERY_2, EVERY_3 = (f'--eval_during_training_every_n_steps={steps}' for steps in (2, 3))
+NUM_VALIDATION, NUM_LABELS = 23, 8
+CPU = '--device=cpu --num_warmup_batches=0'
+FLAGS = f'{CPU} --batch_size=4 --init_learning_rate=0.05'
+PS, REPLICATED = '--variable_update=parameter_server', '--variable_update=distributed_replicated'
+COLLECTIVE = '--variable_update=collective_all_reduce'
+CLUSTERS = [(PS, 1), *all_modes((COLLECTIVE, 0))]
+EVERY = '--eval_during_training_every_n_steps'
 # Any accuracy is as good, so that training ends long before its last step.
-STOP = ('--stop_at_top_1_accuracy=0', '--num_batches=200')
-ACCURACY = re.compile(
-    r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) examples\]$', re.MULTILINE
-)
-
-
-# How a cluster trains, its parameter servers, and after which steps all workers evaluate. The last
-# of these ends the training. Moving averages, which one worker keeps, are what an evaluation of
-# resnet20 computes with.
-ROWS = {
-    'ps': ((PS, EVERY_2, '--model=resnet20'), 2, (2, 4)),
-    'collective-stops': ((COLLECTIVE, EVERY_3, '--model=lenet', *STOP), 0, (3,)),
-    'ps-stops': ((PS, EVERY_3, '--model=lenet', *STOP), 1, (3,)),
-    'ps-staged': ((PS, EVERY_2, '--model=lenet', '--staged_vars', '--num_gpus=2'), 1, (2, 4)),
-    'replicated': ((REPLICATED, EVERY_2, '--model=resnet20', '--num_gpus=2'), 1, (2, 4)),
-    'collective': ((COLLECTIVE, EVERY_2, '--model=resnet20', '--num_gpus=2'), 0, (2, 4)),
-}
+STOP = '--stop_at_top_1_accuracy=0 --num_batches=200'
+ACCURACY = r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) examples\]$'
 
 
 @pytest.fixture(scope='module')
@@ -64,135 +55,99 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(
-    flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int
-) -> tuple[Processes, list[list[str]]]:
-    """A cluster of two workers that has ended well, and the accuracies that each worker printed."""
-    all_flags = [
-        *FLAGS,
-        f'--num_batches={NUM_STEPS}',
-        f'--data_dir={data_dir}',
-        f'--train_dir={folder}/train',
-        *flags,
-    ]
-    with make_cluster(all_flags, folder, num_ps=num_ps) as processes:
-        processes.run()
-    return processes, [
-        [found[0] for found in ACCURACY.finditer(task.out)] for task in processes.of('worker')
-    ]
+def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[Tasks, list[list]]:
+    """Two workers that have ended well, and the accuracies that each of them printed."""
+    common = f'{FLAGS} --num_batches=4 --data_dir={data_dir} --train_dir={folder}/train'
+    tasks = run(f'{common} {flags}', folder, ps=num_ps)
+    return tasks, [task.lines(ACCURACY) for task in tasks.of('worker')]
 
 
-def evaluate(model: str, data_dir: Path, folder: Path) -> EvaluationRow:
-    """What one process finds in the last checkpoint."""
-    flags = [
-        '--eval',
-        model,
-        '--device=cpu',
-        f'--data_dir={data_dir}',
-        f'--train_dir={folder}/train',
-    ]
-    [found] = BenchmarkCNN(parse_argv(flags).params).run().evaluations
-    return found
-
-
-def line_of(found: EvaluationRow) -> str:
+def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tuple[str, str, str]]:
+    """The step of the last checkpoint, and what one process would print that evaluates it."""
+    flags = f'--eval {model} --device=cpu --data_dir={data_dir} --train_dir={folder}/train'
+    [found] = BenchmarkCNN(parse_argv(flags.split()).params).run().evaluations
     assert found.num_images == NUM_VALIDATION
-    return (
-        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{NUM_VALIDATION} '
-        f'examples]'
-    )
+    return found.step, (f'{found.top_1:.4f}', f'{found.top_5:.4f}', str(NUM_VALIDATION))
 
 
+# How a cluster trains, its parameter servers, and after which steps all workers evaluate. The last
+# of these ends the training. Moving averages, which one worker keeps, are what an evaluation of
+# resnet20 computes with.
 @pytest.mark.parametrize(
-    'name',
-    [pytest.param(name, marks=[] if name == 'ps' else pytest.mark.all_modes) for name in ROWS],
+    ('model', 'flags', 'num_ps', 'steps'),
+    [
+        ('--model=resnet20', f'{PS} {EVERY}=2', 2, [2, 4]),
+        *all_modes(
+            ('--model=lenet', f'{COLLECTIVE} {EVERY}=3 {STOP}', 0, [3]),
+            ('--model=lenet', f'{PS} {EVERY}=3 {STOP}', 1, [3]),
+            ('--model=lenet', f'{PS} {EVERY}=2 --staged_vars --num_gpus=2', 1, [2, 4]),
+            ('--model=resnet20', f'{REPLICATED} {EVERY}=2 --num_gpus=2', 1, [2, 4]),
+            ('--model=resnet20', f'{COLLECTIVE} {EVERY}=2 --num_gpus=2', 0, [2, 4]),
+        ),
+    ],
 )
 def test_all_workers_print_what_one_process_finds_in_the_checkpoint(
-    name: str, data_dir: Path, tmp_path: Path
+    model: str, flags: str, num_ps: int, steps: list[int], data_dir: Path, tmp_path: Path
 ) -> None:
-    flags, num_ps, expected = ROWS[name]
-    processes, printed = run(flags, data_dir, tmp_path, num_ps)
-    found = evaluate(flags[2], data_dir, tmp_path)
-    assert found.step == expected[-1]
-    assert printed[0][-1] == line_of(found)
+    tasks, printed = train(f'{model} {flags}', data_dir, tmp_path, num_ps)
+    assert evaluate(model, data_dir, tmp_path) == (steps[-1], printed[0][-1])
     assert printed[1] == printed[0]
-    for worker in processes.of('worker'):
-        steps = re.findall(EVALUATING, worker.err, re.MULTILINE)
-        assert tuple(map(int, steps)) == expected
-        stops = [str(expected[-1])] if STOP[0] in flags else []
-        assert re.findall(STOPPING, worker.err, re.MULTILINE) == stops
+    for worker in tasks.of('worker'):
+        assert [*map(int, worker.lines(r'^Evaluating after .*\(global step (\d+)\)$'))] == steps
+        stops = worker.lines(r'^Stopping after .*\(global step (\d+)\)')
+        assert [*map(int, stops)] == (steps if STOP in flags else [])
 
 
 @pytest.mark.all_modes
 def test_the_chief_evaluates_alone_where_workers_do_not_wait(
     data_dir: Path, tmp_path: Path
 ) -> None:
-    _, (of_chief, of_other) = run(
-        [PS, '--nocross_replica_sync', EVERY_3, '--model=lenet'], data_dir, tmp_path, num_ps=1
-    )
+    flags = f'{PS} --nocross_replica_sync {EVERY}=3 --model=lenet'
+    _, (of_chief, of_other) = train(flags, data_dir, tmp_path, num_ps=1)
     assert of_chief
     assert not of_other
-    assert all(line.endswith(f'[{NUM_VALIDATION} examples]') for line in of_chief)
+    assert {count for _, _, count in of_chief} == {str(NUM_VALIDATION)}
 
 
-@pytest.mark.parametrize(
-    ('mode', 'num_ps'),
-    [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)],
-    ids=['ps', 'collective'],
-)
+@pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_a_cluster_evaluates_as_one_process_does(
     mode: str, num_ps: int, data_dir: Path, tmp_path: Path
 ) -> None:
-    own = ['--model=lenet', f'--data_dir={data_dir}', f'--train_dir={tmp_path}/train']
-    BenchmarkCNN(parse_argv([*FLAGS, *own, f'--num_batches={NUM_STEPS}']).params).run()
+    own = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
+    BenchmarkCNN(parse_argv(f'{FLAGS} {own}'.split()).params).run()
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
-    assert checkpoint_step(before) == NUM_STEPS
-    _, printed = run(
-        [mode, '--model=lenet', '--eval', '--num_eval_epochs=1'], data_dir, tmp_path, num_ps
-    )
-    assert printed == [[line_of(evaluate('--model=lenet', data_dir, tmp_path))]] * 2
+    assert checkpoint_step(before) == 4
+    flags = f'{mode} --model=lenet --eval --num_eval_epochs=1'
+    _, printed = train(flags, data_dir, tmp_path, num_ps)
+    _, line = evaluate('--model=lenet', data_dir, tmp_path)
+    assert printed == [[line], [line]]
     assert latest_checkpoint(f'{tmp_path}/train') == before
 
 
 def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) -> None:
-    start, num_steps = 2**30, 8
-    flags = [
-        *FLAGS[:1],
-        '--model=lenet',
-        '--batch_size=8',
-        '--num_warmup_batches=0',
-        f'--num_batches={num_steps}',
-    ]
-    flags += ['--precision=fp16', '--fp16_enable_auto_loss_scale', f'--fp16_loss_scale={start}']
-    flags += ['--fp16_inc_loss_scale_every_n=1', f'--train_dir={tmp_path / "train"}', COLLECTIVE]
-    with make_cluster(flags, tmp_path, num_ps=0) as processes:
-        processes.run()
-    reported = [re.findall(SKIPPED, worker.err, re.MULTILINE) for worker in processes.of('worker')]
+    flags = (
+        f'{CPU} --model=lenet --batch_size=8 --num_batches=8 --train_dir={tmp_path}/train '
+        f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2**30} '
+        f'--fp16_inc_loss_scale_every_n=1 {COLLECTIVE}'
+    )
+    tasks = run(flags, tmp_path)
     reader = tf.train.load_checkpoint(str(tmp_path / 'train'))
     num_skipped = int(reader.get_tensor('loss_scale/skipped_steps'))
-    assert reported == [[str(num_skipped)]] * 2
-    assert reader.get_tensor('global_step') == num_steps
-    assert reader.get_tensor('loss_scale/scale') == start * 2.0 ** (num_steps - 2 * num_skipped)
+    for worker in tasks.of('worker'):
+        assert worker.lines(SKIPPED) == [str(num_skipped)]
+    assert reader.get_tensor('global_step') == 8
+    assert reader.get_tensor('loss_scale/scale') == 2.0 ** (30 + 8 - 2 * num_skipped)
     assert num_skipped > 0
 
 
 @pytest.mark.all_modes
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path: Path) -> None:
-    flags = [
-        *FLAGS[:3],
-        '--model=lenet',
-        '--init_learning_rate=1e30',
-        '--precision=bf16',
-        '--num_batches=8',
-    ]
     write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
-    with make_cluster([*flags, f'--data_dir={tmp_path}'], tmp_path, num_ps=1) as processes:
-        processes.run(exit_code=1)
-    for task in processes.tasks.values():
-        assert re.search(r'^tf_cnn_benchmarks: error: .*\b(nan|inf)\b', task.err, re.MULTILINE), (
-            task.name
-        )
+    flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
+    tasks = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', tmp_path, exit_code=1, ps=1)
+    for task in tasks.values():
+        assert any(re.search(r'\b(nan|inf)\b', line) for line in task.errors), task.name
 
 
 OWN_MODEL = """
@@ -215,34 +170,24 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(
     # As many as fill no batch of several towers.
     write_cifar(tmp_path, images[:13], labels[:13], 'validation')
     (tmp_path / 'own.py').write_text(OWN_MODEL)
-    flags = [
-        '--model=own',
-        f'--model_file={tmp_path}/own.py',
-        f'--data_dir={tmp_path}',
-        '--device=cpu',
-    ]
-    flags += [
-        '--batch_size=10',
-        '--num_batches=20',
-        '--num_warmup_batches=1',
-        '--augmentation=none',
-    ]
-    controlled = [
-        '--variable_update=distributed_all_reduce',
+    flags = (
+        f'--model=own --model_file={tmp_path}/own.py --data_dir={tmp_path} --device=cpu '
+        '--batch_size=10 --num_batches=20 --num_warmup_batches=1 --augmentation=none'
+    )
+    for name in ('served', 'controlled'):
+        (tmp_path / name).mkdir()
+    served = run(f'{flags} {PS} --train_dir={tmp_path}/served', tmp_path / 'served', ps=1)
+    controlled = run(
+        f'{flags} --variable_update=distributed_all_reduce --train_dir={tmp_path}/controlled '
         '--eval_during_training_at_specified_steps=21',
-    ]
-    weights = []
-    for number, more in enumerate(([PS], controlled)):
-        (folder := tmp_path / str(number)).mkdir()
-        run_flags = [*flags, *more, f'--train_dir={folder}/train']
-        with make_cluster(
-            run_flags, folder, num_ps=1 - number, num_controllers=number
-        ) as processes:
-            processes.run()
-        assert ACCURACY.findall(processes.trainers[0].out) == [('1.0000', '1.0000', '13')] * number
-        weights.append(values_in(folder / 'train'))
-    for name, value in weights[0].items():
-        np.testing.assert_allclose(weights[1][name], value, 1e-3, 1e-6, err_msg=name)
+        tmp_path / 'controlled',
+        controllers=1,
+    )
+    assert not served['worker 0'].lines(ACCURACY)
+    assert controlled['controller 0'].lines(ACCURACY) == [('1.0000', '1.0000', '13')]
+    weights = values_in(tmp_path / 'controlled')
+    for name, value in values_in(tmp_path / 'served').items():
+        np.testing.assert_allclose(weights[name], value, 1e-3, 1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])
@@ -251,99 +196,63 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(
 ) -> None:
     images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
     write_cifar(tmp_path, images, np.arange(40) % 10)
-    flags = [
-        '--model=trivial',
-        f'--data_dir={tmp_path}',
-        '--data_name=cifar10',
-        '--augmentation=none',
-        '--device=cpu',
-    ]
-    flags += [
-        '--num_warmup_batches=1',
-        '--num_batches=6',
-        '--init_learning_rate=0.01',
-        f'--input_pipeline={pipeline}',
-    ]
-    assert tf_cnn_benchmarks.main([*flags, '--batch_size=8', f'--train_dir={tmp_path}/alone']) == 0
-    with make_cluster(
-        [*flags, COLLECTIVE, '--batch_size=4', f'--train_dir={tmp_path}/two'], tmp_path, num_ps=0
-    ) as processes:
-        processes.run()
+    flags = (
+        f'--model=trivial --data_dir={tmp_path} --data_name=cifar10 --augmentation=none '
+        '--device=cpu --num_warmup_batches=1 --num_batches=6 --init_learning_rate=0.01 '
+        f'--input_pipeline={pipeline}'
+    )
+    alone = f'{flags} --batch_size=8 --train_dir={tmp_path}/alone'
+    assert tf_cnn_benchmarks.main(alone.split()) == 0
+    run(f'{flags} {COLLECTIVE} --batch_size=4 --train_dir={tmp_path}/two', tmp_path)
     expected = values_in(tmp_path / 'alone')
     for name, value in values_in(tmp_path / 'two').items():
         np.testing.assert_allclose(value, expected[name], 1e-5, 1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ('mode', 'num_ps'),
-    [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)],
-    ids=['ps', 'collective'],
-)
+@pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path: Path) -> None:
     """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
+    argv = [sys.executable, PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
     with reserve_addresses(2 + num_ps) as addresses:
-        cluster = {
-            job: [host] for job, host in zip(('chief', 'worker', 'ps'), addresses, strict=False)
-        }
-        argv = (
-            sys.executable,
-            tf_cnn_benchmarks.__file__,
-            *FLAGS,
-            '--model=trivial',
-            '--num_batches=5',
-            mode,
-        )
+        hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=False))
         commands = [
-            Command(job, argv, env={**environment(), **tf_config(job, 0, **cluster)})
-            for job in cluster
+            Command(job, argv, {**environment(), **tf_config(job, 0, **hosts)}) for job in hosts
         ]
-        processes = Processes(commands, addresses, tmp_path)
-        with processes.ending():
-            processes.run()
-    chief, worker = (
-        re.findall(TOTAL_LINE, processes.tasks[job].out, re.MULTILINE)
-        for job in ('chief', 'worker')
-    )
-    assert len(chief) == 1
-    assert worker == chief
-
-
-SETTINGS = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4, 'init_learning_rate': 0.01}
+        with processes([Task(command, tmp_path) for command in commands]) as tasks:
+            tasks.start()
+            tasks.assert_end(0)
+    [total] = tasks['chief'].lines(TOTAL_LINE)
+    assert tasks['worker'].lines(TOTAL_LINE) == [total]
 
 
 def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path: Path) -> None:
     """Two parameter servers, so that the largest variable is in parts, and 16 bits."""
-    backbone, trained, model, profile = (
-        tmp_path / name for name in ('backbone', 'trained', 'model', 'profile')
+    flags = '--model=lenet --device=cpu --batch_size=4 --init_learning_rate=0.01'
+    earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
+    backbone = tmp_path / 'backbone'
+    run_here = f'{flags} {earlier} --train_dir={backbone}'
+    BenchmarkCNN(parse_argv(run_here.split()).params).run()
+    tasks = run(
+        f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
+        f'--train_dir={tmp_path}/trained --export_saved_model={tmp_path}/model '
+        f'--backbone_model_path={backbone} --profile_dir={tmp_path}/profile',
+        tmp_path,
+        ps=2,
     )
-    run = {'num_batches': 1, 'num_warmup_batches': 0, 'tf_random_seed': 5}
-    BenchmarkCNN(make_params(**SETTINGS, **run, train_dir=str(backbone))).run()
-    flags = [
-        *(f'--{name}={value}' for name, value in SETTINGS.items()),
-        *('--num_batches=3', '--num_warmup_batches=1', '--precision=bf16', '--profile_steps=1,2'),
-        *(f'--train_dir={trained}', f'--export_saved_model={model}'),
-        *(f'--backbone_model_path={backbone}', f'--profile_dir={profile}'),
-    ]
-    with make_cluster(flags, tmp_path, num_ps=2, num_workers=2) as processes:
-        processes.run()
     # The chief alone reports it, with the numbers of variables that it took and that the model has.
     report = rf'^(?=.*{re.escape(str(backbone))})(?=.*\b8\b.*\b8\b).*$'
-    assert [len(re.findall(report, task.err, re.MULTILINE)) for task in processes.of('worker')] == [
-        1,
-        0,
-    ]
-    start, expected = values_in(trained / 'model.ckpt-0'), values_in(backbone / 'model.ckpt-1')
-    del expected['global_step']
-    for name, value in expected.items():
-        np.testing.assert_array_equal(start[name], value)
-    assert len(list(profile.glob('plugins/profile/*/*.xplane.pb'))) == 1
-    loaded = tf.compat.v2.saved_model.load(str(model))
-    exported = {name: variable.numpy() for name, variable in loaded.variables_by_name.items()}
-    last = values_in(trained / 'model.ckpt-4')
+    assert [len(task.lines(report)) for task in tasks.of('worker')] == [1, 0]
+    trained = tmp_path / 'trained'
+    start, last = values_in(trained / 'model.ckpt-0'), values_in(trained / 'model.ckpt-4')
+    for name, value in values_in(backbone / 'model.ckpt-1').items():
+        if name != 'global_step':
+            np.testing.assert_array_equal(start[name], value)
+    assert len([*tmp_path.glob('profile/plugins/profile/*/*.xplane.pb')]) == 1
+    loaded = tf.compat.v2.saved_model.load(str(tmp_path / 'model'))
     del last['global_step']
-    assert exported.keys() == last.keys()
+    assert loaded.variables_by_name.keys() == last.keys()
     for name, value in last.items():
-        np.testing.assert_array_equal(exported[name], value)
+        np.testing.assert_array_equal(loaded.variables_by_name[name].numpy(), value)
         assert np.any(value != start[name])
     images = np.random.default_rng(0).integers(0, 256, [2, 28, 28, 3], np.uint8)
     served = loaded.signatures['serving_default'](images=tf.constant(images))

@@ -1,13 +1,12 @@
-"""One tower trains on all images of some workers: the reference for what several processes train
-together.
+"""One tower of this process trains on all images of some workers: the reference for what several
+processes train together.
 """
 
 import functools
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,6 +22,7 @@ from tests.support.oracles import (
     ETA,
     MOMENTUM,
     OPTIMIZERS,
+    PLAIN_MOMENTUM,
     WEIGHT_DECAY,
     Weights,
 )
@@ -34,96 +34,69 @@ from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.run.parsing import parse_argv
-from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.run.step_graph import build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
-from tf_cnn.training.optimizers import Optimizer
 
-Tensor = Any
-
-NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 8, 3
-NUM_EARLIER_STEPS = 2
+BATCH, NUM_TOWERS, NUM_STEPS, NUM_EARLIER_STEPS = 8, 2, 3, 2
 SEED, LEARNING_RATE = 7, 0.01
-OPTIMIZER_FLAGS: dict[str, list[str]] = {
-    'sgd': [],
-    'momentum': [f'--momentum={MOMENTUM}'],
-    'rmsprop': [
-        f'--rmsprop_decay={DECAY}',
-        f'--rmsprop_momentum={MOMENTUM}',
-        f'--rmsprop_epsilon={EPSILON}',
-    ],
-    'adam': [f'--adam_beta1={BETAS[0]}', f'--adam_beta2={BETAS[1]}', f'--adam_epsilon={EPSILON}'],
-    'lars': [f'--momentum={MOMENTUM}', f'--lars_eta={ETA}'],
+OPTIMIZER_FLAGS = {
+    'sgd': '',
+    'momentum': f'--momentum={MOMENTUM}',
+    'rmsprop': f'--rmsprop_decay={DECAY} --rmsprop_momentum={MOMENTUM} --rmsprop_epsilon={EPSILON}',
+    'adam': f'--adam_beta1={BETAS[0]} --adam_beta2={BETAS[1]} --adam_epsilon={EPSILON}',
+    'lars': f'--momentum={MOMENTUM} --lars_eta={ETA}',
 }
-STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
-TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
 
 
-@dataclass(frozen=True)
-class Row:
-    """A way for processes to train together. tolerance is relative to the largest magnitude of each
-    weight.
+class Row(NamedTuple):
+    """A way for processes to train together.
 
-    goes_on: from what replicated towers of one process saved in NCHW.
+    tolerance is relative to the largest magnitude of each weight. goes_on: from what replicated
+    towers of one process saved in NCHW.
     """
 
-    flags: tuple[str, ...]
+    flags: str
     num_ps: int
     optimizer: str
     tolerance: float = 1e-5
     goes_on: bool = False
 
-    @property
-    def start(self) -> int:
-        """The steps that were taken before."""
-        return NUM_EARLIER_STEPS if self.goes_on else 0
+    def train_flags(self, num_towers: int, train_dir: object) -> str:
+        """The flags of processes that train as one_tower does, with num_towers each."""
+        return (
+            f'--model=lenet --device=cpu --num_gpus={num_towers} --batch_size={BATCH} '
+            f'--num_warmup_batches=0 --display_every=1 --train_dir={train_dir} '
+            f'--optimizer={self.optimizer} {OPTIMIZER_FLAGS[self.optimizer]} '
+            f'--init_learning_rate={LEARNING_RATE} --weight_decay={WEIGHT_DECAY} '
+            f'--tf_random_seed={SEED}'
+        )
 
-    def has(self, flag: str) -> bool:
-        return flag in self.flags
-
-
-def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
-    """The flags of processes that train as one_tower does, with num_towers each."""
-    return [
-        *('--model=lenet', '--device=cpu', f'--num_gpus={num_towers}', f'--batch_size={BATCH}'),
-        *('--num_warmup_batches=0', '--display_every=1', f'--train_dir={train_dir}'),
-        *(f'--optimizer={optimizer}', *OPTIMIZER_FLAGS[optimizer]),
-        *(
-            f'--init_learning_rate={LEARNING_RATE}',
-            f'--weight_decay={WEIGHT_DECAY}',
-            f'--tf_random_seed={SEED}',
-        ),
-    ]
-
-
-def take_earlier_steps(flags: Sequence[str], train_dir: Path) -> str:
-    """Lets replicated towers of this process take NUM_EARLIER_STEPS in NCHW with flags for this
-    folder.
-
-    Returns a copy of their checkpoint: who goes on in the folder saves its first step once more.
-    """
-    others = [
-        '--variable_update=replicated',
-        '--data_format=NCHW',
-        f'--num_batches={NUM_EARLIER_STEPS}',
-    ]
-    BenchmarkCNN(parse_argv([*flags, *others]).params).run()
-    start = latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
-    assert start
-    return start
+    def take_earlier_steps(self, train_dir: Path) -> str | None:
+        """If it goes on, takes NUM_EARLIER_STEPS; returns a copy of their checkpoint, since who
+        goes on in the folder saves its first step once more.
+        """
+        if not self.goes_on:
+            return None
+        flags = self.train_flags(NUM_TOWERS, train_dir)
+        flags += (
+            f' --variable_update=replicated --data_format=NCHW --num_batches={NUM_EARLIER_STEPS}'
+        )
+        BenchmarkCNN(parse_argv(flags.split()).params).run()
+        return latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
 
 
 class WholeBatch(InputPipeline):
     """All images of some workers, each with num_towers towers of batch_size, for one tower."""
 
-    def __init__(self, workers: tuple[int, ...], num_towers: int, batch_size: int = BATCH) -> None:
+    def __init__(self, workers: tuple[int, ...], num_towers: int, batch_size: int) -> None:
         super().__init__()
-        facts = MODELS.find_model('lenet')
-        data_set = DATA_SETS[facts.data_set]
+        lenet = MODELS.find_model('lenet')
+        data_set = DATA_SETS[lenet.data_set]
+        size = lenet.image_size
+        options = ImageOptions(size, size, data_set.channels, training=False)
         batches = []
         for worker in workers:
-            size = facts.image_size
-            options = ImageOptions(size, size, data_set.channels, training=False)
             seed = SEED + worker * num_towers
             own = SyntheticInput(
                 InputConfig(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed)
@@ -139,42 +112,9 @@ class WholeBatch(InputPipeline):
         return self._batch
 
 
-def one_tower_graph(
-    images: InputPipeline,
-    optimizer: Optimizer,
-    learning_rate: float,
-    weight_decay: float,
-    *,
-    staged: bool = False,
-) -> StepGraph:
-    """Adds one tower of lenet that trains on these images to the current graph."""
-    settings = training_step(
-        MODELS.find_model('lenet').network,
-        DATA_SETS['imagenet'].num_classes,
-        seed=SEED,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-    )
-    parts = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
-    variables = MODES['parameter_server'].load_manager(Topology.LOCAL, staged=staged)(parts)
-    return build_step_graph(settings, optimizer, variables, images)
-
-
-def values_of(graph: StepGraph) -> dict[str, Tensor]:
-    """What a checkpoint of one tower's graph holds."""
-    return {
-        name: tf.raw_ops.ReadVariableOp(
-            resource=part.variable.handle, dtype=part.variable.value.dtype
-        )
-        for name, (part,) in graph.slices.items()
-    }
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A run of one tower: what a checkpoint holds before and after its steps, and the losses.
-
-    losses has the loss of each step, later_losses those of as many steps that follow.
+class Trained(NamedTuple):
+    """What a checkpoint holds before and after num_steps, and the losses of these and of as many
+    later steps.
     """
 
     before: Weights
@@ -187,30 +127,46 @@ class Trained:
 def one_tower(
     optimizer: str,
     *,
-    staged: bool,
-    workers: tuple[int, ...] = tuple(range(NUM_WORKERS)),
+    staged: bool = False,
+    workers: tuple[int, ...] = (0, 1),
     num_towers: int = NUM_TOWERS,
+    batch_size: int = BATCH,
     start: str | None = None,
+    num_steps: int = NUM_STEPS,
+    learning_rate: float = LEARNING_RATE,
 ) -> Trained:
-    """One tower of this process trains on all images of these workers, from a checkpoint or from
-    the beginning.
+    """One tower takes the steps of these workers, from a checkpoint or from the beginning.
+
+    optimizer: one of OPTIMIZER_FLAGS, or plain_momentum.
     """
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
-        images = WholeBatch(workers, num_towers)
-        graph = one_tower_graph(
-            images, OPTIMIZERS[optimizer].ours, LEARNING_RATE, WEIGHT_DECAY, staged=staged
+        settings = training_step(
+            MODELS.find_model('lenet').network,
+            DATA_SETS['imagenet'].num_classes,
+            seed=SEED,
+            learning_rate=learning_rate,
+            weight_decay=WEIGHT_DECAY,
         )
+        config = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
+        manager = MODES['parameter_server'].load_manager(Topology.LOCAL, staged=staged)(config)
+        images = WholeBatch(workers, num_towers, batch_size)
+        forms = {**OPTIMIZERS, 'plain_momentum': PLAIN_MOMENTUM}
+        graph = build_step_graph(settings, forms[optimizer].ours, manager, images)
         session.run(graph.initializers)
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
         graph.prepare_first_step(session)
-        values = values_of(graph)
+        values: dict[str, Any] = {
+            name: tf.raw_ops.ReadVariableOp(
+                resource=part.variable.handle, dtype=part.variable.value.dtype
+            )
+            for name, (part,) in graph.slices.items()
+        }
 
         def losses() -> list[float]:
-            return [float(session.run(graph.fetches.as_dict())['loss']) for _ in range(NUM_STEPS)]
+            return [float(session.run(graph.fetches.as_dict())['loss']) for _ in range(num_steps)]
 
-        before = session.run(values)
-        own_losses = losses()
+        before, own_losses = session.run(values), losses()
         return Trained(before, session.run(values), own_losses, losses())
 
 

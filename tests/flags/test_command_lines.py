@@ -4,16 +4,16 @@ answer noted there.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.documents import fit, joined, split_line
+from tests.support.documents import fit, join_values, split_line
 from tests.support.images import write_cifar, write_noise
+from tests.support.outputs import run_main
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ThisProcess
 from tf_cnn.run.parsing import parse_argv
@@ -26,29 +26,24 @@ TEXT = Path(__file__).with_name('command_lines.txt').read_text(encoding='utf-8')
 SHORT = ['--num_batches=2', '--num_warmup_batches=1', '--batch_size=2']
 
 
-@dataclass(frozen=True)
-class Asked:
+class Row(NamedTuple):
     """A line of the table. answer: 'plan', 'run', or the flag that is refused."""
 
     source: str
     answer: str
-    text: str
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        line = split_line(self.text)
-        assert line, self.text
-        return line.argv
+    argv: tuple[str, ...]
 
 
-def read_table() -> Iterator[Asked]:
+def read_table() -> Iterator[Row]:
     source = ''
     for line in TEXT.splitlines():
         if heading := re.fullmatch(r'\[(.+)\]', line):
             source = heading[1]
         elif line and not line.startswith('#'):
             answer, _, text = line.partition(' | ')
-            yield Asked(source, answer.strip().removeprefix('no '), text)
+            command = split_line(text)
+            assert command, text
+            yield Row(source, answer.strip().removeprefix('no '), command.argv)
 
 
 TABLE = list(read_table())
@@ -75,7 +70,7 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
         if '--variable_update=horovod' in argv:
             # It needs Horovod and its launcher to be planned. The flags are checked all the same.
             argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
-            assert parse_argv(joined(line.argv)).params.variables.variable_update == 'horovod'
+            assert parse_argv(join_values(line.argv)).params.variables.variable_update == 'horovod'
         try:
             # Each line in a process of its own, which imports TensorFlow when the line is planned.
             with mock.patch.object(ProcessEnvironment, 'has_tensorflow', new=False):
@@ -83,34 +78,18 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
             answer = 'plan'
         except UsageError as error:
             answer = str(error)
-        is_right = (
-            answer == 'plan'
-            if line.answer in ('plan', 'run')
-            else re.search(rf'{line.answer}\b', answer)
-        )
-        if not is_right:
+        expected = 'plan' if line.answer == 'run' else line.answer
+        if not re.match(rf'{expected}\b', answer):
             wrong.append(f'{answer}\n  {line.source}\n  {" ".join(argv)}')
     assert not wrong, '\n'.join(wrong)
 
 
 @pytest.mark.long
-def test_some_are_really_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_some_are_really_run(data: Path, tmp_path: Path) -> None:
     lines = [line for line in TABLE if line.answer == 'run']
     assert len(lines) >= 4
     for line in lines:
         # All lines run in this process, which has imported TensorFlow: too late for --mkl.
-        replaced = {*(flag.partition('=')[0] for flag in SHORT), '--mkl'}
-        argv = [
-            flag
-            for flag in fit(line.argv, data, tmp_path)
-            if flag.partition('=')[0] not in replaced
-        ]
-        assert tf_cnn_benchmarks.main([*argv, *SHORT]) == 0, line.text
-        assert (
-            len(
-                re.findall(
-                    r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE
-                )
-            )
-            == 1
-        )
+        flags = [flag for flag in fit(line.argv, data, tmp_path) if not flag.startswith('--mkl')]
+        out, _ = run_main(*flags, *SHORT)
+        assert len(re.findall(r'^total images/sec: \d+\.\d\d$', out, re.MULTILINE)) == 1

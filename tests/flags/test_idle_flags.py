@@ -120,7 +120,7 @@ HAVE_NO_EFFECT = """
 """
 
 
-def idle(argv: str, *, alone: bool | None = None) -> list[str]:
+def warnings(argv: str, *, alone: bool | None = None) -> list[str]:
     """The warnings about a command line; in a cluster if its flags name one, unless `alone` says
     something else.
     """
@@ -128,65 +128,51 @@ def idle(argv: str, *, alone: bool | None = None) -> list[str]:
     params = parsed.params
     if alone is None:
         alone = params.cluster.worker_hosts is None and params.variables.mode.launcher is None
-    residual, num_ps = (
-        MODELS.find_model(params.run.model).is_residual,
-        len((params.cluster.ps_hosts or '').split(',')),
-    )
-    facts = RuleContext(
+    context = RuleContext(
         is_single_process=alone,
-        is_residual=residual,
-        num_ps=num_ps if params.cluster.ps_hosts else 0,
+        is_residual=MODELS.find_model(params.run.model).is_residual,
+        num_ps=len((params.cluster.ps_hosts or '').split(',')) if params.cluster.ps_hosts else 0,
     )
-    return [*parsed.warnings, *params.ignored_flag_warnings(facts)]
+    return [*parsed.warnings, *params.ignored_flag_warnings(context)]
 
 
 @pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
 def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv: str) -> None:
-    assert idle(argv) == []
+    assert warnings(argv) == []
 
 
 @pytest.mark.parametrize('row', HAVE_NO_EFFECT.replace('\n    ', ' ').strip().splitlines())
 def test_a_flag_without_effect_is_named_with_the_flag_that_decides(row: str) -> None:
     argv, *expected = row.split(' | ')
-    lines = idle(argv)
+    lines = warnings(argv)
     assert len(lines) == len(expected), lines
     # The order is not part of the promise.
     for facts in expected:
         flag, *others = facts.split()
         (line,) = (line for line in lines if line.startswith(flag))
-        check_line(line.removeprefix(flag).lower(), *(other.lower() for other in others))
+        check_line(line.removeprefix(flag).lower(), *map(str.lower, others))
 
 
-@pytest.mark.parametrize('is_alone', [True, False])
+@pytest.mark.parametrize('alone', [True, False])
 def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(
-    is_alone: bool,
+    alone: bool,
 ) -> None:
-    of_cluster = idle('--connect_timeout_secs=9', alone=is_alone)
-    assert [line.startswith('--connect_timeout_secs=9') for line in of_cluster] == (
-        [True] if is_alone else []
-    )
-    of_one = idle(
-        '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2', alone=is_alone
-    )
-    assert (not of_one) == is_alone
+    of_cluster = warnings('--connect_timeout_secs=9', alone=alone)
+    assert [line.partition('=')[0] for line in of_cluster] == ['--connect_timeout_secs'] * alone
+    towers = '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2'
+    assert (warnings(towers, alone=alone) == []) == alone
 
 
-def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> None:
-    others = (
-        '',
-        '--forward_only',
-        '--eval --train_dir=t',
-        '--variable_update=replicated --num_gpus=2',
-    )
-    for other in others:
-        for name, spec in SPECS.items():
-            if spec.default is None or f'--{name}' in other:
-                continue
-            parsed = parse_argv(['--device=cpu', *other.split(), f'--{name}={spec.default}'])
-            for alone in (True, False):
-                idle = parsed.params.ignored_flag_warnings(
-                    RuleContext(is_single_process=alone, is_residual=False)
-                )
-                assert not [
-                    line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')
-                ], (other, name)
+@pytest.mark.parametrize(
+    'others',
+    ['', '--forward_only', '--eval --train_dir=t', '--variable_update=replicated --num_gpus=2'],
+)
+@pytest.mark.parametrize('alone', [True, False])
+def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of(
+    others: str, alone: bool
+) -> None:
+    for name, spec in SPECS.items():
+        if spec.default is None or f'--{name}' in others:
+            continue
+        lines = warnings(f'--device=cpu {others} --{name}={spec.default}', alone=alone)
+        assert not [line for line in lines if line.startswith(f'--{name}=')], name

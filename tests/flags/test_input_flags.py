@@ -1,7 +1,5 @@
 """The flags about input: what they choose, that conflict, and when they have no effect."""
 
-from typing import Any
-
 import pytest
 
 from tests.support.outputs import check_line, refused
@@ -14,9 +12,28 @@ pytestmark = pytest.mark.unit
 
 RECORDS = RuleContext(is_single_process=True, is_residual=False)
 ARRAYS = RuleContext(is_single_process=True, is_residual=False, has_records=False)
-TF_DATA, PREFETCH = '--use_datasets --data_dir=d', '--datasets_prefetch_buffer_size'
-OFFICIAL = '--data_dir=d --input_preprocessor=official_models_imagenet'
-OF_TF_DATA: dict[str, tuple[str, Any]] = {
+
+
+def ignored(argv: str, run: RuleContext = RECORDS) -> list[str]:
+    """The warnings about flags without effect."""
+    return parse_argv(argv.split()).params.ignored_flag_warnings(run)
+
+
+def test_the_pipeline_is_that_of_the_flags() -> None:
+    for argv, pipeline in (
+        ('', 'record_input'),
+        ('--deterministic', 'tf_data'),
+        ('--input_pipeline=record_input', 'record_input'),
+        ('--use_datasets', 'tf_data'),
+        ('--nouse_datasets', 'record_input'),
+        ('--use_datasets=', 'record_input'),
+    ):
+        params = parse_argv(argv.split()).params
+        assert params.inputs.row(params).name == pipeline, argv
+
+
+# Flags of tf_data: what they set.
+OF_TF_DATA = {
     '--nodatasets_use_prefetch': ('prefetched_batches', 0),
     '--datasets_prefetch_buffer_size=3': ('prefetched_batches', 3),
     '--multi_device_iterator_max_buffer_size=4': ('multi_device_iterator_max_buffer_size', 4),
@@ -29,22 +46,6 @@ OF_TF_DATA: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ('argv', 'pipeline'),
-    [
-        ('', 'record_input'),
-        ('--deterministic', 'tf_data'),
-        ('--input_pipeline=record_input', 'record_input'),
-        ('--use_datasets', 'tf_data'),
-        ('--nouse_datasets', 'record_input'),
-        ('--use_datasets=', 'record_input'),
-    ],
-)
-def test_the_pipeline_is_that_of_the_flags(argv: str, pipeline: str) -> None:
-    params = parse_argv(argv.split()).params
-    assert params.inputs.row(params).name == pipeline
-
-
 @pytest.mark.parametrize('flag', OF_TF_DATA)
 def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
     params = parse_argv(['--data_dir=d', '--use_datasets', flag]).params
@@ -54,71 +55,59 @@ def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
-@pytest.mark.parametrize(
-    ('others', 'run', 'reason'),
-    [
+def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(flag: str) -> None:
+    name = flag.lstrip('-').removeprefix('no').partition('=')[0]
+    for others, run, reason in (
         ('--data_dir=d', RECORDS, '--input_pipeline=tf_data'),
         ('--data_dir=d --nouse_datasets', RECORDS, '--input_pipeline=tf_data'),
         ('', RECORDS, '--data_dir'),
         ('--data_dir=d --train_dir=t --eval', RECORDS, '--eval'),
         ('--data_dir=d', ARRAYS, 'records'),
-    ],
-)
-def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
-    flag: str, others: str, run: RuleContext, reason: str
-) -> None:
-    [line] = parse_argv([*others.split(), flag]).params.ignored_flag_warnings(run)
-    name = flag.lstrip('-').removeprefix('no').partition('=')[0]
-    check_line(line, f'--{name}=', reason)
+    ):
+        (line,) = ignored(f'{others} {flag}', run)
+        check_line(line, f'--{name}=', reason)
 
 
-@pytest.mark.parametrize(
-    ('argv', 'run', 'flags'),
-    [
-        ('--use_datasets', RECORDS, ['--use_datasets=True']),
-        ('--use_datasets --data_dir=d', ARRAYS, ['--use_datasets=True']),
+def test_what_has_no_effect_is_named() -> None:
+    tf_data = '--use_datasets --data_dir=d'
+    official = '--data_dir=d --input_preprocessor=official_models_imagenet'
+    evaluation = '--data_dir=d --train_dir=t --eval'
+    for run, argv, *flags in (
+        (RECORDS, '--use_datasets', '--use_datasets=True'),
+        (ARRAYS, '--use_datasets --data_dir=d', '--use_datasets=True'),
+        (RECORDS, f'--input_pipeline=tf_data {evaluation}', '--input_pipeline=tf_data'),
+        (RECORDS, '--input_pipeline=feed_dict'),
+        (RECORDS, '--input_pipeline=device', '--input_pipeline=device'),
+        # Arrays are in memory anyway, except in an evaluation.
+        (ARRAYS, '--input_pipeline=device --data_dir=d'),
+        (ARRAYS, f'--input_pipeline=device {evaluation}', '--input_pipeline=device'),
         (
-            '--input_pipeline=tf_data --data_dir=d --train_dir=t --eval',
             RECORDS,
-            ['--input_pipeline=tf_data'],
-        ),
-        ('--input_pipeline=feed_dict', RECORDS, []),
-        ('--input_pipeline=device', RECORDS, ['--input_pipeline=device']),
-        # Arrays are held anyway, except by an evaluation.
-        ('--input_pipeline=device --data_dir=d', ARRAYS, []),
-        (
-            '--input_pipeline=device --data_dir=d --train_dir=t --eval',
-            ARRAYS,
-            ['--input_pipeline=device'],
+            f'{tf_data} --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2',
+            '--datasets_prefetch_buffer_size=2',
         ),
         (
-            f'{TF_DATA} --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2',
             RECORDS,
-            [f'{PREFETCH}=2'],
+            f'{tf_data} --datasets_use_caching --datasets_repeat_cached_sample',
+            '--datasets_use_caching=True',
         ),
+        (RECORDS, '--ml_perf', '--ml_perf=True'),
+        (RECORDS, '--input_preprocessor=official_models_imagenet', '--input_preprocessor'),
+        (ARRAYS, '--ml_perf --data_dir=d', '--ml_perf=True'),
+        (ARRAYS, official, '--input_preprocessor'),
+        (ARRAYS, '--scaled_decode --data_dir=d', '--scaled_decode=True'),
+        (RECORDS, f'--ml_perf {official}', '--ml_perf=True'),
         (
-            f'{TF_DATA} --datasets_use_caching --datasets_repeat_cached_sample',
             RECORDS,
-            ['--datasets_use_caching=True'],
+            f'--distortions --resize_method=area {official}',
+            '--distortions=True',
+            '--resize_method=area',
         ),
-        ('--ml_perf', RECORDS, ['--ml_perf=True']),
-        ('--input_preprocessor=official_models_imagenet', RECORDS, ['--input_preprocessor']),
-        ('--ml_perf --data_dir=d', ARRAYS, ['--ml_perf=True']),
-        (OFFICIAL, ARRAYS, ['--input_preprocessor']),
-        ('--scaled_decode --data_dir=d', ARRAYS, ['--scaled_decode=True']),
-        (f'--ml_perf {OFFICIAL}', RECORDS, ['--ml_perf=True']),
-        (
-            f'--distortions --resize_method=area {OFFICIAL}',
-            RECORDS,
-            ['--distortions=True', '--resize_method=area'],
-        ),
-    ],
-)
-def test_what_has_no_effect_is_named(argv: str, run: RuleContext, flags: list[str]) -> None:
-    lines = parse_argv(argv.split()).params.ignored_flag_warnings(run)
-    assert len(lines) == len(flags), lines
-    for line, flag in zip(lines, flags, strict=True):
-        check_line(line, flag, 'has no effect')
+    ):
+        lines = ignored(argv, run)
+        assert len(lines) == len(flags), argv
+        for line, flag in zip(lines, flags, strict=True):
+            check_line(line, flag, 'has no effect')
 
 
 @pytest.mark.parametrize(
@@ -143,39 +132,24 @@ def test_an_order_that_depends_on_timing_is_refused_with_deterministic(
 
 
 def test_ml_perf_changes_the_default_preprocessor_only() -> None:
+    with_ml_perf = {name: preprocessor_for(name, ml_perf=True) for name in PREPROCESSORS}
+    assert with_ml_perf == {**PREPROCESSORS, DEFAULT: ML_PERF}
     assert preprocessor_for(DEFAULT, ml_perf=False) == PREPROCESSORS[DEFAULT]
-    assert preprocessor_for(DEFAULT, ml_perf=True) == ML_PERF
-    for name in PREPROCESSORS:
-        if name != DEFAULT:
-            assert preprocessor_for(name, ml_perf=True) == PREPROCESSORS[name]
 
 
 def test_the_input_alone_is_measured_where_steps_read_something() -> None:
-    for others, conflicts_with in (
+    for others, conflicting in (
         ('', '--data_dir'),
         ('--data_dir=d --eval --train_dir=t', '--eval'),
         ('--data_dir=d --eval_during_training_every_n_steps=5', '--eval_during_training'),
     ):
-        with refused('--input_only=read', conflicts_with):
+        with refused('--input_only=read', conflicting):
             parse_argv(['--input_only=read', *others.split()])
 
 
 def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() -> None:
-    idle = [
-        '--optimizer=momentum',
-        '--precision=bf16',
-        '--variable_update=replicated',
-        '--trace_file=t',
-    ]
-    acting = [
-        '--num_gpus=2',
-        '--forward_only',
-        '--resize_method=area',
-        '--num_warmup_batches=3',
-        '--batch_size=8',
-    ]
-    params = parse_argv(['--input_only=transfer', '--data_dir=d', *idle, *acting]).params
-    lines = params.ignored_flag_warnings(RECORDS)
-    assert len(lines) == len(idle)
-    for line, flag in zip(sorted(lines), sorted(idle), strict=True):
+    of_model = '--optimizer=momentum --precision=bf16 --variable_update=replicated --trace_file=t'
+    of_input = '--num_gpus=2 --forward_only --resize_method=area --num_warmup_batches=3'
+    lines = ignored(f'--input_only=transfer --data_dir=d {of_model} {of_input} --batch_size=8')
+    for line, flag in zip(sorted(lines), sorted(of_model.split()), strict=True):
         check_line(line, flag, '--input_only')

@@ -10,7 +10,7 @@ from tests.support.sample_results import write_sample
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.outputs import check_file, check_outputs, check_path_conflicts
 from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import make_params, parse_argv
+from tf_cnn.run.parsing import make_params
 from tf_cnn.run.plan import make_plan
 from tf_cnn.system.atomic import write_atomically
 
@@ -30,16 +30,11 @@ def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ['link', 'old']
     assert (tmp_path / 'old').read_text() == 'kept'
     assert (tmp_path / 'link').is_symlink()
-    # Missing folders are made.
-    check_outputs(outputs(tmp_path, train_dir='a/b', result_file='c/d/{run}.json'))
-    check_outputs(
-        outputs(
-            tmp_path,
-            result_file='c/d/r.json',
-            trace_file='e/t',
-            partitioned_graph_file_prefix='f/p',
-        )
-    )
+
+
+def test_missing_folders_of_outputs_are_made(tmp_path: Path) -> None:
+    check_outputs(outputs(tmp_path, train_dir='a/b', result_file='c/d/r.json'))
+    check_outputs(outputs(tmp_path, trace_file='e/t', partitioned_graph_file_prefix='f/p'))
     folders = {path for path in tmp_path.rglob('*') if path.is_dir()}
     assert folders == {tmp_path / folder for folder in ('a', 'a/b', 'c', 'c/d', 'e', 'f')}
 
@@ -56,9 +51,10 @@ def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
     check_outputs(params, is_chief=False)
 
 
-@pytest.mark.parametrize(
-    ('name', 'path', 'fact'),
-    [
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / 'file').touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
+    for name, path, fact in (
         ('graph_file', '.', 'is a directory'),
         ('tfprof_file', 'file/t', ''),
         ('train_dir', 'file', ''),
@@ -69,20 +65,23 @@ def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
         ('export_saved_model', '', ''),
         ('export_saved_model', 'file/m', ''),
         ('export_saved_model', 'link', ''),
-    ],
-)
-def test_an_output_that_cannot_be_written_is_named(
-    tmp_path: Path, name: str, path: str, fact: str
+        # A folder that is mounted is not replaced.
+        ('export_saved_model', '/proc', ''),
+    ):
+        flag = f'--{name}={tmp_path / path}'
+        with refused(flag) as caught:
+            check_outputs(outputs(tmp_path, **{name: path}))
+        assert fact in str(caught.value).removeprefix(flag).lower()
+
+
+@pytest.mark.parametrize('flag', ['train_dir', 'backbone_model_path'])
+def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(
+    flag: str, tmp_path: Path
 ) -> None:
-    (tmp_path / 'file').touch()
-    (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
-    flag = f'--{name}={tmp_path / path}'
-    with refused(flag) as caught:
-        check_outputs(outputs(tmp_path, **{name: path}))
-    assert fact.lower() in str(caught.value).removeprefix(flag).lower()
-    # Nor is a folder that is mounted replaced.
-    with refused('--export_saved_model=/proc'):
-        check_outputs(Params().replace(export_saved_model='/proc'))
+    for name in ('a*b', 'a?b', 'a[b]', 'a\\b'):
+        with refused(f'--{flag}={tmp_path}/{name}'):
+            check_outputs(outputs(tmp_path, **{flag: name}))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize('name', ['trace_file', 'graph_file', 'result_file'])
@@ -110,25 +109,20 @@ def test_no_file_is_written_through_a_link_that_another_user_could_have_made(
     check_file(name, '/dev/stdout')
 
 
-@pytest.mark.parametrize('name', ['train_dir', 'data_dir', 'result_file'])
-def test_a_path_elsewhere_than_on_this_machine_is_refused(name: str) -> None:
-    with refused(f'--{name}=gs://b/t', 'this machine'):
-        make_params(**{name: 'gs://b/t'})
+def test_a_path_elsewhere_than_on_this_machine_is_refused() -> None:
+    for name in ('train_dir', 'data_dir', 'result_file'):
+        with refused(f'--{name}=gs://b/t', 'this machine'):
+            make_params(**{name: 'gs://b/t'})
 
 
-@pytest.mark.parametrize('flag', ['train_dir', 'backbone_model_path'])
-def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(
-    tmp_path: Path, flag: str
+def test_outputs_that_meet_in_a_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ('a*b', 'a?b', 'a[b]', 'a\\b'):
-        with refused(f'--{flag}={tmp_path}/{name}'):
-            check_outputs(outputs(tmp_path, **{flag: name}))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    'flags',
-    [
+    monkeypatch.chdir(tmp_path)
+    Path('link').symlink_to('r.json')
+    Path('folder').mkdir()
+    Path('of').symlink_to('folder')
+    for flags in (
         '--trace_file=t.json --result_file=./t.json',
         '--graph_file=link --result_file=r.json',
         '--trace_file=of/events.out.tfevents.1 --train_dir=folder',
@@ -139,40 +133,25 @@ def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(
         '--export_saved_model=m --train_dir=./m/train',
         '--graph_file=data/train-00000-of-00002 --data_dir=data',
         '--graph_file=m.py --model_file=./m.py',
-    ],
-)
-def test_outputs_that_meet_in_a_file_are_refused(
-    flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path('link').symlink_to('r.json')
-    Path('folder').mkdir()
-    Path('of').symlink_to('folder')
-    paths = dict(flag.removeprefix('--').split('=') for flag in flags.split())
-    with refused(*(f'--{name}={path}' for name, path in paths.items())):
+    ):
+        paths = dict(flag.removeprefix('--').split('=') for flag in flags.split())
+        with refused(*flags.split()):
+            check_path_conflicts(paths)
+
+
+def test_outputs_that_do_not_meet_are_allowed() -> None:
+    for paths in (
+        {'train_dir': 'td', 'eval_dir': 'td', 'result_file': 'td/r.json', 'trace_file': 'td/t'},
+        {'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'},
+    ):
         check_path_conflicts(paths)
 
 
-def test_outputs_that_do_not_meet_are_allowed_and_others_refused_once_their_names_are_known(
-    tmp_path: Path,
-) -> None:
-    train = str(tmp_path / 'td')
-    check_path_conflicts(
-        {
-            'train_dir': train,
-            'eval_dir': train,
-            'result_file': f'{train}/r.json',
-            'trace_file': f'{train}/t',
-        }
-    )
-    check_path_conflicts({'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'})
-    argv = [
-        f'--trace_file={tmp_path}/lenet.json',
-        f'--result_file={tmp_path}/{{model}}.json',
-        '--model=lenet',
-    ]
+def test_outputs_that_meet_once_their_names_are_known_are_refused(tmp_path: Path) -> None:
+    trace, result = f'{tmp_path}/lenet.json', f'{tmp_path}/{{model}}.json'
+    params = make_params(model='lenet', trace_file=trace, result_file=result)
     with refused('--trace_file', '--result_file'):
-        make_plan(parse_argv(argv).params, ProcessEnvironment())
+        make_plan(params, ProcessEnvironment())
 
 
 def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> None:
@@ -187,12 +166,11 @@ def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> Non
     assert notes.read_text() == '{"mine": 1}'
 
 
-@pytest.mark.parametrize('name', ['data_dir', 'train_dir', 'device', 'num_epochs'])
-def test_a_result_file_is_not_named_after_a_flag_without_a_value(name: str) -> None:
-    flag = f'--result_file={{{name}}}-x.json'
-    with refused(flag, f'--{name}=VALUE'):
-        parse_argv([flag])
-    given = {'data_dir': '/data', 'train_dir': '/train', 'device': 'cpu', 'num_epochs': '2'}[name]
-    assert (
-        parse_argv([flag, f'--{name}={given}']).params.results.result_file == f'{{{name}}}-x.json'
-    )
+def test_a_result_file_is_not_named_after_a_flag_without_a_value() -> None:
+    values = {'data_dir': '/data', 'train_dir': '/train', 'device': 'cpu', 'num_epochs': 2.0}
+    for name, value in values.items():
+        template = f'{{{name}}}-x.json'
+        with refused(f'--result_file={template}', f'--{name}=VALUE'):
+            make_params(result_file=template)
+        params = make_params(result_file=template, **{name: value})
+        assert params.results.result_file == template

@@ -1,4 +1,4 @@
-"""Each row of the tables of modes, optimizers, input pipelines and subcommands loads."""
+"""The tables of modes, optimizers and input pipelines agree with the classes that they name."""
 
 import inspect
 
@@ -6,58 +6,48 @@ import pytest
 
 import tf_cnn_benchmarks
 import variable_mgr
-from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.inputs.catalog import INPUTS, InputRow
+from tf_cnn.inputs.catalog import INPUTS
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.managers.modes import MANAGERS, MODES, Topology
 from tf_cnn.system.loading import load
 from tf_cnn.training.config import OptimizerConfig
 from tf_cnn.training.optimizer_table import OPTIMIZERS
-from tf_cnn.training.optimizers import Optimizer, make_optimizer
+from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
-def test_the_rule_of_an_optimizer_is_made_of_the_values_of_its_flags(name: str) -> None:
-    config = OptimizerConfig(optimizer=name)
-    rule = make_optimizer(config)
-    assert isinstance(rule, Optimizer)
-    # A dataclass, each of whose fields is one of the flags.
-    values = [getattr(config, argument) for argument in OPTIMIZERS[name].arguments]
-    assert list(vars(rule).values()) == values
-
-
-@pytest.mark.parametrize('path', sorted(MANAGERS.values()))
-def test_each_manager_of_a_mode_loads(path: str) -> None:
-    manager = load(path)
-    assert issubclass(manager, VariableMgr)
-    assert not inspect.isabstract(manager)
-    assert getattr(variable_mgr, manager.__name__) is manager
-    assert getattr(tf_cnn_benchmarks, manager.__name__) is manager
-
-
-@pytest.mark.parametrize('name', MODES)
-def test_a_mode_has_a_manager_where_it_is_not_refused(name: str) -> None:
-    mode = MODES[name]
-    places = {*mode.managers}
-    assert {place for place in Topology if mode.refusal(place) is None} == places
-    assert {*mode.staged} in (set(), places)
-    assert {*mode.relaxed} in (set(), places)
-
-
-@pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
-def test_each_input_pipeline_loads(row: InputRow) -> None:
-    assert issubclass(load(row.pipeline), InputPipeline)
-
-
-@pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_each_subcommand_loads(name: str) -> None:
-    assert callable(load(SUBCOMMANDS[name].main))
+def test_each_manager_of_a_mode_is_a_class_of_both_modules() -> None:
+    for path in MANAGERS.values():
+        manager = load(path)
+        assert issubclass(manager, VariableMgr), path
+        assert not inspect.isabstract(manager), path
+        assert getattr(variable_mgr, manager.__name__) is manager
+        assert getattr(tf_cnn_benchmarks, manager.__name__) is manager
 
 
 def test_the_prescribed_names_of_managers_are_exported() -> None:
     names = {name for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
     assert names <= {*tf_cnn_benchmarks.__all__}
     assert names - {'VariableMgr'} <= {*MANAGERS}
+
+
+def test_a_mode_has_a_manager_where_it_is_not_refused() -> None:
+    for name, mode in MODES.items():
+        topologies = {*mode.managers}
+        allowed = {topology for topology in Topology if mode.refusal(topology) is None}
+        assert allowed == topologies, name
+        assert {*mode.staged} in (set(), topologies), name
+        assert {*mode.relaxed} in (set(), topologies), name
+
+
+def test_each_input_pipeline_loads() -> None:
+    for row in INPUTS:
+        assert issubclass(load(row.pipeline), InputPipeline), row.name
+
+
+def test_the_arguments_of_an_optimizer_are_its_flags_in_order() -> None:
+    for name, row in OPTIMIZERS.items():
+        rule = make_optimizer(OptimizerConfig(optimizer=name))
+        assert [flag.removeprefix(f'{name}_') for flag in row.arguments] == [*vars(rule)]

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import check_line, refused, run_main
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
@@ -42,7 +41,7 @@ def write(folder: Path, text: str = MANAGER) -> Path:
     return path
 
 
-def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_from_a_file(
+def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends(
     tmp_path: Path,
 ) -> None:
     expected = losses(variable_update='replicated', num_gpus=2)
@@ -68,87 +67,69 @@ def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path
     assert done.stdout == 'Our own. False\n', done.stderr
 
 
+def registered(*arguments: str) -> str:
+    """A file with a manager that is registered with these arguments, as they are written there."""
+    return f'{HEAD}@register_variable_mgr({", ".join(arguments)})\n{CLASS}'
+
+
 # By name: the content of the file, and what the error names besides the file.
-WRONG_FILES: dict[str, tuple[str, list[str]]] = {
-    'no mode': ('x = 1\n', ['@register_variable_mgr']),
-    'syntax': (f'{HEAD}def f(:\n', ['line 2', 'SyntaxError']),
-    'a name that exists': (
-        f"{HEAD}@register_variable_mgr('Replicated', summary='A')\n{CLASS}",
-        ['line 2', 'Replicated'],
-    ),
-    'a name that is no word': (
-        f"{HEAD}@register_variable_mgr('a,b', summary='A')\n{CLASS}",
-        ['line 2', "'a,b'"],
-    ),
-    'no summary': (
-        f"{HEAD}@register_variable_mgr('mine', summary=' ')\n{CLASS}",
-        ['line 2', 'summary='],
-    ),
-    'an unknown argument': (
-        f"{HEAD}@register_variable_mgr('mine', about='A')\n{CLASS}",
-        ['line 2', 'about'],
-    ),
+WRONG_FILES: dict[str, tuple[str, ...]] = {
+    'no mode': ('x = 1\n', '@register_variable_mgr'),
+    'syntax': (f'{HEAD}def f(:\n', 'line 2', 'SyntaxError'),
+    'a name that exists': (registered("'Replicated'", "summary='A'"), 'line 2', 'Replicated'),
+    'a name that is no word': (registered("'a,b'", "summary='A'"), 'line 2', "'a,b'"),
+    'no summary': (registered("'mine'", "summary=' '"), 'line 2', 'summary='),
+    'an unknown argument': (registered("'mine'", "about='A'"), 'line 2', 'about'),
     'an unknown topology': (
-        f"{HEAD}@register_variable_mgr('mine', summary='A', topologies=['ps'])\n{CLASS}",
-        ['line 2', "['ps']", 'parameter_servers'],
+        registered("'mine'", "summary='A'", "topologies=['ps']"),
+        *('line 2', "['ps']", 'parameter_servers'),
     ),
-    'a variable as argument': (
-        f"{HEAD}NAME = 'mine'\n@register_variable_mgr(NAME, summary='A')\n{CLASS}",
-        ['line 3', 'literals'],
-    ),
+    'a variable as argument': (registered('NAME', "summary='A'"), 'line 2', 'literals'),
     'asynchronous peers': (
-        f"{HEAD}@register_variable_mgr('mine', summary='A', topologies=['peers'], "
-        f'always_synchronous=False)\n{CLASS}',
-        ['line 2', 'always_synchronous=False', 'peers'],
+        registered("'mine'", "summary='A'", "topologies=['peers']", 'always_synchronous=False'),
+        *('line 2', 'always_synchronous=False', 'peers'),
     ),
-    'no manager': (f'{HEAD}{DECORATOR}class Mine:\n    pass\n', ['line 2', 'Mine', 'VariableMgr']),
+    'no manager': (f'{HEAD}{DECORATOR}class Mine:\n    pass\n', 'line 2', 'Mine', 'VariableMgr'),
     'a function': (
         f'{HEAD}{DECORATOR}def mine(parts):\n    pass\n',
-        ['line 2', 'mine', 'VariableMgr'],
+        *('line 2', 'mine', 'VariableMgr'),
     ),
     'a manager without methods': (
         f'{HEAD}{DECORATOR}class Mine(VariableMgr):\n    pass\n',
-        ['line 2', 'create'],
+        *('line 2', 'create'),
     ),
-    'a file that raises': (f'{MANAGER}1 / 0\n', ['line 5', 'ZeroDivisionError']),
+    'a file that raises': (f'{MANAGER}1 / 0\n', 'line 5', 'ZeroDivisionError'),
     'a manager that raises': (
         f'{MANAGER}    def create(self, *arguments):\n        raise KeyError("no")\n',
-        ['line 6', 'KeyError'],
+        *('line 6', 'KeyError'),
     ),
     'a manager that returns too little': (
         f'{MANAGER}    def preprocess_device_grads(self, device_grads):\n        return [[]]\n',
-        ['ValueError'],
+        'ValueError',
     ),
     'a condition': (
         f'{HEAD}if not VariableMgr:\n    {DECORATOR}    class Mine:\n        pass\n',
-        ['mine'],
+        'mine',
     ),
 }
 
 
 @pytest.mark.parametrize('case', WRONG_FILES)
 def test_a_wrong_file_is_refused_in_one_line_and_can_be_corrected(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path
 ) -> None:
-    content, facts = WRONG_FILES[case]
-    path = write(tmp_path, content)
-    flags = [
-        f'--variable_mgr_file={path}',
-        '--variable_update=mine',
-        '--model=lenet',
-        '--device=cpu',
-    ]
-    flags += ['--batch_size=2', '--num_batches=1', '--num_warmup_batches=0']
-    assert tf_cnn_benchmarks.main(flags) == 2
-    out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if 'error: ' in line]
-    assert len(lines) == 1, err
-    line = check_line(lines[0], *facts)
-    assert line.startswith(f'tf_cnn_benchmarks: error: --variable_mgr_file={path}')
+    content, *facts = WRONG_FILES[case]
+    file = f'--variable_mgr_file={write(tmp_path, content)}'
+    flags = ['--variable_update=mine', '--model=lenet', '--device=cpu', '--batch_size=2']
+    flags += ['--num_batches=1', '--num_warmup_batches=0']
+    out, err = run_main(file, *flags, code=2)
+    (line,) = [line for line in err.splitlines() if 'error: ' in line]
+    assert line.startswith(f'tf_cnn_benchmarks: error: {file}')
+    check_line(line, *facts)
     assert 'total images/sec' not in out
     write(tmp_path)
-    assert tf_cnn_benchmarks.main(flags) == 0
-    assert 'Variables:   mine\n' in capsys.readouterr().out
+    out, _ = run_main(file, *flags)
+    assert 'Variables:   mine\n' in out
 
 
 def test_wrong_use_from_python_is_refused_where_it_stands() -> None:
@@ -161,14 +142,15 @@ def test_wrong_use_from_python_is_refused_where_it_stands() -> None:
             register_variable_mgr('mine', summary='A')(wrong)  # type: ignore[type-var]
     assert 'mine' not in MODES
 
+
+def test_an_error_of_a_manager_from_python_is_told_with_its_mode() -> None:
     class Mine(VariableMgrLocalReplicated):
         def each_tower_has_variables(self) -> bool:
             raise RuntimeError('not today')
 
     register_variable_mgr('mine', summary='A')(Mine)
-    run = made(variable_update='mine')
     with refused('--variable_update=mine', 'RuntimeError: not today'):
-        run.run()
+        ran(variable_update='mine')
 
 
 def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(
@@ -180,32 +162,33 @@ def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(
         make_params(variable_update='mine')
 
 
-ALONE, PEERS = None, Cluster((), ('a:1', 'b:1'), 'worker', 0, 'the flags')
-SERVERS = Cluster(('c:1',), ('a:1', 'b:1'), 'worker', 0, 'the flags')
-CONTROLLED = Cluster((), ('a:1', 'b:1'), 'controller', 0, 'the flags', ('c:1',))
-
-
 @pytest.mark.parametrize(
-    ('topologies', 'places'),
+    'topologies',
     [
-        (['alone'], [ALONE]),
-        (['parameter_servers'], [SERVERS]),
-        (['peers'], [PEERS]),
-        (['alone', 'peers'], [ALONE, PEERS]),
-        (('alone', 'parameter_servers', 'peers'), [ALONE, PEERS, SERVERS]),
+        ['alone'],
+        ['parameter_servers'],
+        ['peers'],
+        ['alone', 'peers'],
+        ('alone', 'parameter_servers', 'peers'),
     ],
 )
 def test_a_mode_runs_in_its_topologies_and_the_refusal_elsewhere_names_it(
-    topologies: list[str], places: list[Cluster | None]
+    topologies: list[str],
 ) -> None:
     register_variable_mgr('mine', summary='A', topologies=topologies)(VariableMgrLocalReplicated)
     params = make_params(variable_update='mine')
-    for place in (ALONE, PEERS, SERVERS, CONTROLLED):
-        if place in places:
-            check_mode(params, place)
+    workers = ('a:1', 'b:1')
+    for name, cluster in {
+        'alone': None,
+        'peers': Cluster((), workers, 'worker', 0, 'the flags'),
+        'parameter_servers': Cluster(('c:1',), workers, 'worker', 0, 'the flags'),
+        'controller': Cluster((), workers, 'controller', 0, 'the flags', ('c:1',)),
+    }.items():
+        if name in topologies:
+            check_mode(params, cluster)
         else:
             with refused('--variable_update=mine', '--variable_update='):
-                check_mode(params, place)
+                check_mode(params, cluster)
 
 
 def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path: Path) -> None:
@@ -222,54 +205,43 @@ def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path: P
 
 def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path: Path) -> None:
     body = '    def preprocess_device_grads(self, device_grads):\n        raise {}Error\n'
-    files = [str(write(tmp_path / name, MANAGER + body.format(name))) for name in ('Key', 'Index')]
-    runs = [made(variable_mgr_file=file, variable_update='mine') for file in files]
-    for run, file, name in zip(runs, files, ('KeyError', 'IndexError'), strict=True):
-        with refused(f'--variable_mgr_file={file}, line 6', name):
+    files = {
+        name: str(write(tmp_path / name, MANAGER + body.format(name))) for name in ('Key', 'Index')
+    }
+    runs = {
+        name: made(variable_mgr_file=file, variable_update='mine') for name, file in files.items()
+    }
+    for name, run in runs.items():
+        with refused(f'--variable_mgr_file={files[name]}, line 6', f'{name}Error'):
             run.run()
-    params = make_params(
-        variable_mgr_file=files[0], variable_update='mine', model='lenet', device='cpu'
-    )
-    write(tmp_path / 'Key', MANAGER.replace('mine', 'renamed'))
+
+
+def test_a_file_whose_mode_was_renamed_meanwhile_is_refused(tmp_path: Path) -> None:
+    params = make_params(variable_mgr_file=str(write(tmp_path)), variable_update='mine')
+    write(tmp_path, MANAGER.replace('mine', 'renamed'))
     with refused('--variable_update=mine', 'renamed'):
         BenchmarkCNN(params)
 
 
-def test_versions_of_a_file_are_compared_in_a_sweep(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize('is_in_file', [False, True])
+def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file: bool, tmp_path: Path) -> None:
     files = [str(write(tmp_path / name, f'{MANAGER}# {name}\n')) for name in ('a', 'b')]
-    grid = [
+    request = [
         '--grid=--variable_update=mine,replicated',
         f'--grid=--variable_mgr_file={",".join(files)}',
     ]
-    toml = tmp_path / 'versions.toml'
-    toml.write_text(
-        f"[grid]\nvariable_update = ['mine', 'replicated']\nvariable_mgr_file = {files}\n"
-    )
-    for request in (grid, [str(toml)]):
-        MODES.pop('mine', None)
-        assert (
-            tf_cnn_benchmarks.main(
-                ['sweep', '--dry_run', *request, '--', '--model=lenet', '--device=cpu']
-            )
-            == 0
-        )
-        commands = [
-            line for line in capsys.readouterr().out.splitlines() if '--variable_mgr_file=' in line
-        ]
-        assert len(commands) == 4
+    if is_in_file:
+        grid = f"variable_update = ['mine', 'replicated']\nvariable_mgr_file = {files}\n"
+        (tmp_path / 'versions.toml').write_text(f'[grid]\n{grid}')
+        request = [f'{tmp_path}/versions.toml']
+    out, _ = run_main('sweep', '--dry_run', *request, '--', '--model=lenet', '--device=cpu')
+    assert out.count(' --variable_mgr_file=') == 4
 
 
 def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Path) -> None:
-    params = make_params(
-        variable_mgr_file=str(write(tmp_path)), variable_update='replicated', num_gpus=2
-    )
+    file = str(write(tmp_path))
+    params = make_params(variable_mgr_file=file, variable_update='replicated')
     (line,) = params.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))
-    check_line(line, f'--variable_mgr_file={tmp_path}/mine.py', '--variable_update')
-    assert (
-        ran(
-            **{name: params.value(name) for name in params.given_flags}
-        ).result.run.variable_mgr_file_sha256
-        is None
-    )
+    check_line(line, f'--variable_mgr_file={file}', '--variable_update')
+    run = ran(variable_mgr_file=file, variable_update='replicated')
+    assert run.result.run.variable_mgr_file_sha256 is None

@@ -21,11 +21,8 @@ def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> 
     link.symlink_to(file)
     write_atomically('new', link)
     after = file.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (
-        before.st_mode,
-        before.st_uid,
-        before.st_gid,
-    )
+    for name in ('st_mode', 'st_uid', 'st_gid'):
+        assert getattr(after, name) == getattr(before, name)
     assert after.st_ino != before.st_ino
     assert link.is_symlink()
     assert file.read_text() == 'new'
@@ -51,24 +48,24 @@ def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can
     assert sorted(tmp_path.iterdir()) == sorted([other, file])
 
 
-@pytest.mark.parametrize('name', ['.r.json.mine.part', 'folder/file', 'a-link'])
+@pytest.mark.parametrize('name', ['.r.json.mine.part', 'folder/file'])
 def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None:
-    """A file like those that are left by a kill, old enough to be one; a folder; a link to a
-    folder.
-    """
-    (tmp_path / 'kept').mkdir()
-    own = tmp_path / 'stage'
-    (own / name).parent.mkdir(parents=True)
-    if name == 'a-link':
-        own.rmdir()
-        own.symlink_to(tmp_path / 'kept')
-    else:
-        (own / name).write_text('mine')
-        os.utime(own / name, (0, 0))
-    (own / 'made').touch()
-    write_atomically('new', own / 'r.json')
-    with pytest.raises(OSError, match=str(own)):
-        remove_own_files(own, lambda found: found in ('made', 'r.json'))
-    assert {path.name for path in own.iterdir()} == {'made', 'r.json'} | (
-        {Path(name).parts[0]} - {'a-link'}
-    )
+    """A file like those that are left by a kill, old enough to be one; a folder."""
+    other = tmp_path / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text('mine')
+    os.utime(other, (0, 0))
+    (tmp_path / 'made').touch()
+    write_atomically('new', tmp_path / 'r.json')
+    with pytest.raises(OSError, match=str(tmp_path)):
+        remove_own_files(tmp_path, lambda file: file in ('made', 'r.json'))
+    assert {path.name for path in tmp_path.iterdir()} == {'made', 'r.json', Path(name).parts[0]}
+
+
+def test_nothing_is_removed_by_way_of_a_link(tmp_path: Path) -> None:
+    (tmp_path / 'folder').mkdir()
+    (tmp_path / 'folder' / 'made').touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'folder')
+    with pytest.raises(OSError, match=str(tmp_path / 'link')):
+        remove_own_files(tmp_path / 'link', lambda file: file == 'made')
+    assert (tmp_path / 'folder' / 'made').exists()

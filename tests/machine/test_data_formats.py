@@ -2,39 +2,38 @@
 environment allow.
 """
 
+import itertools
+
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
+from tf_cnn.machine.data_formats import choose_data_format, uses_tf32
 from tf_cnn.machine.tensorflow_build import tensorflow_build
 
 pytestmark = pytest.mark.graph
 
 
-@pytest.mark.parametrize(
-    ('precision', 'capability', 'expected'),
-    [
-        *(('fp32', capability, 'NCHW') for capability in [(6, 0), (7, 0), (9, 0)]),
-        *(('fp16', (6, 0), 'NCHW'), ('fp16', (7, 0), 'NHWC'), ('fp16', (9, 0), 'NHWC')),
-        *(('bf16', (7, 5), 'NCHW'), ('bf16', (8, 0), 'NHWC'), ('bf16', (9, 0), 'NHWC')),
-    ],
-)
-def test_tensor_cores_of_16_bits_have_nhwc(
-    precision: str, capability: Capability, expected: str
-) -> None:
-    chosen, reason = choose_data_format(precision, [capability])
-    assert (chosen, precision in reason) == (expected, True)
+def test_tensor_cores_of_16_bits_have_nhwc() -> None:
+    nhwc_from = {'fp16': (7, 0), 'bf16': (8, 0)}
+    for precision, capability in itertools.product(
+        ('fp32', 'fp16', 'bf16'), [(6, 0), (7, 0), (7, 5), (8, 0), (9, 0)]
+    ):
+        data_format, reason = choose_data_format(precision, [capability])
+        is_nhwc = precision in nhwc_from and capability >= nhwc_from[precision]
+        assert data_format == ('NHWC' if is_nhwc else 'NCHW'), (precision, capability)
+        assert precision in reason
 
 
-def test_the_slowest_gpu_decides_and_unknown_ones_count_as_made_for_the_precision() -> None:
+def test_the_slowest_gpu_decides() -> None:
     assert choose_data_format('fp16', [(8, 0), (6, 1)])[0] == 'NCHW'
-    assert choose_data_format('bf16', [(8, 0), (7, 5)]) == (
-        'NCHW',
-        'bf16 on GPUs of compute capability 7.5',
-    )
+    reason = 'bf16 on GPUs of compute capability 7.5'
+    assert choose_data_format('bf16', [(8, 0), (7, 5)]) == ('NCHW', reason)
+
+
+def test_unknown_gpus_count_as_made_for_the_precision() -> None:
     for precision, expected in (('fp32', 'NCHW'), ('fp16', 'NHWC'), ('bf16', 'NHWC')):
-        assert choose_data_format(precision, [None])[0] == expected
-        assert choose_data_format(precision, [None, (6, 1)])[0] == expected
+        for capabilities in ([None], [None, (6, 1)]):
+            assert choose_data_format(precision, capabilities)[0] == expected
 
 
 def test_one_gpu_computes_fp32_in_tf32_where_it_can_and_an_unknown_one_may() -> None:
@@ -43,10 +42,8 @@ def test_one_gpu_computes_fp32_in_tf32_where_it_can_and_an_unknown_one_may() -> 
 
 
 def test_the_build_is_what_tensorflow_says() -> None:
-    facts, build = tf.sysconfig.get_build_info(), tensorflow_build()
+    says, build = tf.sysconfig.get_build_info(), tensorflow_build()
     assert build is not None
-    assert (build.cuda_version, build.cudnn_version) == (
-        facts.get('cuda_version'),
-        facts.get('cudnn_version'),
-    )
-    assert list(build.architectures) == (facts.get('cuda_compute_capabilities') or [])
+    assert build.cuda_version == says.get('cuda_version')
+    assert build.cudnn_version == says.get('cudnn_version')
+    assert list(build.architectures) == (says.get('cuda_compute_capabilities') or [])

@@ -8,14 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines import (
-    NEEDED,
-    compile_cuda,
-    use_pynvml,
-    without_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.machine.cuda_libraries import NEEDED, compile_cuda
+from tests.support.machines import use_pynvml, without_pynvml, write_files, write_pynvml
 from tf_cnn.doctor import checks as doctor_checks
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import has_nvidia_gpu
@@ -36,10 +30,8 @@ WITH_DRIVER = {**ON_BUS, 'dev/nvidia0': ''}
 
 def check(finding: Finding, outcome: str, *facts: str) -> None:
     """Checks a finding, and that what it found or advises has these facts."""
-    assert finding.outcome == outcome, finding
-    assert [fact for fact in facts if fact not in f'{finding.found}\n{finding.advice}'] == [], (
-        finding
-    )
+    text = f'{finding.found}\n{finding.advice}'
+    assert (finding.outcome, [fact for fact in facts if fact not in text]) == (outcome, []), text
 
 
 @pytest.fixture
@@ -70,14 +62,8 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures('_nvidia')
 def test_a_driver_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(
-        driver_of(tmp_path, WITH_DRIVER),
-        OK,
-        '550.54.15',
-        'CUDA 12.9',
-        '1 x NVIDIA A100',
-        '8.0, 40.0 GiB',
-    )
+    facts = ('550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
+    check(driver_of(tmp_path, WITH_DRIVER), OK, *facts)
     without_pynvml(monkeypatch)
     check(driver_of(tmp_path, WITH_DRIVER), WARNING, 'nvidia-ml-py')
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
@@ -85,18 +71,21 @@ def test_a_driver_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures('_nvidia')
-@pytest.mark.parametrize(
-    ('capability', 'outcome'),
-    [((8, 0), OK), ((8, 6), OK), ((9, 0), WARNING), ((12, 0), WARNING), ((3, 5), WRONG)],
-)
 def test_a_gpu_needs_kernels_of_its_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], outcome: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
-    found = doctor_checks.check_architectures()
-    check(found, outcome, '.'.join(map(str, capability)))
-    assert ('CUDA_CACHE_MAXSIZE' in (found.advice or '')) == (outcome == WARNING)
-    assert (driver_of(tmp_path, WITH_DRIVER).outcome == WRONG) == (outcome == WRONG)
+    for capability, outcome in {
+        (8, 0): OK,
+        (8, 6): OK,
+        (9, 0): WARNING,
+        (12, 0): WARNING,
+        (3, 5): WRONG,
+    }.items():
+        use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
+        finding = doctor_checks.check_architectures()
+        check(finding, outcome, '.'.join(map(str, capability)))
+        assert ('CUDA_CACHE_MAXSIZE' in (finding.advice or '')) == (outcome == WARNING)
+        assert (driver_of(tmp_path, WITH_DRIVER).outcome == WRONG) == (outcome == WRONG)
 
 
 @pytest.mark.usefixtures('_nvidia')
@@ -118,16 +107,9 @@ def test_gpus_of_one_kind_are_listed_once() -> None:
     assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB), 1 x unknown GPU')
 
 
-def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> (
-    None
-):
+def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning() -> None:
     check(doctor_checks.compare_gpu_counts('it computes', 2, 2, {}), OK)
-    found = doctor_checks.compare_gpu_counts('it computes', 1, 3, {'num_gpus': 1})
-    check(
-        found,
-        WARNING,
-        'ignores 2 of 3',
-        'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1',
-        'CUDA_VISIBLE_DEVICES',
-    )
-    assert found.figures == {'num_gpus': 1}
+    finding = doctor_checks.compare_gpu_counts('it computes', 1, 3, {'num_gpus': 1})
+    variables = ('TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES')
+    check(finding, WARNING, 'ignores 2 of 3', *variables)
+    assert finding.figures == {'num_gpus': 1}

@@ -16,7 +16,7 @@ from tf_cnn.results.document import read_result
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.sweep_file import read_sweep_file
 from tf_cnn.system.errors import UsageError
-from tf_cnn.training.checkpoint_files import mark_training_begun, read_end_step
+from tf_cnn.training.checkpoint_files import read_end_step
 
 pytestmark = pytest.mark.unit
 
@@ -71,12 +71,3 @@ def test_results_are_read_beside_a_damaged_plan_of_their_sweep(damage: str, tmp_
     collection = collect([str(tmp_path)])
     assert len(collection.results) == 1
     check_line(*collection.problems, tmp_path / 'sweep.json')
-
-
-def test_only_a_training_of_the_same_length_goes_on_to_its_end(tmp_path: Path) -> None:
-    assert read_end_step(str(tmp_path), [1, 2, 3]) is None
-    mark_training_begun(str(tmp_path), [1, 2, 3], 9)
-    assert (read_end_step(str(tmp_path), [1, 2, 3]), read_end_step(str(tmp_path), [1, 2, 4])) == (
-        9,
-        None,
-    )

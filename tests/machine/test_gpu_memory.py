@@ -3,21 +3,16 @@ first, agree.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.machines import write_pynvml
+from tests.support.machines import run_python, write_pynvml
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 # Runs lists of settings, each list in a process of its own that has imported TensorFlow and not
 # used it.
 CODE = """
@@ -82,28 +77,15 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
         'on the CPU': [({'device': 'cpu', **growing}, both(False, 0))],
     }
     settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
-    environment = {
-        name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'
-    }
-    ran = subprocess.run(
-        [sys.executable, '-c', CODE, json.dumps(settings)],
-        cwd=ROOT,
-        env=environment | {'PYTHONPATH': str(write_pynvml(tmp_path, 1).parent)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    results = {
-        name: (found, is_eager)
-        for name, found, is_eager in map(json.loads, ran.stdout.splitlines())
-    }
-    assert results.keys() == cases.keys()
-    for name, (found, is_eager) in results.items():
+    folder = str(write_pynvml(tmp_path, 1).parent)
+    out = run_python(CODE, json.dumps(settings), PYTHONPATH=folder, CUDA_VISIBLE_DEVICES=None)
+    lines = [*map(json.loads, out.splitlines())]
+    assert [name for name, *_ in lines] == [*cases]
+    for name, results, is_eager in lines:
         # The process of the caller computes as before.
         assert is_eager, name
-        for one, (_, expected) in zip(found, cases[name], strict=True):
-            if isinstance(one, str):
-                check_line(one, *expected)
+        for result, (_, expected) in zip(results, cases[name], strict=True):
+            if isinstance(result, str):
+                check_line(result, *expected)
             else:
-                assert one == expected, name
+                assert result == expected, name

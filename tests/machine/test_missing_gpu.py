@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import (
-    NEEDED,
-    compile_cuda,
-    compile_library,
-    use_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.machine.cuda_libraries import NEEDED, compile_cuda, compile_library
+from tests.support.machines import use_pynvml, write_files, write_pynvml
 from tests.support.outputs import check_line
 from tf_cnn.machine.missing_gpu import (
     Driver,
@@ -26,11 +20,6 @@ from tf_cnn.machine.missing_gpu import (
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 
 pytestmark = [pytest.mark.unit, *NEEDED]
-
-GPU = {'dev/nvidia0': ''}
-AS_BUILT = TensorFlowBuild(
-    Path('/'), '12.5.1', '9', ('sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90')
-)
 
 
 @pytest.fixture(scope='module')
@@ -66,7 +55,9 @@ def test_what_is_missing_is_named_with_what_installs_it(tmp_path: Path) -> None:
     line = check_line(describe_missing(errors), 'libcudnn.so.', 'libcublas.so.12', '[cuda]')
     # TensorFlow uses GPUs without NCCL.
     assert 'nccl' not in line
-    assert check_line(explain_missing_gpu(environ, write_files(tmp_path, GPU))) == line
+    assert (
+        check_line(explain_missing_gpu(environ, write_files(tmp_path, {'dev/nvidia0': ''}))) == line
+    )
     # The driver comes before the packages.
     (tmp_path / 'libcuda.so.1').unlink()
     check_line(describe_missing(check_libraries(environ)), 'libcuda.so.1', 'driver')
@@ -82,55 +73,44 @@ def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_oth
     )
     compile_library(tmp_path, 'libcublas.so.12', f'{begin} {{ abort(); }}')
     compile_library(tmp_path, 'libnccl.so.2', f'{begin} {{ sleep(60); }}')
-    errors = {
-        name: error for name, error in check_libraries(environ, timeout_secs=2).items() if error
-    }
-    assert list(errors) == ['libcublas.so.12', 'libcufft.so.11', 'libnccl.so.2']
-    for error, fact in zip(errors.values(), ('-6', 'too short', '2 s'), strict=True):
-        assert fact in error
+    errors = check_libraries(environ, timeout_secs=2)
+    facts = {'libcublas.so.12': '-6', 'libcufft.so.11': 'too short', 'libnccl.so.2': '2 s'}
+    assert [name for name, error in errors.items() if error] == [*facts]
+    for name, fact in facts.items():
+        assert fact in (errors[name] or '')
 
 
-@pytest.mark.parametrize(
-    ('driver', 'facts'),
-    [
-        (Driver('470.57', (11, 4), ('8.0',)), ['470.57', '11.4', '12.5']),
+def test_a_driver_fits_as_nvidias_tables_say() -> None:
+    architectures = ('sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90')
+    build = TensorFlowBuild(Path('/'), '12.5.1', '9', architectures)
+    for driver, facts in (
+        (Driver('470.57', (11, 4), ('8.0',)), ('470.57', '11.4', '12.5')),
         # Machine code runs on every driver of CUDA 12, and code that the driver compiles on those
         # for 12.5 only.
-        (Driver('525.60.13', (12, 0), ('8.0',)), None),
-        (Driver('525.60.13', (12, 0), ('9.0',)), ['9.0', '12.5']),
-        (Driver('555.42.02', (12, 5), ('9.0',)), None),
-        (Driver('570.26', (12, 8), ('3.5', '5.2')), ['3.5, 5.2', '--device=cpu']),
+        (Driver('525.60.13', (12, 0), ('8.0',)), ()),
+        (Driver('525.60.13', (12, 0), ('9.0',)), ('9.0', '12.5')),
+        (Driver('555.42.02', (12, 5), ('9.0',)), ()),
+        (Driver('570.26', (12, 8), ('3.5', '5.2')), ('3.5, 5.2', '--device=cpu')),
         # TensorFlow ignores one GPU and uses the other.
-        (Driver('570.26', (12, 8), ('5.2', '8.0')), None),
+        (Driver('570.26', (12, 8), ('5.2', '8.0')), ()),
         # Without nvidia-ml-py.
-        (Driver(), None),
-    ],
-    ids=str,
-)
-def test_a_driver_fits_as_nvidias_tables_say(driver: Driver, facts: list[str] | None) -> None:
-    line = describe_driver_fault(driver, AS_BUILT)
-    assert (line is None) == (facts is None)
-    check_line(line or 'fits', *(facts or ()))
+        (Driver(), ()),
+    ):
+        fault = describe_driver_fault(driver, build)
+        assert bool(fault) == bool(facts), driver
+        check_line(fault or 'fits', *facts)
 
 
-@pytest.mark.parametrize(
-    ('changes', 'capability', 'facts'),
-    [
+def test_the_reason_names_what_to_change(
+    environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for changes, capability, facts in (
         ({'CUDA_VISIBLE_DEVICES': '-1'}, (8, 0), ['CUDA_VISIBLE_DEVICES=-1']),
         ({}, (3, 5), ['3.5', '--device=cpu']),
         ({}, (8, 0), ['--verbose']),
-    ],
-    ids=str,
-)
-def test_the_reason_names_what_to_change(
-    changes: dict[str, str],
-    capability: tuple[int, int],
-    facts: list[str],
-    environ: Mapping[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
-    changed = {**environ, **changes}
-    assert explain_missing_gpu(changed, tmp_path) is None
-    check_line(explain_missing_gpu(changed, write_files(tmp_path, GPU)), *facts)
+    ):
+        use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
+        changed = {**environ, **changes}
+        assert explain_missing_gpu(changed, tmp_path / 'without_gpu') is None
+        root = write_files(tmp_path, {'dev/nvidia0': ''})
+        check_line(explain_missing_gpu(changed, root), *facts)

@@ -3,11 +3,9 @@ threads.
 """
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,39 +21,27 @@ from tf_cnn.run.params import Params
 
 pytestmark = pytest.mark.unit
 
-NODES = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
+NODES: dict[int, tuple[int, ...]] = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
 MINE = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
 
 
 def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | None = None) -> Path:
-    files = {
-        f'sys/devices/system/node/node{number}/cpulist': f'{cores}\n'
-        for number, cores in enumerate(cores_of_nodes)
-    }
-    files |= {
-        'sys/devices/system/node/possible': '0-1\n',
-        'sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n',
-    }
+    """Writes the files of nodes with these cores, and of GPUs on the nodes of their addresses."""
+    nodes, buses = 'sys/devices/system/node', 'sys/bus/pci/devices'
+    files = {f'{nodes}/node{i}/cpulist': f'{cores}\n' for i, cores in enumerate(cores_of_nodes)}
+    files |= {f'{nodes}/possible': '0-1\n', f'{buses}/0000:00:02.0/vendor': '0x8086\n'}
     for address, node in {**(gpus or {}), '0000:09:00.1': 'the sound of a GPU'}.items():
-        folder, kind = (
-            f'sys/bus/pci/devices/{address}',
-            '0x030200' if address.endswith('0') else '0x040300',
-        )
-        files |= {
-            f'{folder}/vendor': '0x10de\n',
-            f'{folder}/class': f'{kind}\n',
-            f'{folder}/numa_node': f'{node}\n',
-        }
+        kind = '0x030200' if address.endswith('0') else '0x040300'
+        for name, value in {'vendor': '0x10de', 'class': kind, 'numa_node': node}.items():
+            files[f'{buses}/{address}/{name}'] = f'{value}\n'
     return write_files(root, files)
 
 
 def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path: Path) -> None:
     root = machine_with(tmp_path, ['0-3,8-11', '4-7,12-15', ''])
-    assert cores_by_node(root, range(16)) == {
-        0: (0, 1, 2, 3, 8, 9, 10, 11),
-        1: (4, 5, 6, 7, 12, 13, 14, 15),
-    }
+    both = {0: (0, 1, 2, 3, 8, 9, 10, 11), 1: (4, 5, 6, 7, 12, 13, 14, 15)}
+    assert cores_by_node(root, range(16)) == both
     assert cores_by_node(root, [2, 3, 9]) == {0: (2, 3, 9)}
     assert cores_by_node(tmp_path / 'nowhere', range(16)) == {}
 
@@ -64,9 +50,8 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
     buses = {'0000:07:00.0': '0', '0000:0a:00.0': '1', '0000:87:00.0': '1', '0000:8b:00.0': '-1'}
     root = machine_with(tmp_path, ['0', '1'], buses)
     assert gpu_nodes(root, {}) == [0, 1, 1, None]
-    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '2,0'}) == [1, 0]
-    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': 'GPU-1234,1'}) == [None, 1]
-    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': ''}) == []
+    for visible, nodes in {'2,0': [1, 0], 'GPU-1234,1': [None, 1], '': []}.items():
+        assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': visible}) == nodes
     # Of a container with two of the GPUs of its host.
     for address in ('0000:0a:00.0', '0000:8b:00.0'):
         (root / 'proc/driver/nvidia/gpus' / address).mkdir(parents=True)
@@ -74,9 +59,8 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
     assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '0'}) == [1]
 
 
-@pytest.mark.parametrize(
-    ('place', 'gpus', 'node'),
-    [
+def test_the_node_for_a_process() -> None:
+    for place, gpus, node in (
         ((0, 1), [1, 1], 1),
         # The GPUs decide, not the number of the process.
         ((0, 4), [1], 1),
@@ -85,104 +69,81 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
         ((1, 4), None, 0),
         ((2, 4), None, 1),
         ((2, 3), None, 1),
-    ],
-)
-def test_the_node_for_a_process(
-    place: tuple[int, int], gpus: list[int | None] | None, node: int
-) -> None:
-    assert choose_node(NODES, place, gpus, 1) == NumaBinding(
-        f'True (node {node}, 4 cores)', NODES[node]
-    )
+    ):
+        binding = NumaBinding(f'True (node {node}, 4 cores)', NODES[node])
+        assert choose_node(NODES, place, gpus, 1) == binding, (place, gpus)
 
 
-@pytest.mark.parametrize(
-    ('nodes', 'gpus', 'fact'),
-    [
+def test_why_a_process_stays_where_it_is() -> None:
+    for nodes, gpus, fact in (
         ({0: (0, 1)}, None, 'one NUMA node'),
         (NODES, [0, 1], 'several'),
         (NODES, [None], 'not known'),
         (NODES, [7], 'known'),
-    ],
-)
-def test_why_a_process_stays_where_it_is(
-    nodes: dict[int, tuple[int, ...]], gpus: Any, fact: str
-) -> None:
-    choice = choose_node(nodes, (0, 2), gpus, 1)
-    assert not choice.cores
-    assert fact in choice.reason
+    ):
+        choice = choose_node(nodes, (0, 2), gpus, 1)
+        assert not choice.cores
+        assert fact in choice.reason
 
 
-def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
-    """What it returns, and the cores of its thread afterwards; binding a thread leaves the others
-    as they are.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: (work(), os.sched_getaffinity(0))).result(30)
-
-
-def binding(
+def bind(
     root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True
-) -> tuple[NumaBinding, list[str]]:
-    """What is bound, after it has been done to the thread that asks; and the warnings."""
+) -> tuple[NumaBinding, set[int], list[str]]:
+    """Binds a thread as a run does; returns the choice, the cores of the thread, and warnings."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
     environment = ProcessEnvironment({}, root=root)
     params = Params().replace(use_numa_affinity=wanted, device=kind)
-    processes = replace(find_cluster_role(params, environment, []), place_on_host=place)
+    role = replace(find_cluster_role(params, environment, []), place_on_host=place)
     warnings: list[str] = []
-    found = choose_binding(params, environment, processes, Devices(towers, towers), None, warnings)
-    shown = (not found.by_tensorflow and found.banner_text) or False
-    THIS_PROCESS.apply(
-        ProcessSettings(flags={NUMA: shown}, numa=found.banner_text, cores=found.cores)
-    )
-    return found, warnings
+
+    def choose_and_apply() -> tuple[NumaBinding, set[int], list[str]]:
+        choice = choose_binding(params, environment, role, Devices(towers, towers), None, warnings)
+        shown = (not choice.by_tensorflow and choice.banner_text) or False
+        THIS_PROCESS.apply(
+            ProcessSettings(flags={NUMA: shown}, numa=choice.banner_text, cores=choice.cores)
+        )
+        return choice, os.sched_getaffinity(0), warnings
+
+    # Binding a thread leaves the others as they are.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(choose_and_apply).result(30)
 
 
 @pytest.mark.usefixtures('fresh_process')
 @needs_two_cores
 def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
-    root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
-    found, cores = in_a_thread(lambda: binding(root, (1, 2)))
-    assert cores == {MINE[1]}
-    assert found == (NumaBinding('True (node 1, 1 cores)', (MINE[1],)), [])
+    root = machine_with(tmp_path, [str(core) for core in MINE[:2]])
+    text = 'True (node 1, 1 cores)'
+    assert bind(root, (1, 2)) == (NumaBinding(text, (MINE[1],)), {MINE[1]}, [])
     # TensorFlow's threads are bound; so is a second run.
-    again, cores = in_a_thread(lambda: binding(root, (0, 2)))
-    assert again == (NumaBinding('True (node 1, 1 cores)'), [])
-    assert cores == set(MINE)
+    assert bind(root, (0, 2)) == (NumaBinding(text), set(MINE), [])
     with refused('--use_numa_affinity=False', '--use_numa_affinity=True (node 1, '):
-        binding(root, (0, 2), wanted=False)
+        bind(root, (0, 2), wanted=False)
 
 
 @pytest.mark.usefixtures('fresh_process')
 @needs_two_cores
 @pytest.mark.parametrize(
-    ('kind', 'count', 'bound', 'expected'),
+    ('kind', 'count', 'cores', 'text'),
     [
         # To the node of its GPU.
-        ('gpu', 1, MINE[1:2], NumaBinding('True (node 1, 1 cores)', tuple(MINE[1:2]))),
+        ('gpu', 1, MINE[1:2], 'True (node 1, 1 cores)'),
         # TensorFlow binds the devices of the only process.
-        (
-            'cpu',
-            3,
-            MINE,
-            NumaBinding(
-                'True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True
-            ),
-        ),
+        ('cpu', 3, [], 'True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)'),
     ],
 )
 def test_the_only_process_of_a_host_is_bound(
-    tmp_path: Path, kind: str, count: int, bound: list[int], expected: NumaBinding
+    tmp_path: Path, kind: str, count: int, cores: list[int], text: str
 ) -> None:
-    root = machine_with(
-        tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'}
-    )
-    found, cores = in_a_thread(lambda: binding(root, (0, 1), kind, count))
-    assert (found, cores) == ((expected, []), set(bound))
+    gpus = {'0000:07:00.0': '1', '0000:0a:00.0': '0'}
+    root = machine_with(tmp_path, [str(core) for core in MINE[:2]], gpus)
+    choice = NumaBinding(text, tuple(cores), by_tensorflow=kind == 'cpu')
+    assert bind(root, (0, 1), kind, count) == (choice, set(cores or MINE), [])
 
 
 @pytest.mark.usefixtures('fresh_process')
 def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
-    found, (line,) = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
-    assert not found.banner_text
+    choice, _, (line,) = bind(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
+    assert not choice.banner_text
     check_line(line, '--use_numa_affinity=True', 'one NUMA node')
-    assert binding(tmp_path, (0, 1), wanted=False) == (NumaBinding(), [])
+    assert bind(tmp_path, (0, 1), wanted=False) == (NumaBinding(), set(MINE), [])

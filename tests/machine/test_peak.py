@@ -15,13 +15,12 @@ pytestmark = pytest.mark.graph
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
 def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
     devices = ['/cpu:0', '/cpu:1']
-    metadata = tf.RunMetadata()
-    with tf.Graph().as_default() as graph:
+    metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
+    config = tf.ConfigProto(device_count={'CPU': 2})
+    with tf.Graph().as_default() as graph, tf.Session(config=config) as session:
         step, initializer = build_products(devices, dtype, 32, 3)
-        with tf.Session(config=tf.ConfigProto(device_count={'CPU': 2})) as session:
-            session.run(initializer)
-            options = tf.RunOptions(output_partition_graphs=True)
-            values = session.run(step, options=options, run_metadata=metadata)
+        session.run(initializer)
+        values = session.run(step, options=options, run_metadata=metadata)
         count = tf.profiler.ProfileOptionBuilder(tf.profiler.ProfileOptionBuilder.float_operation())
         count = count.with_node_names(['.*MatMul.*']).with_empty_output()
         counted = tf.profiler.profile(graph, options=count.build())
@@ -40,7 +39,5 @@ def test_the_best_run_counts_and_the_time_is_kept() -> None:
     # 512: the start, a run of 1 second, too long for a larger size, and a check of the time; a
     # faster run.
     ticks = iter([0.0, 0.0, 1.0, 1.0, *(1.0, 1.5, 1.5), *(1.5, 3.0, 3.0), *[9.0] * 9])
-    assert (
-        measure_peak(config, ['/cpu:0'], 'float32', 4.0, lambda: next(ticks))
-        == 2 * 2 * 512**3 / 0.5
-    )
+    peak = measure_peak(config, ['/cpu:0'], 'float32', 4.0, lambda: next(ticks))
+    assert peak == 2 * 2 * 512**3 / 0.5

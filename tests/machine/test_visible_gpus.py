@@ -4,8 +4,6 @@ its launcher did.
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,16 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-import tf_cnn_benchmarks
 from tests.support.machines import (
     COLLECTIVE,
     CONTROLLED,
     found,
     open_mpi,
+    run_python,
     slurm_step,
     use_pynvml,
     without_pynvml,
+    write_files,
     write_pynvml,
 )
 from tests.support.outputs import refused
@@ -33,110 +32,76 @@ from tf_cnn.machine.visible_gpus import choose_visible_gpus, divide_gpus, gpus_o
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 UUIDS = 'GPU-05a2,GPU-15a2,GPU-25a2,GPU-35a2'
-MIGS = 'MIG-1c2d,MIG-GPU-8932f937/1/0'
 
 
 def listing(text: str, **more: str) -> dict[str, str]:
     return {'CUDA_VISIBLE_DEVICES': text, **more}
 
 
-@pytest.mark.parametrize(
-    ('needed', 'place', 'environ', 'count', 'expected'),
-    [
+def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus() -> None:
+    for needed, place, environ, expected in (
         # One process takes the first, and as many as there are if these are too few.
-        (1, (0, 1), {}, None, '0'),
-        (4, (0, 1), {}, None, '0,1,2,3'),
-        (2, (0, 1), listing(UUIDS), None, 'GPU-05a2,GPU-15a2'),
-        (4, (0, 1), listing('5,3'), None, '5,3'),
+        (1, (0, 1), {}, '0'),
+        (4, (0, 1), {}, '0,1,2,3'),
+        (2, (0, 1), listing(UUIDS), 'GPU-05a2,GPU-15a2'),
+        (4, (0, 1), listing('5,3'), '5,3'),
         # It computes on the CPU, or only keeps variables.
-        (0, (1, 2), listing('0,1'), None, ''),
+        (0, (1, 2), listing('0,1'), ''),
         # The workers of a host have parts of what there is, in the order of their numbers.
-        (1, (1, 2), {}, 2, '1'),
-        (2, (1, 3), {}, 8, '2,3'),
-        (2, (1, 2), listing('7,5,3,1'), None, '3,1'),
-        (2, (1, 2), listing(UUIDS), None, 'GPU-25a2,GPU-35a2'),
-        (1, (1, 2), listing(MIGS), None, 'MIG-GPU-8932f937/1/0'),
+        (1, (1, 2), {}, '1'),
+        (2, (1, 3), {}, '2,3'),
+        (2, (1, 2), listing('7,5,3,1'), '3,1'),
+        (2, (1, 2), listing(UUIDS), 'GPU-25a2,GPU-35a2'),
+        (1, (1, 2), listing('MIG-1c2d,MIG-GPU-8932f937/1/0'), 'MIG-GPU-8932f937/1/0'),
         # CUDA stops at an entry that names no GPU.
-        (1, (0, 1), listing('2,-1,3'), None, '2'),
+        (1, (0, 1), listing('2,-1,3'), '2'),
         # Tasks that a launcher gave GPUs of their own keep these: a script, or cluster inside of a
         # job.
-        (1, (2, 4), listing('2'), None, '2'),
-        (2, (1, 2), listing('GPU-25a2,GPU-35a2'), None, 'GPU-25a2,GPU-35a2'),
+        (1, (2, 4), listing('2'), '2'),
+        (2, (1, 2), listing('GPU-25a2,GPU-35a2'), 'GPU-25a2,GPU-35a2'),
         # --gpus-per-task: in the cgroup of each task its first GPU is number 0.
-        (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), None, '0'),
-        (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), None, '3'),
-        (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), None, '2'),
-        (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), None, '2'),
+        (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), '0'),
+        (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '3'),
+        (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), '2'),
+        (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), '2'),
         # A part of the node, restarted.
-        (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), None, '2,3'),
-    ],
-)
-def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(
-    needed: int,
-    place: tuple[int, int],
-    environ: Mapping[str, str],
-    count: int | None,
-    expected: str,
-) -> None:
-    assert gpus_of_process(needed, place, environ, count) == expected
+        (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '2,3'),
+    ):
+        assert gpus_of_process(needed, place, environ, None) == expected, (needed, place, environ)
+    assert gpus_of_process(1, (1, 2), {}, 2) == '1'
 
 
 @pytest.mark.parametrize(
-    ('needed', 'place', 'environ', 'count', 'facts'),
+    ('needed', 'size', 'environ', 'facts'),
     [
-        (1, (0, 2), {}, 1, ['--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu']),
-        (
-            2,
-            (0, 2),
-            listing('4,5,6'),
-            None,
-            ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6'],
-        ),
+        (2, 2, listing('4,5,6'), ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6']),
         # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the
         # same two.
-        (
-            1,
-            (0, 2),
-            listing('0', SLURM_GPUS_ON_NODE='1'),
-            None,
-            ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 '],
-        ),
-        (
-            1,
-            (0, 4),
-            listing('0,1', SLURM_GPUS_ON_NODE='4'),
-            None,
-            ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1'],
-        ),
+        (1, 2, listing('0', SLURM_GPUS_ON_NODE='1'), ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 ']),
+        (1, 4, listing('0,1', SLURM_GPUS_ON_NODE='4'), ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1']),
     ],
 )
 def test_too_few_gpus_are_refused_with_both_numbers(
-    needed: int,
-    place: tuple[int, int],
-    environ: Mapping[str, str],
-    count: int | None,
-    facts: list[str],
+    needed: int, size: int, environ: Mapping[str, str], facts: list[str]
 ) -> None:
     with refused(*facts):
-        gpus_of_process(needed, place, environ, count)
+        gpus_of_process(needed, (0, size), environ, None)
+
+
+def test_a_host_with_too_few_gpus_is_refused_with_what_to_change() -> None:
+    with refused('--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu'):
+        gpus_of_process(1, (0, 2), {}, 1)
 
 
 def test_workers_of_one_host_are_counted_by_its_name() -> None:
     hosts = 'a:1,b:1,A:2,a:3'
-    places = [
-        found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=i).local_rank_and_size
-        for i in range(4)
-    ]
-    assert places == [(0, 3), (0, 1), (1, 3), (2, 3)]
+    for index, place in enumerate([(0, 3), (0, 1), (1, 3), (2, 3)]):
+        cluster = found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=index)
+        assert cluster.local_rank_and_size == place
     # Ranks 0 to 2 are on the first node, and the first of them keeps the variables.
-    assert [found(slurm_step(rank)).local_rank_and_size for rank in range(1, 5)] == [
-        (0, 2),
-        (1, 2),
-        (0, 1),
-        (0, 1),
-    ]
+    for rank, place in enumerate([(0, 2), (1, 2), (0, 1), (0, 1)], start=1):
+        assert found(slurm_step(rank)).local_rank_and_size == place
 
 
 def test_launchers_tell_a_process_its_place_on_the_host() -> None:
@@ -146,10 +111,8 @@ def test_launchers_tell_a_process_its_place_on_the_host() -> None:
     assert find_local_rank_and_size(open_mpi(5, 8, 4)) == (1, 4)
     assert find_local_rank_and_size({'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '2'}) == (1, 2)
     by_horovodrun = {'HOROVOD_LOCAL_RANK': '3', 'HOROVOD_LOCAL_SIZE': '4', 'HOROVOD_RANK': '7'}
-    assert find_local_rank_and_size({**slurm_step(0), **open_mpi(0, 1, 1), **by_horovodrun}) == (
-        3,
-        4,
-    )
+    environ = slurm_step(0) | open_mpi(0, 1, 1) | by_horovodrun
+    assert find_local_rank_and_size(environ) == (3, 4)
     with refused('HOROVOD_LOCAL_RANK=x'):
         find_local_rank_and_size({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
 
@@ -182,37 +145,29 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: No
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
 
-def show_gpus(needed: int, place: tuple[int, int]) -> str | None:
+def show_gpus(needed: int, place: tuple[int, int] = (0, 1)) -> str | None:
     """Shows this process its GPUs, as a run does; returns None if the host has none."""
     gpus = choose_visible_gpus(needed, place, THIS_PROCESS.environment)
     THIS_PROCESS.show_gpus(gpus)
     return gpus
 
 
-def look(num_found: int, gpus: str | None) -> None:
-    """Lets TensorFlow look for GPUs, of which it finds so many."""
-    with mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_found):
-        THIS_PROCESS.start_tensorflow(ProcessSettings(gpus))
-
-
-def shown() -> str | None:
-    return os.environ.get('CUDA_VISIBLE_DEVICES')
-
-
 def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_pynvml(monkeypatch)
-    monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: False)
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    assert not show_gpus(0, (0, 1))
-    assert not show_gpus(1, (0, 2))
-    assert divide_gpus(1, 2, os.environ) is None
-    assert shown() is None
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
-    monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
-    assert not show_gpus(1, (0, 2))
-    assert shown() == '-1'
+    for variable, has_gpu in ((None, False), ('-1', True)):
+        monkeypatch.setattr(
+            'tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ, found=has_gpu: found
+        )
+        monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+        if variable:
+            monkeypatch.setenv('CUDA_VISIBLE_DEVICES', variable)
+        else:
+            assert not show_gpus(0)
+            assert divide_gpus(1, 2, os.environ) is None
+        assert not show_gpus(1, (0, 2))
+        assert os.environ.get('CUDA_VISIBLE_DEVICES') == variable
 
 
 @pytest.mark.usefixtures('four_gpus')
@@ -231,13 +186,21 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine() -> None:
 @pytest.mark.parametrize('first', [2, 0])
 def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int) -> None:
     expected = '0,1'[: 2 * first]
+    # TensorFlow looks for GPUs, and finds those that are shown.
+    gpus = [object()] * first
     for needed in (first, *range(first, -1, -1)):
-        look(first, show_gpus(needed, (0, 1)))
-        assert shown() == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES') == expected
+        shown = show_gpus(needed)
+        with mock.patch.object(tf.config, 'list_physical_devices', return_value=gpus):
+            THIS_PROCESS.start_tensorflow(ProcessSettings(shown))
+        assert (
+            os.environ['CUDA_VISIBLE_DEVICES']
+            == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES')
+            == expected
+        )
     with refused(
         'CUDA_VISIBLE_DEVICES=0', f'had CUDA_VISIBLE_DEVICES={expected}', 'earlier', 'new process'
     ):
-        show_gpus(first + 1, (0, 1))
+        show_gpus(first + 1)
 
 
 # Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host
@@ -290,64 +253,46 @@ size = local_size = lambda: 2
 """
 
 
+# By name: the flags and the environment of a process; CUDA_VISIBLE_DEVICES, the towers, and the
+# variable in the result; with Horovod what its library sees, and the devices of the session.
+WORKERS: dict[str, Any] = {'worker_hosts': 'localhost:1,localhost:2'}
+PEER_1 = COLLECTIVE | WORKERS | {'job_name': 'worker', 'task_index': 1, 'device': 'gpu'}
+CONTROLLER = CONTROLLED | WORKERS | {'num_gpus': 2, 'job_name': 'controller'}
+OF_WORKERS = [f'/job:worker/task:{task}/gpu:{gpu}' for task in range(2) for gpu in range(2)]
+HOROVODRUN = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
+BY_HOROVOD = {'variable_update': 'horovod'}
+FOUR = listing('0,1,2,3')
+ONE, TWO = ['/gpu:0'], ['/gpu:0', '/gpu:1']
+PROCESSES: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
+    'alone': ({}, {}, ['0', ONE, '0']),
+    'alone with two': ({'num_gpus': 2}, listing('3,1,0'), ['3,1', TWO, '3,1']),
+    'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}, ['', ['/cpu:0', '/cpu:1'], '']),
+    'worker 1': (PEER_1 | {'num_gpus': 2}, {}, ['2,3', TWO, '2,3']),
+    'worker 1, pinned': (PEER_1, listing('1'), ['1', ONE, '1']),
+    'ps': (WORKERS | {'ps_hosts': 'localhost:3', 'job_name': 'ps'}, {}, ['', None, None]),
+    'controller': (CONTROLLER, {}, ['', OF_WORKERS, '']),
+    'controller on the CPU': (
+        CONTROLLER | {'device': 'cpu'},
+        {},
+        ['', [name.replace('gpu', 'cpu') for name in OF_WORKERS], ''],
+    ),
+    'its worker': (CONTROLLER | {'job_name': 'worker', 'task_index': 1}, {}, ['2,3', None, None]),
+    'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **FOUR), ['1', ONE, '1']),
+    'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')), ['1', ONE, '1']),
+    'Slurm, its ps': ({}, slurm_step(0, **FOUR), ['', None, None]),
+    'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', ONE, '2']),
+    'horovodrun': (BY_HOROVOD, HOROVODRUN, ['1', ONE, '1', '1', '']),
+    'horovodrun, pinned': (BY_HOROVOD, HOROVODRUN | listing('3'), ['3', ONE, '3', '3', '']),
+    'another launcher of Horovod': (BY_HOROVOD, {}, ['1', ONE, '1', None, '']),
+}
+
+
 @pytest.mark.long
 @pytest.mark.distributed
 def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None:
-    workers = 'localhost:1,localhost:2'
-    peers = {**COLLECTIVE, 'worker_hosts': workers, 'job_name': 'worker', 'device': 'gpu'}
-    controlled = {**CONTROLLED, 'worker_hosts': workers, 'num_gpus': 2}
-    with_ps = {'ps_hosts': 'localhost:3', 'worker_hosts': workers}
-    (tmp_path / 'horovod').mkdir()
-    (tmp_path / 'horovod/tensorflow.py').write_text(HOROVOD)
+    write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
-    horovod = {'variable_update': 'horovod'}
-    one, two = ['/gpu:0'], ['/gpu:0', '/gpu:1']
-    of_workers = [
-        f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)
-    ]
-    on_cpus = [name.replace('gpu', 'cpu') for name in of_workers]
-    by_horovod = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
-    # By name: flags, environment, and what is expected.
-    cases: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
-        'alone': ({}, {}, ['0', one, '0']),
-        'alone with two': ({'num_gpus': 2}, listing('3,1,0'), ['3,1', two, '3,1']),
-        'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}, ['', ['/cpu:0', '/cpu:1'], '']),
-        'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}, ['2,3', two, '2,3']),
-        'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1'), ['1', one, '1']),
-        'ps': ({**with_ps, 'job_name': 'ps'}, {}, ['', None, None]),
-        'worker under a controller': (
-            {**controlled, 'job_name': 'worker', 'task_index': 1},
-            {},
-            ['2,3', None, None],
-        ),
-        'controller': ({**controlled, 'job_name': 'controller'}, {}, ['', of_workers, '']),
-        'controller on the CPU': (
-            {**controlled, 'job_name': 'controller', 'device': 'cpu'},
-            {},
-            ['', on_cpus, ''],
-        ),
-        'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3')), ['1', one, '1']),
-        'Slurm, pinned': (
-            {},
-            slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')),
-            ['1', one, '1'],
-        ),
-        'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3')), ['', None, None]),
-        'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', one, '2']),
-        # Horovod's own libraries see no other GPUs, either.
-        'horovodrun': (horovod, by_horovod, ['1', one, '1', '1', '']),
-        'horovodrun, pinned': (horovod, by_horovod | listing('3'), ['3', one, '3', '3', '']),
-        'another launcher of Horovod': (horovod, {}, ['1', one, '1', None, '']),
-    }
-    kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
-    ran = subprocess.run(
-        [sys.executable, '-c', PLAN_EACH, json.dumps([{'model': 'lenet'}, cases])],
-        cwd=ROOT,
-        env={**kept, 'PYTHONPATH': str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    results = dict(json.loads(line) for line in ran.stdout.splitlines())
-    assert results == {name: expected for name, (*_, expected) in cases.items()}
+    arguments = json.dumps([{'model': 'lenet'}, PROCESSES])
+    out = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
+    results = dict(json.loads(line) for line in out.splitlines())
+    assert results == {name: expected for name, (*_, expected) in PROCESSES.items()}

@@ -32,51 +32,52 @@ from tf_cnn.managers.config import VariableConfig
 pytestmark = pytest.mark.graph
 
 
-def crossings(built: Built, way: str) -> list[tf.Tensor]:
-    """The tensors that a step sends 'worker to ps' or 'ps to worker', once for each receiver.
+TRANSFERS = pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+BOTH_WAYS = (('ps', 'worker'), ('worker', 'ps'))
+
+
+def crossings(built: Built, sender: str, receiver: str) -> list[tf.Tensor]:
+    """Returns the tensors that a step sends from one job to another, once for each receiving task.
     Scalars do not count.
     """
-    found: dict[tuple[str, int], tf.Tensor] = {}
+    crossed: dict[tuple[str, int], tf.Tensor] = {}
     for op in needed_by(built.step.fetches.ops):
         place = tf.DeviceSpec.from_string(op.device)
         for value in op.inputs:
             job = tf.DeviceSpec.from_string(value.op.device).job
-            assert job
-            assert place.job
-            if f'{job} to {place.job}' == way and value.shape.rank:
-                found[value.name, place.task] = value
-    return list(found.values())
+            if (job, place.job) == (sender, receiver) and value.shape.rank:
+                crossed[value.name, place.task] = value
+    return list(crossed.values())
 
 
-def total_bytes(tensors: Iterable[tf.Tensor]) -> int:
+def num_bytes(tensors: Iterable[tf.Tensor]) -> int:
     return sum(value.shape.num_elements() * value.dtype.size for value in tensors)
 
 
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+def trained_bytes(built: Built, transfer: tf.DType | None) -> int:
+    variables = built.manager.trainable_variables_on_device(0)
+    sizes = [variable.value.shape.num_elements() for variable in variables]
+    return sum(sizes) * (transfer or tf.float32).size
+
+
+@TRANSFERS
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_one_value_and_one_gradient_of_each_variable_cross_and_their_bytes_are_told(
-    mode: str, transfer: Any
-) -> None:
-    workers = [
-        build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
-        for worker in range(NUM_WORKERS)
-    ]
-    moved = 0
-    for built in workers:
-        parts = [
+def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, transfer: Any) -> None:
+    for worker in range(NUM_WORKERS):
+        built = build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
+        slices = built.manager.slices()
+        shapes = [
             list(part.variable.shape)
             for variable in built.manager.trainable_variables_on_device(0)
-            for part in built.manager.slices()[variable.name]
+            for part in slices[variable.name]
         ]
         # The largest weight is cut in twelve where values return early, else in one part for each
         # server.
-        assert len(parts) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 11)
-        for way in ('ps to worker', 'worker to ps'):
-            crossed = crossings(built, way)
-            assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
+        assert len(shapes) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 11)
+        for way in BOTH_WAYS:
+            crossed = crossings(built, *way)
+            assert sorted(value.shape.as_list() for value in crossed) == sorted(shapes)
             assert {value.dtype for value in crossed} == {transfer or tf.float32}
-            moved += total_bytes(crossed)
-    assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
@@ -86,99 +87,81 @@ def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str
         build(mode, worker, network=normalised, transfer=tf.bfloat16)
         for worker in range(NUM_WORKERS)
     )
-    for way in ('ps to worker', 'worker to ps'):
-        dtypes = Counter(value.dtype for value in crossings(chief, way))
+    for way in BOTH_WAYS:
+        dtypes = Counter(value.dtype for value in crossings(chief, *way))
         assert dtypes == {tf.bfloat16: 5, tf.float32: 2}
-        assert {value.dtype for value in crossings(other, way)} == {tf.bfloat16}
+        assert {value.dtype for value in crossings(other, *way)} == {tf.bfloat16}
 
 
-FORWARD_ONLY: dict[str, Any] = {'network': normalised, 'forward_only': True}
-# The second variable is in parts.
-EXCHANGED: dict[str, Any] = {'exchanged': [('small', (3,)), ('large', (1100, 1000))]}
+# By what a step does: the arguments of build.
+STEPS: dict[str, dict[str, Any]] = {
+    'train': {'network': wide, 'devices': cpus(3)},
+    # The second variable is in parts.
+    'exchange': {'exchanged': [('small', (3,)), ('large', (1100, 1000))]},
+    'forward_only': {'network': normalised, 'forward_only': True},
+}
 
 
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@TRANSFERS
 @pytest.mark.parametrize(
-    ('mode', 'options'),
+    ('mode', 'step'),
     [
-        *itertools.product([PS, REPLICATED], [FORWARD_ONLY]),
-        *itertools.product([PS, STAGED, REPLICATED], [EXCHANGED]),
+        *itertools.product([PS, STAGED, REPLICATED], ['train', 'exchange']),
+        (PS, 'forward_only'),
+        (REPLICATED, 'forward_only'),
     ],
 )
-def test_the_bytes_of_a_forward_only_step_and_of_an_exchange_are_those_that_cross(
-    mode: str, options: dict[str, Any], transfer: Any
-) -> None:
-    workers = [build(mode, worker, transfer=transfer, **options) for worker in range(NUM_WORKERS)]
-    moved = sum(
-        total_bytes(crossings(built, way))
-        for built in workers
-        for way in ('ps to worker', 'worker to ps')
-    )
+def test_the_bytes_of_a_step_are_those_that_cross(mode: str, step: str, transfer: Any) -> None:
+    workers = [
+        build(mode, worker, transfer=transfer, **STEPS[step]) for worker in range(NUM_WORKERS)
+    ]
+    moved = sum(num_bytes(crossings(built, *way)) for built in workers for way in BOTH_WAYS)
     assert moved > 0
     assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
 
 
-@pytest.mark.parametrize(
-    ('packing', 'expected'),
+def test_gradients_cross_in_buckets() -> None:
+    unpacked = crossings(build(REPLICATED, network=wide), 'worker', 'ps')
+    assert len(unpacked) == 15
     # The parts of the large gradient are larger than 256 KiB; one server has two of the small ones
     # in a row.
-    [
+    for packing, expected in (
         (VariableConfig(gradient_repacking=3), 3 * NUM_SERVERS),
         (VariableConfig(agg_small_grads_max_bytes=1 << 18), 14),
-    ],
-)
-def test_gradients_cross_in_buckets(packing: VariableConfig, expected: int) -> None:
-    crossed = crossings(build(REPLICATED, network=wide, flags=packing), 'worker to ps')
-    unpacked = crossings(build(REPLICATED, network=wide), 'worker to ps')
-    assert len(unpacked) == 15
-    assert len(crossed) == expected
-    assert total_bytes(crossed) == total_bytes(unpacked)
+    ):
+        packed = crossings(build(REPLICATED, network=wide, flags=packing), 'worker', 'ps')
+        assert len(packed) == expected
+        assert num_bytes(packed) == num_bytes(unpacked)
 
 
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@TRANSFERS
 def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) -> None:
     built = build(COLLECTIVE, server_devices=(), num_workers=3, transfer=transfer)
-    total = sum(
-        variable.value.shape.num_elements()
-        for variable in built.manager.trainable_variables_on_device(0)
-    )
     # Each of three workers sends two of the three chunks to be summed, then two sums.
-    assert built.step.transfer.bytes_per_step == round(
-        3 * 2 * 2 / 3 * total * (transfer or tf.float32).size
-    )
+    expected = 3 * 2 * 2 / 3 * trained_bytes(built, transfer)
+    assert built.step.transfer.bytes_per_step == round(expected)
     assert built.step.bytes_per_server == {}
 
 
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
-@pytest.mark.parametrize(
-    ('spec', 'sent_per_byte'),
-    [
+@TRANSFERS
+def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer: Any) -> None:
+    workers = [task('worker', worker) for worker in range(NUM_WORKERS)]
+    towers = [f'{worker}{tower}' for worker in workers for tower in cpus(NUM_TOWERS)]
+    for spec, sent_per_byte in (
         # Of each tower's 2 (N - 1) / N what the last of each worker sends, N towers in all.
-        ('xring', NUM_WORKERS * 2 * (NUM_WORKERS * NUM_TOWERS - 1) / (NUM_WORKERS * NUM_TOWERS)),
+        ('xring', NUM_WORKERS * 2 * (len(towers) - 1) / len(towers)),
         ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
         ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),
-    ],
-)
-def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
-    spec: str, sent_per_byte: float, transfer: Any
-) -> None:
-    towers = [
-        f'{task("worker", worker)}{tower}'
-        for worker in range(NUM_WORKERS)
-        for tower in cpus(NUM_TOWERS)
-    ]
-    algorithm = make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0')
-    parts: dict[str, Any] = {
-        'server_devices': (),
-        'devices': towers,
-        'algorithm': algorithm,
-        'transfer': transfer,
-    }
-    built = build(CONTROLLED, network=wide, job='controller', **parts)
-    variables = built.manager.trainable_variables_on_device(0)
-    total = (
-        sum(variable.value.shape.num_elements() for variable in variables)
-        * (transfer or tf.float32).size
-    )
-    assert built.step.transfer.bytes_per_step == pytest.approx(sent_per_byte * total, rel=1e-4)
-    assert built.step.bytes_per_server == {}
+    ):
+        built = build(
+            CONTROLLED,
+            network=wide,
+            job='controller',
+            server_devices=(),
+            devices=towers,
+            algorithm=make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0'),
+            transfer=transfer,
+        )
+        expected = sent_per_byte * trained_bytes(built, transfer)
+        assert built.step.transfer.bytes_per_step == pytest.approx(expected, rel=1e-4), spec
+        assert built.step.bytes_per_server == {}

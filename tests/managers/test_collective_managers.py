@@ -1,5 +1,6 @@
 """Workers without parameter servers add up their gradients by collective operations."""
 
+import functools
 from collections import Counter
 
 import pytest
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.graph
 
 
 GPUS = [f'/gpu:{number}' for number in range(3)]
+build_worker = functools.partial(build, COLLECTIVE, server_devices=())
 
 
 def sums_before(built: Built, op: tf.Operation) -> set[tf.Operation]:
@@ -34,66 +36,50 @@ def marks_before(built: Built, op: tf.Operation) -> set[tf.Operation]:
     return marks & needed_by([op])
 
 
-def test_on_cpus_each_worker_sums_its_towers_first_and_updates_a_variable_after_its_sum_alone() -> (
-    None
-):
-    built = build(COLLECTIVE, 1, server_devices=())
-    sums = built.ops('CollectiveReduce')
-    assert [(op.inputs[0].op.type, len(op.inputs[0].op.inputs)) for op in sums] == [
-        ('AddN', NUM_TOWERS)
-    ] * 4
-    applied = built.ops('ResourceApplyGradientDescent')
-    assert len(applied) == NUM_TOWERS * 4
-    assert [len(sums_before(built, op)) for op in applied] == [1] * len(applied)
-    assert Counter(sums_before(built, op).pop() for op in applied) == dict.fromkeys(
-        sums, NUM_TOWERS
-    )
+def test_on_cpus_each_worker_sums_its_towers_first_and_updates_after_one_sum() -> None:
+    built = build_worker(1)
+    sums, updates = built.ops('CollectiveReduce'), built.ops('ResourceApplyGradientDescent')
+    local_sums = [op.inputs[0].op for op in sums]
+    assert [(op.type, len(op.inputs)) for op in local_sums] == [('AddN', NUM_TOWERS)] * 4
+    needed = [sums_before(built, op) for op in updates]
+    assert Counter(map(frozenset, needed)) == {frozenset([op]): NUM_TOWERS for op in sums}
 
 
 def test_on_gpus_an_update_waits_for_its_sum_and_for_the_one_that_starts_first() -> None:
-    built = build(COLLECTIVE, 0, server_devices=(), devices=GPUS)
+    built = build_worker(0, devices=GPUS)
     # Every other sum waits until the one before it has started.
     first = {op for op in built.ops('CollectiveReduce') if not op.get_attr('wait_for')}
-    marks = {
-        mark for op in built.ops('ResourceApplyGradientDescent') for mark in marks_before(built, op)
-    }
+    updates = built.ops('ResourceApplyGradientDescent')
+    [mark] = {mark for op in updates for mark in marks_before(built, op)}
     assert len(first) == len(GPUS)
-    assert len(marks) == 1
-    assert first <= needed_by(list(marks))
+    assert first <= needed_by([mark])
 
 
 @pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
 def test_a_step_is_noted_before_its_first_change_of_variables_or_moving_averages(
     devices: list[str],
 ) -> None:
-    built = build(COLLECTIVE, 0, network=normalised, server_devices=(), devices=devices)
-    changed = [*built.ops('ResourceApplyGradientDescent'), *updates_of_averages(built)]
-    assert len(changed) > len(devices) * 4
-    assert all(marks_before(built, op) for op in changed)
-    # A step of an earlier number would look complete.
+    built = build_worker(0, network=normalised, devices=devices)
     counted = built.graph.get_operation_by_name('train_step')
-    assert {*changed} < needed_by([counted])
-
-
-def updates_of_averages(built: Built) -> list[tf.Operation]:
     averages = {v.handle.ref() for v in built.manager.variables[0].values() if not v.trainable}
-    step = needed_by([built.graph.get_operation_by_name('train_step')])
-    return [
-        op for op in built.ops('AssignVariableOp') if op in step and op.inputs[0].ref() in averages
-    ]
+    changed = {
+        op
+        for op in needed_by([counted])
+        if op.type == 'ResourceApplyGradientDescent'
+        or (op.type == 'AssignVariableOp' and op.inputs[0].ref() in averages)
+    }
+    # A step of an earlier number would look complete.
+    assert {*built.ops('ResourceApplyGradientDescent')} < changed
+    assert all(marks_before(built, op) for op in changed)
 
 
 def test_with_an_automatic_loss_scale_every_update_waits_for_all_sums() -> None:
-    built = build(
-        COLLECTIVE,
-        0,
-        server_devices=(),
-        precision=Precision('fp16', loss_scale=1.0, steps_until_doubling=9),
-    )
+    precision = Precision('fp16', loss_scale=1.0, steps_until_doubling=9)
+    built = build_worker(0, precision=precision)
     updates = built.ops('ResourceApplyGradientDescent')
-    assert updates
+    assert len(updates) == NUM_TOWERS * 4
     for update in updates:
-        assert {*built.ops('CollectiveReduce')} == sums_before(built, update)
+        assert sums_before(built, update) == {*built.ops('CollectiveReduce')}
         assert len(marks_before(built, update)) == 1
 
 
@@ -103,29 +89,22 @@ def test_with_an_automatic_loss_scale_every_update_waits_for_all_sums() -> None:
 def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_keys(
     devices: list[str], hint: bytes, num_members: int
 ) -> None:
-    def calls(worker: int) -> dict[tuple[int, int], tuple[str, int, list[int]]]:
-        built = build(COLLECTIVE, worker, server_devices=(), devices=devices)
+    calls_of_workers = []
+    for worker in range(NUM_WORKERS):
+        built = build_worker(worker, devices=devices)
+        calls: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
         sums = built.ops('CollectiveReduce')
-        assert (
-            len({(op.get_attr('instance_key'), op.device) for op in sums})
-            == len(sums)
-            == 4 * num_members
-        )
+        assert len({(op.get_attr('instance_key'), op.device) for op in sums}) == 4 * num_members
+        assert len(sums) == 4 * num_members
         assert {op.get_attr('communication_hint') for op in sums} == {hint}
         assert {op.get_attr('group_size') for op in sums} == {NUM_WORKERS * num_members}
-        kinds = {
-            'CollectiveReduce': 'sum',
-            'CollectiveBcastSend': 'copy',
-            'CollectiveBcastRecv': 'copy',
-        }
-        found: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
-        for op in built.ops(*kinds):
+        for op in [*sums, *built.ops('CollectiveBcastSend', 'CollectiveBcastRecv')]:
             key = op.get_attr('group_key'), op.get_attr('instance_key')
-            call = kinds[op.type], op.get_attr('group_size'), op.outputs[0].shape.as_list()
-            assert found.setdefault(key, call) == call
-        return found
-
-    first, second = calls(0), calls(1)
+            kind = 'sum' if op in sums else 'copy'
+            call = kind, op.get_attr('group_size'), op.outputs[0].shape.as_list()
+            assert calls.setdefault(key, call) == call
+        calls_of_workers.append(calls)
+    first, second = calls_of_workers
     assert first == second
     # A sum of each gradient and a copy of each variable.
     assert Counter(kind for kind, _, _ in first.values()) == {'sum': 4, 'copy': 4}
@@ -133,7 +112,7 @@ def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_ke
 
 def test_the_others_start_from_the_variables_of_worker_0() -> None:
     for worker in range(NUM_WORKERS):
-        built = build(COLLECTIVE, worker, optimizer='adam', server_devices=())
+        built = build_worker(worker, optimizer='adam')
         sent, received = built.ops('CollectiveBcastSend'), built.ops('CollectiveBcastRecv')
         # Each variable with its two slots.
         assert (len(sent), len(received)) == ((3 * 4, 0) if worker == 0 else (0, 3 * 4))

@@ -1,6 +1,6 @@
 """Where variables lie on parameter servers."""
 
-import functools
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -12,8 +12,6 @@ from models.registry import MODELS
 from tests.support.graphs import cpus
 from tests.support.networks import NUM_WORKERS, PS, REPLICATED, manager_of, servers
 from tf_cnn.graph.variables import num_bytes
-from tf_cnn.managers.all_reduce import copy_algorithm
-from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.parameter_servers import ParameterServerVariables
 
 pytestmark = pytest.mark.graph
@@ -22,24 +20,21 @@ pytestmark = pytest.mark.graph
 def variables_on_servers(
     model: str, num_ps: int, mode: str = PS, worker: int = 0
 ) -> ParameterServerVariables:
-    """The variables of a network of the catalog on parameter servers, as a worker has them."""
-    facts = MODELS.find_model(model)
-    size = facts.image_size
+    """Returns the variables of a network on parameter servers, as a worker has them."""
+    spec = MODELS.find_model(model)
     with tf.Graph().as_default():
         manager = manager_of(
             mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS
         )
         with manager.create_outer_variable_scope(0) as variables:
-            images = tf.placeholder(tf.float32, [1, size, size, 3])
-            keeps = manager.keeps_statistics(0)
             build_network(
-                facts.network,
-                images,
+                spec.network,
+                tf.placeholder(tf.float32, [1, spec.image_size, spec.image_size, 3]),
                 1000,
                 variables,
                 'NHWC',
                 is_training=True,
-                keep_statistics=keeps,
+                keep_statistics=manager.keeps_statistics(0),
             )
     # Every mode that is tried here has parameter servers, which mypy cannot know.
     return manager.server_variables  # type: ignore[attr-defined]
@@ -49,15 +44,14 @@ def variables_on_servers(
 @pytest.mark.parametrize('model', ['alexnet', 'resnet50', 'vgg16'])
 def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) -> None:
     variables = variables_on_servers(model, num_ps)
+    slices = variables.slices.values()
     held: Counter[str] = Counter()
-    for part in (part for parts in variables.slices.values() for part in parts):
+    for part in itertools.chain(*slices):
         held[part.variable.device] += num_bytes(part.variable.shape)
     assert variables.server_bytes == held
     assert len(held) == num_ps
     assert max(held.values()) - min(held.values()) < 2 << 20
-    assert sum(held.values()) == sum(
-        num_bytes(parts[0].full_shape) for parts in variables.slices.values()
-    )
+    assert sum(held.values()) == sum(num_bytes(parts[0].full_shape) for parts in slices)
     if model == 'vgg16':
         # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2: 138 million weights.
         assert sum(held.values()) == 4 * 138_357_544
@@ -88,27 +82,13 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
 def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
     """Including the variables after a moving average, which one worker alone keeps."""
     chief, other = (variables_on_servers('densenet40_k12', 2, mode, worker) for worker in range(2))
-    places = [
+    placed, placed_by_other = (
         {
             name: [(part.variable.device, part.offset) for part in parts]
             for name, parts in variables.slices.items()
         }
         for variables in (chief, other)
-    ]
-    assert places[0] == places[1]
-    assert sum(name.endswith('/moving_mean') for name in places[0]) == 39
+    )
+    assert placed == placed_by_other
+    assert sum(name.endswith('/moving_mean') for name in placed) == 39
     assert chief.server_bytes == other.server_bytes
-
-
-def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:
-    parts = ManagerConfig(cpus(1), 1, cpus(1), copy_algorithm(cpus(1)), server_devices=servers(3))
-    variables = ParameterServerVariables(parts)
-    shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
-    with tf.Graph().as_default():
-        for name, shape in shapes.items():
-            variables.create(name, shape, True, functools.partial(tf.zeros, shape))
-    # 100 | 10 | 60, then 30 and 25 to the second, and 20 to the third.
-    placed = {
-        name: servers(3).index(part.variable.device) for name, (part,) in variables.slices.items()
-    }
-    assert placed == {'a': 0, 'b': 1, 'c': 2, 'd': 1, 'e': 1, 'f': 2}

@@ -6,20 +6,32 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.layers import truncated_normal
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, open_session, train_towers
 from tests.support.networks import (
     LEARNING_RATE,
-    NUM_TOWERS,
-    SEED,
+    NUM_CLASSES,
     assert_close,
+    batch_of,
     make_manager,
     needed_by,
+    plain,
+    settings,
 )
-from tests.support.oracles import OPTIMIZERS, Weights
-from tf_cnn.training.optimizers import OptimizerStep
+from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tf_cnn.run.step_graph import build_step_graph
 
 pytestmark = pytest.mark.graph
+
+NUM_STEPS = 5
+
+
+def test_no_update_waits_for_the_gradients_of_its_step() -> None:
+    manager = make_manager('parameter_server', cpus(2), staged=True)
+    with tf.Graph().as_default() as graph:
+        build_step_graph(settings(plain), OPTIMIZERS['sgd'].ours, manager, batch_of(2))
+    updates = [op for op in graph.get_operations() if op.type.startswith('ResourceApply')]
+    assert len(updates) == 4
+    assert 'MatMul' not in {op.type for op in needed_by(updates)}
 
 
 @pytest.mark.parametrize(
@@ -31,60 +43,24 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer: str, mode
     """Gradient descent computes v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0; other optimizers use the
     same gradient.
     """
-    targets = np.random.default_rng(0).normal(size=(NUM_TOWERS, 3)).astype(np.float32)
-    # Each step's gradient has a direction of its own, since lars takes nothing else of it.
-    slopes = np.array([1, 1, 2], np.float32)
-    with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
-        manager = make_manager(mode, cpus(NUM_TOWERS), staged=True, relaxed=True, seed=SEED)
-        gradients, users = [], set()
-        for number, target in enumerate(targets):
-            with manager.create_outer_variable_scope(number) as variables:
-                value = variables.read('v', [1, 3], truncated_normal(1.0))
-                gradients.append(
-                    tf.gradients(tf.nn.l2_loss((value - target) * slopes) / NUM_TOWERS, [value])
-                )
-            users.update(value.consumers())
-        global_step = manager.create_global_step()
-        step = OptimizerStep(
-            OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None
-        )
-        update, _ = manager.build_update(step, global_step, gradients)
-        assert not users & needed_by([*step.updates.values()]), (
-            'the update waits for the computation of its step'
-        )
-        session.run(
-            [
-                *manager.initializers,
-                *step.initializers,
-                global_step.assign(tf.constant(0, tf.int64)),
-            ]
-        )
-        session.run(manager.get_post_init_ops(step.slots))
-        session.run(manager.prologue)
-        variable = manager.slices()['v'][0].variable
-        now = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
-        seen = [session.run(now)]
-        for _ in range(5):
-            session.run(update)
-            seen.append(session.run(now))
-
-    history: list[np.ndarray] = []
-
-    def gradients_at(weights: Weights, step: int) -> Weights:
-        history.append(weights['v'])
-        return {'v': (history[max(0, step - 1)] - targets.mean(0)) * slopes**2}
-
-    for num_steps, value in enumerate(seen):
-        history.clear()
-        expected = OPTIMIZERS[optimizer].numpy.train(
-            {'v': seen[0]}, gradients_at, LEARNING_RATE, num_steps
-        )
-        assert_close({'v': value}, expected)
-    # Not with the gradient of this step.
-    fresh = OPTIMIZERS[optimizer].numpy.train(
-        {'v': seen[0]},
-        lambda weights, _: {'v': (weights['v'] - targets.mean(0)) * slopes**2},
-        LEARNING_RATE,
-        5,
+    manager = make_manager(mode, cpus(2), staged=True, relaxed=True)
+    (start, *_), *_, (end, *_) = train_towers(
+        settings(plain), OPTIMIZERS[optimizer].ours, manager, batch_of(2), NUM_STEPS
     )
-    assert np.abs(fresh['v'] - seen[-1]).max() > 1e-3
+    start = {name: start[name] for name in manager.variables[0]}
+    history: list[Weights] = []
+    with tf.Graph().as_default(), open_session() as session:
+        # LARS decays the weights itself.
+        decay = 0.0 if optimizer == 'lars' else 0.01
+        batch = batch_of(1).tower_batch(0)
+        gradients = plain_gradients(session, plain, NUM_CLASSES, [batch], weight_decay=decay)
+
+        def gradients_of_step_before(weights: Weights, step: int) -> Weights:
+            history.append(weights)
+            return gradients(history[max(0, step - 1)], 1.0)
+
+        train = OPTIMIZERS[optimizer].numpy.train
+        expected = train(start, gradients_of_step_before, LEARNING_RATE, NUM_STEPS)
+        fresh = train(start, lambda weights, _: gradients(weights, 1.0), LEARNING_RATE, NUM_STEPS)
+    assert_close({name: end[name] for name in expected}, expected)
+    assert np.abs(fresh['logits/kernel'] - end['logits/kernel']).max() > 1e-3

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import check_line, refused, run_main
 from tests.support.sample_results import write_sample
 from tf_cnn.results.collection import collect
 
@@ -53,42 +52,37 @@ def without_permission(path: Path, mode: int = 0) -> Iterator[None]:
     'name', ['results/locked', 'results/locked/deeper', 'results/locked/slow.json']
 )
 def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(
-    name: str, results: Path, capsys: pytest.CaptureFixture[str]
+    name: str, results: Path
 ) -> None:
-    write_sample(results / 'locked/slow.json', rate=1, seed=7)
-    write_sample(results / 'locked/deeper/slow.json', rate=1, seed=8)
-    locked = results.parent / name
+    locked, before = results.parent / name, results.parent / 'before'
+    for path in ('slow.json', 'deeper/slow.json'):
+        write_sample(results / 'locked' / path, rate=1)
     for number in range(3):
-        write_sample(results.parent / f'before/{number}.json', seed=10 + number)
-    argv = [
-        'compare',
-        str(results.parent / 'before'),
-        str(results),
-        '--fail_below=0.001',
-        '--format=json',
-    ]
-    assert tf_cnn_benchmarks.main(argv) == 0
-    capsys.readouterr()
+        write_sample(before / f'{number}.json', seed=10 + number)
+    gate = ('--fail_below=0.001', '--format=json')
+    run_main('compare', before, results, *gate)
     with without_permission(locked):
         (problem,) = collect([str(results)]).problems
-        assert tf_cnn_benchmarks.main(argv) == 1
-        assert tf_cnn_benchmarks.main([argv[0], argv[1], f'--against={results}', *argv[3:]]) == 1
+        _, error = run_main('compare', before, results, *gate, code=1)
+        _, error_of_history = run_main('compare', before, f'--against={results}', *gate, code=1)
     check_line(problem, f'{locked}: ', 'Permission denied')
-    for line in capsys.readouterr().err.splitlines():
+    for line in (error + error_of_history).splitlines():
         check_line(line, f'{locked}: ')
 
 
-@pytest.mark.parametrize('name', ['results', 'results/0.json', '.'])
-def test_a_path_that_may_not_be_read_says_so(
-    name: str, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    locked = results.parent / name
-    paths = [str(results)] if locked.is_dir() else [str(locked)]
-    if name == '.':
-        paths.append(str(results / '0.json'))
-    with without_permission(locked):
-        for path in paths:
-            with refused(path, 'Permission denied'):
-                collect([path])
-            assert tf_cnn_benchmarks.main(['compare', path, path]) == 2
-            check_line(capsys.readouterr().err.strip(), path, 'Permission denied')
+@pytest.mark.parametrize(
+    ('locked', 'path'),
+    [
+        ('results', 'results'),
+        ('results/0.json', 'results/0.json'),
+        ('.', 'results'),
+        ('.', 'results/0.json'),
+    ],
+)
+def test_a_path_that_may_not_be_read_says_so(locked: str, path: str, results: Path) -> None:
+    argument = str(results.parent / path)
+    with without_permission(results.parent / locked):
+        with refused(argument, 'Permission denied'):
+            collect([argument])
+        _, error = run_main('compare', argument, argument, code=2)
+    check_line(error, argument, 'Permission denied')

@@ -17,19 +17,19 @@ from tf_cnn.system.errors import format_error, format_warning
 pytestmark = pytest.mark.unit
 
 
-def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> StepLog:
-    devices = ['/cpu:0', '/cpu:1']
+def measured(*, is_synchronous: bool = True, **changes: Any) -> StepLog:
+    """A warm-up step of 50 s, and two timed ones of 1 s and 3 s with a pause of 1 s between."""
     run = partial_section(
         RunSection,
-        devices=devices,
-        images_per_step=images_per_step,
-        has_synchronous_workers=together,
+        devices=['/cpu:0', '/cpu:1'],
+        images_per_step=16,
+        has_synchronous_workers=is_synchronous,
     )
-    timed = (
+    steps = (
+        Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)),
         Step(Phase.TIMED, 1, 1.0, StepValues(7.0, steps_before=5, steps_after=7), start=50.0),
         Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=8, steps_after=12), start=52.0),
     )
-    steps = (Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)), *timed)
     return dataclasses.replace(StepLog(run, steps), **changes)
 
 
@@ -50,7 +50,7 @@ def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out()
     assert found.between_seconds == pause
     assert found.throughput.wall_seconds == 4.5
     # Workers that do not wait for each other train while the chief evaluates.
-    assert measured(between=between, together=False).throughput.wall_seconds == 5.0
+    assert measured(between=between, is_synchronous=False).throughput.wall_seconds == 5.0
 
 
 def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one() -> None:
@@ -62,21 +62,19 @@ def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one
 
 def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
     lines = [('Batch size', '128 global'), ('', '64 per device'), ('Input', ''), ('Sync', False)]
-    expected = [
+    assert console.format_banner(lines).split('\n') == [
         'Batch size:  128 global',
         '             64 per device',
         'Sync:        False',
         '==========',
     ]
-    assert console.format_banner(lines).split('\n') == expected
 
 
 def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step() -> None:
     servers, step = [('On ps 0', '1.0 MB'), ('On ps 1', '2.3 MB')], ('Step moves', '6.7 MB')
+    transfer = TransferSection((1_000_000, 2_340_000), 6_680_000)
     for num_workers in (1, 2):
-        lines = console.transfer_lines(
-            TransferSection((1_000_000, 2_340_000), 6_680_000), num_workers
-        )
+        lines = console.transfer_lines(transfer, num_workers)
         assert lines == [('Workers', num_workers), *servers, step]
     assert console.transfer_lines(NO_TRANSFER, 1) == []
 
@@ -98,9 +96,8 @@ def test_errors_and_warnings_are_one_line() -> None:
     assert format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
     assert format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
     assert format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
-    check_line(
-        console.format_incomplete(3, '100 steps', 12.5, None), '3', '100', '12.50 images/sec'
-    )
+    line = console.format_incomplete(3, '100 steps', 12.5, None)
+    check_line(line, '3', '100', '12.50 images/sec')
 
 
 class Flushes(io.StringIO):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sample_results import evaluations, record_of, sample_document, step_seconds
+from tests.support.sample_results import evaluations, record_of, sample_document
 from tf_cnn.results import summary
 from tf_cnn.results.summary import format_machine
 
@@ -18,13 +18,9 @@ def format_summary(document: dict[str, Any]) -> list[str]:
 
 
 def test_a_summary_of_everything() -> None:
-    document = sample_document(seconds=step_seconds(num_steps=100))
-    document['statistics']['step_seconds'] |= {
-        'median': 0.0342,
-        'p90': 0.03504,
-        'p95': 0.0362,
-        'p99': 0.0413,
-    }
+    document = sample_document(num_steps=100)
+    percentiles = {'median': 0.0342, 'p90': 0.03504, 'p95': 0.0362, 'p99': 0.0413}
+    document['statistics']['step_seconds'] |= percentiles
     document['throughput'] |= {
         'images_per_second': 86.2,
         'images_per_second_of_steps': 93.5,
@@ -54,37 +50,24 @@ def test_a_summary_of_everything() -> None:
 
 
 def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it() -> None:
-    document = sample_document(
-        **evaluations(0.5, 0.98, 0.97, 0.99), flags={'stop_at_top_1_accuracy': 0.98}
-    )
-    assert (
-        format_summary(document)[-1]
-        == 'accuracy: top-1 0.98 reached at step 20, 20 s after the first step began'
-    )
-    document['command']['flags']['stop_at_top_1_accuracy'] = 0.995
-    best = (
-        'accuracy: top-1 0.995 not reached; best 0.9900, step 40, 40 s after the first step began'
-    )
-    assert format_summary(document)[-1] == best
+    document = sample_document(evaluations=evaluations(0.5, 0.98, 0.97, 0.99))
+    flags, steps = document['command']['flags'], document['workers'][0]['steps']
+    flags['stop_at_top_1_accuracy'] = 0.98
+    reached = 'accuracy: top-1 0.98 reached at step 20, 20 s after the first step began'
+    assert format_summary(document)[-1] == reached
+    flags['stop_at_top_1_accuracy'] = 0.995
+    best = 'accuracy: top-1 0.995 not reached; best 0.9900, step 40'
+    assert format_summary(document)[-1] == f'{best}, 40 s after the first step began'
     # A run that goes on from step 100 does not know how long the steps before took.
-    steps = document['workers'][0]['steps']
     steps['global_step'] = [100 + step for step in steps['global_step']]
-    assert format_summary(document)[-1].endswith('best 0.9900, step 40')
+    assert format_summary(document)[-1] == best
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    document = sample_document(seconds=step_seconds(num_steps=1))
-    document['statistics']['step_seconds'] |= {
-        'median': 0.32,
-        'p90': None,
-        'p95': None,
-        'p99': None,
-    }
-    document['compute'] |= {
-        'flops_per_second': 999.9e9,
-        'peak_flops_per_second': None,
-        'share_of_peak': None,
-    }
+    document = sample_document(seconds=[0.32])
+    percentiles = dict.fromkeys(('p90', 'p95', 'p99'))
+    document['statistics']['step_seconds'] |= percentiles
+    document['compute'] = dict.fromkeys(document['compute']) | {'flops_per_second': 999.9e9}
     document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
     document['machine']['threads']['reason'] = None
     # Rates that agree are not told twice.
@@ -102,18 +85,16 @@ def test_a_machine_without_gpus_has_one_line() -> None:
 def test_gpus_have_a_line_with_their_software() -> None:
     machine = sample_document()['machine']
     machine['versions'] |= {'driver': '550.54', 'cuda': '12.5', 'cudnn': '9.3'}
-    machine['gpus'] = [
-        {'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
-    ] * 8
-    assert format_machine(machine)[1] == (
-        'NVIDIA A100-SXM4-40GB x 8, 40 GiB each, compute capability 8.0; driver 550.54, CUDA '
-        '12.5, cuDNN 9.3'
-    )
-    machine['gpus'] = [machine['gpus'][0], {'name': 'Tesla T4', 'memory_bytes': None}]
+    a100 = {'name': 'NVIDIA A100', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
+    software = 'driver 550.54, CUDA 12.5, cuDNN 9.3'
+    machine['gpus'] = [a100] * 8
+    line = f'NVIDIA A100 x 8, 40 GiB each, compute capability 8.0; {software}'
+    assert format_machine(machine)[1] == line
+    machine['gpus'] = [a100, {'name': 'Tesla T4', 'memory_bytes': None}]
     machine['versions'] |= {'cuda': None, 'cudnn': None}
-    assert (
-        format_machine(machine)[1]
-        == 'NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0; Tesla T4; driver 550.54'
-    )
-    # An unknown machine has no line.
+    line = 'NVIDIA A100, 40 GiB, compute capability 8.0; Tesla T4; driver 550.54'
+    assert format_machine(machine)[1] == line
+
+
+def test_an_unknown_machine_has_no_line() -> None:
     assert format_machine({'cpu_model': None, 'num_cores': None, 'versions': {}, 'gpus': []}) == []

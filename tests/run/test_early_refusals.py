@@ -3,18 +3,15 @@ once.
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import tf_cnn_benchmarks
+from tests.support.runs import ROOT, run_process
 from tf_cnn.machine.gpus import has_nvidia_gpu
 
 pytestmark = pytest.mark.unit
-
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 # Command lines, each with what its lines begin with.
 REPLICATED = '--variable_update=replicated --num_gpus=2 --device=cpu'
@@ -80,17 +77,10 @@ def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> Non
     (tmp_path / 'linked' / 'train-00000-of-00002').write_bytes(b'x')
     (tmp_path / 'linked' / 'train-00001-of-00002').symlink_to('nothing')
     cases = REFUSED if has_nvidia_gpu() else {**REFUSED, **WITHOUT_GPU}
-    ran = subprocess.run(
-        [sys.executable, '-c', SCRIPT, json.dumps([*cases])],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={'PYTHONPATH': str(ROOT), 'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path)},
-        timeout=60,
-    )
-    assert ran.returncode == 0, ran.stderr
+    command = [sys.executable, '-c', SCRIPT, json.dumps([*cases])]
+    done = run_process(command, tmp_path, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
     for (argv, told), (code, out, err, has_tensorflow) in zip(
-        cases.items(), json.loads(ran.stdout), strict=True
+        cases.items(), json.loads(done.out), strict=True
     ):
         assert (code, out, has_tensorflow) == (2, '', False), (argv, err)
         lines = [line.removeprefix('tf_cnn_benchmarks: error: ') for line in err.splitlines()]

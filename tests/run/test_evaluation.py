@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import tf_cnn_benchmarks
 from models.networks import label_ranks
 from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.runs import Ran, document_in, made, ran, values_in
+from tests.support.runs import PROGRAM, Ran, document_in, made, ran, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.validation import (
@@ -36,7 +34,6 @@ from tf_cnn.inputs.validation import (
     array_examples,
     record_examples,
 )
-from tf_cnn.results.document import Result
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
 from tf_cnn.run.evaluation import Evaluation, RestoredVariables
@@ -46,34 +43,27 @@ from tf_cnn.training.checkpoint_files import has_training_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-PROGRAM = tf_cnn_benchmarks.__file__
 # Neither divides the other, nor a batch of two towers.
 NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
-COUNTED = f'[{NUM_VALIDATION} examples]'
 
 
 @pytest.fixture(scope='module')
-def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A folder with checkpoints of steps 0 and 4, and what evaluations found after steps 2 and
-    4.
-    """
+def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with checkpoints of steps 0 and 4."""
     folder = tmp_path_factory.mktemp('train')
-    return folder, train(noise, train_dir=str(folder), eval_during_training_every_n_steps=2).result
+    train(noise, train_dir=folder)
+    return folder
 
 
-def train(data_dir: Path, **flags: Any) -> Ran:
-    return ran(**{'data_dir': str(data_dir), 'init_learning_rate': 0.05, **flags})
+def train(data_dir: Path, flags: str = '', **values: Any) -> Ran:
+    return ran(f'--init_learning_rate=0.05 {flags}', data_dir=data_dir, **values)
 
 
-def evaluate(folder: Path, data_dir: Path, **flags: Any) -> Sequence[EvaluationRow]:
-    settings = {
-        'eval': True,
-        'train_dir': str(folder),
-        'data_dir': str(data_dir),
-        'eval_batch_size': BATCH,
-        **flags,
-    }
-    return made(**settings).run().evaluations
+def evaluate(
+    train_dir: Path, data_dir: Path, flags: str = '', **values: Any
+) -> Sequence[EvaluationRow]:
+    flags = f'--eval --eval_batch_size={BATCH} {flags}'
+    return made(flags, train_dir=train_dir, data_dir=data_dir, **values).run().evaluations
 
 
 def counts(found: EvaluationRow) -> tuple[int, ...]:
@@ -107,26 +97,33 @@ def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def test_every_image_counts_once_as_numpy_counts(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
-) -> None:
-    folder, result = trained
-    [one] = evaluate(folder, noise, eval_dir=str(tmp_path))
-    assert counts(one) == (4, NUM_VALIDATION, *by_numpy(folder, noise))
+def test_every_image_counts_once_as_numpy_counts(trained: Path, noise: Path) -> None:
+    [one] = evaluate(trained, noise)
+    assert counts(one) == (4, NUM_VALIDATION, *by_numpy(trained, noise))
     assert 0 < counts(one)[-1] < NUM_VALIDATION
-    [more] = evaluate(folder, noise, num_gpus=3, eval_batch_size=5, data_format='NCHW')
+    [more] = evaluate(trained, noise, '--num_gpus=3 --eval_batch_size=5 --data_format=NCHW')
     assert counts(more) == counts(one)
-    # Training waited for evaluations of the same variables.
+
+
+def test_training_waits_for_evaluations_of_the_same_variables(noise: Path, tmp_path: Path) -> None:
+    flags = '--eval_during_training_every_n_steps=2'
+    result = train(noise, flags, train_dir=tmp_path).result
     assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
-    assert counts(result.evaluations[-1]) == counts(one)
+    assert counts(result.evaluations[-1]) == counts(evaluate(tmp_path, noise)[0])
     assert result.steps.index == [1, 1, 2, 3]
+
+
+def test_an_evaluation_writes_its_accuracies_as_summaries(
+    trained: Path, noise: Path, tmp_path: Path
+) -> None:
+    [found] = evaluate(trained, noise, eval_dir=tmp_path)
     [events] = tmp_path.glob('events.out.tfevents.*')
     written = {
         value.tag: (event.step, value.simple_value)
         for event in tf.train.summary_iterator(str(events))
         for value in event.summary.value
     }
-    assert written['eval_top_5_accuracy'] == (4, pytest.approx(one.top_5))
+    assert written['eval_top_5_accuracy'] == (4, pytest.approx(found.top_5))
 
 
 def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
@@ -137,49 +134,47 @@ def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
 @pytest.mark.parametrize(
     'mode',
     [
-        {'variable_update': 'replicated', 'num_gpus': 2, 'optimizer': 'momentum'},
-        {'variable_update': 'parameter_server', 'staged_vars': True, 'num_gpus': 2},
-        {'variable_update': 'independent', 'num_gpus': 2},
-        {'model': 'with_batch_norm', 'num_gpus': 2, 'eval_batch_size': 8},
+        '--model=lenet --variable_update=replicated --num_gpus=2 --optimizer=momentum',
+        '--model=lenet --variable_update=parameter_server --staged_vars --num_gpus=2',
+        '--model=lenet --variable_update=independent --num_gpus=2',
+        '--model=with_batch_norm --num_gpus=2 --eval_batch_size=8',
     ],
-    ids=lambda mode: '-'.join(map(str, mode.values())),
 )
 @pytest.mark.usefixtures('forget_models')
 def test_every_mode_evaluates_what_its_checkpoint_holds(
-    mode: dict[str, Any], noise: Path, tmp_path: Path
+    mode: str, noise: Path, tmp_path: Path
 ) -> None:
     register_model('with_batch_norm', with_batch_norm, data_set='imagenet', image_size=SIZE)
-    flags = {
-        'batch_size': 2,
-        'num_batches': 1,
-        'eval_during_training_at_specified_steps': '2',
-        **mode,
-    }
-    [during] = train(noise, train_dir=str(tmp_path), **flags).result.evaluations
-    [after] = evaluate(tmp_path, noise, model=mode.get('model', 'lenet'))
+    flags = '--batch_size=2 --num_batches=1 --eval_during_training_at_specified_steps=2'
+    [during] = train(noise, f'{flags} {mode}', train_dir=tmp_path).result.evaluations
+    [after] = evaluate(tmp_path, noise, mode.split()[0])
     assert counts(during) == counts(after)
     assert during.num_images == NUM_VALIDATION
     assert counts(during)[-1] > 0
 
 
-def test_flags_limit_the_number_of_images(trained: tuple[Path, Result], noise: Path) -> None:
-    rows: list[tuple[dict[str, Any], int]] = [
-        ({'num_eval_batches': 2, 'num_epochs': 3}, 2 * BATCH),
-        ({'num_batches': 2}, 2 * BATCH),
-        ({'num_epochs': 0.5}, 12),
-        ({'num_eval_batches': 2, 'num_gpus': 2, 'eval_batch_size': 3}, 12),
-        ({'num_eval_epochs': 0.5, 'num_batches': 1}, 12),
-        ({'num_eval_epochs': 2}, 2 * NUM_VALIDATION),
-    ]
-    for flags, num_images in rows:
-        [accuracy] = evaluate(trained[0], noise, **flags)
-        assert accuracy.num_images == num_images, flags
+@pytest.mark.parametrize(
+    ('flags', 'num_images'),
+    [
+        ('--num_eval_batches=2 --num_epochs=3', 2 * BATCH),
+        ('--num_batches=2', 2 * BATCH),
+        ('--num_epochs=0.5', 12),
+        ('--num_eval_batches=2 --num_gpus=2 --eval_batch_size=3', 12),
+        ('--num_eval_epochs=0.5 --num_batches=1', 12),
+        ('--num_eval_epochs=2', 2 * NUM_VALIDATION),
+    ],
+)
+def test_flags_limit_the_number_of_images(
+    flags: str, num_images: int, trained: Path, noise: Path
+) -> None:
+    [accuracy] = evaluate(trained, noise, flags)
+    assert accuracy.num_images == num_images
 
 
 def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -> None:
-    path, goal = tmp_path / 'result.json', {'stop_at_top_1_accuracy': 0.0}
-    flags = {'eval_during_training_every_n_steps': 3, 'num_batches': 50, 'result_file': str(path)}
-    result, _, err = train(noise, train_dir=str(tmp_path), **flags, **goal)
+    path = tmp_path / 'result.json'
+    flags = '--eval_during_training_every_n_steps=3 --num_batches=50 --stop_at_top_1_accuracy=0'
+    result, _, err = train(noise, flags, train_dir=tmp_path, result_file=path)
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (result.statistics.num_steps, result.is_complete) == (2, True)
     assert has_training_ended(str(tmp_path))
@@ -191,8 +186,11 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     assert seconds >= sum(steps['seconds']) + found['seconds']
     line = f'accuracy: top-1 0 reached at step 3, {seconds:.3g} s after the first step began'
     assert [text for text in err.splitlines() if text.startswith('accuracy: ')] == [line]
-    # An accuracy that is reached in the warm-up is told once.
-    err = train(noise, num_warmup_batches=3, eval_during_training_every_n_steps=1, **goal).err
+
+
+def test_an_accuracy_that_is_reached_in_the_warm_up_stops_training_once(noise: Path) -> None:
+    flags = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
+    err = train(noise, f'--num_warmup_batches=3 {flags}').err
     assert len(re.findall('^Stopping after', err, re.MULTILINE)) == 1
 
 
@@ -200,7 +198,7 @@ def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_ti
     noise: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / 'result.json'
-    train(noise, eval_during_training_every_n_steps=2, num_batches=5, result_file=str(path))
+    train(noise, '--eval_during_training_every_n_steps=2 --num_batches=5', result_file=path)
     document = document_in(path)
     steps, evaluations = document['workers'][0]['steps'], document['evaluations']
     spent = dict(zip(steps['global_step'], steps['between']['evaluation'], strict=True))
@@ -218,50 +216,48 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(
     noise: Path, tmp_path: Path
 ) -> None:
     """The evaluator starts before there is a checkpoint."""
-    common = ['--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--data_dir={noise}']
     train_dir = tmp_path / 'train'
-    environ = json.dumps(
-        {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
-    )
+    task = {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
+    flags = f'--model=lenet --device=cpu --batch_size={BATCH} --eval_interval_secs=0.2'.split()
     follower = subprocess.Popen(
-        [sys.executable, PROGRAM, *common, f'--train_dir={train_dir}', '--eval_interval_secs=0.2'],
-        env={'PATH': '', 'TF_CONFIG': environ},
+        [*PROGRAM, *flags, f'--data_dir={noise}', f'--train_dir={train_dir}'],
+        env={'PATH': '', 'TF_CONFIG': json.dumps(task)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    train(noise, num_batches=5, train_dir=str(train_dir), save_model_steps=3)
+    train(noise, '--num_batches=5 --save_model_steps=3', train_dir=train_dir)
     out, err = follower.communicate(timeout=900)
     assert follower.returncode == 0, err
     # Each is announced by its name, in a line that ends with it.
     evaluated = re.findall(r'/train/model\.ckpt-(\d+)$', err, re.MULTILINE)
     assert evaluated[-1] == '6'
-    assert out.count(COUNTED) == len(evaluated) == len(set(evaluated))
+    assert out.count(f'[{NUM_VALIDATION} examples]') == len(evaluated) == len(set(evaluated))
 
 
-def test_a_signal_ends_an_evaluator_that_waits(trained: tuple[Path, Result], noise: Path) -> None:
+def test_a_signal_ends_an_evaluator_that_waits(trained: Path, noise: Path) -> None:
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     with mock.patch('tf_cnn.run.evaluator.has_training_ended', stop), pytest.raises(Stopped):
-        evaluate(trained[0], noise, eval_interval_secs=600.0)
+        evaluate(trained, noise, '--eval_interval_secs=600')
 
 
 def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+    trained: Path, noise: Path, tmp_path: Path
 ) -> None:
     with failed(f'--train_dir={tmp_path}'):
         evaluate(tmp_path, noise)
     with refused(f'--train_dir={noise / shard_name("train", 0, 1)}'):
-        evaluate(noise / shard_name('train', 0, 1), noise, eval_interval_secs=1.0)
-    with failed(trained[0] / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
-        evaluate(trained[0], noise, model='trivial')
+        evaluate(noise / shard_name('train', 0, 1), noise, '--eval_interval_secs=1')
+    with failed(trained / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
+        evaluate(trained, noise, '--model=trivial')
 
 
 def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+    trained: Path, noise: Path, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(trained[0], tmp_path / 'train')
+    folder = shutil.copytree(trained, tmp_path / 'train')
     [first] = evaluate(folder / 'model.ckpt-0', noise)
     assert counts(first) == (0, NUM_VALIDATION, *by_numpy(folder / 'model.ckpt-0', noise))
     before = sorted(folder.iterdir())
@@ -272,79 +268,69 @@ def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
             f'use --train_dir={folder} ',
             f'--backbone_model_path={folder}/',
         ):
-            train(noise, train_dir=str(folder / name))
+            train(noise, train_dir=folder / name)
     with refused(f'--train_dir={folder}/model.ckpt-7', f'use --train_dir={folder} '):
         evaluate(folder / 'model.ckpt-7', noise)
     with refused(f'--train_dir={folder}/model.ckpt-4', '--eval_interval_secs=1.0'):
-        evaluate(folder / 'model.ckpt-4', noise, eval_interval_secs=1.0)
+        evaluate(folder / 'model.ckpt-4', noise, '--eval_interval_secs=1')
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
 def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path, suffix: str
+    trained: Path, noise: Path, tmp_path: Path, suffix: str
 ) -> None:
-    folder = shutil.copytree(trained[0], tmp_path / 'train')
+    folder = shutil.copytree(trained, tmp_path / 'train')
     (folder / f'model.ckpt-4.{suffix}').unlink()
-    newest, facts = folder / 'model.ckpt-4', (suffix[:4], f'{folder}/model.ckpt-0 is used instead')
-    evaluated = ran(eval=True, train_dir=str(folder), data_dir=str(noise))
-    check_warning(evaluated.err, newest, *facts)
-    check_warning(train(noise, backbone_model_path=str(folder)).err, newest, *facts)
-    continued = train(noise, train_dir=str(folder))
-    check_warning(continued.err, newest, *facts)
-    # A whole one says nothing, and where none is left training starts anew.
-    again = train(noise, train_dir=str(folder))
-    assert 'newest checkpoint' not in again.err
+    facts = (folder / 'model.ckpt-4', suffix[:4], f'{folder}/model.ckpt-0 is used instead')
+    check_warning(ran('--eval', train_dir=folder, data_dir=noise).err, *facts)
+    check_warning(train(noise, backbone_model_path=folder).err, *facts)
+    check_warning(train(noise, train_dir=folder).err, *facts)
+    # Now there is a whole one.
+    assert 'newest checkpoint' not in train(noise, train_dir=folder).err
+
+
+@pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
+def test_training_starts_anew_where_no_checkpoint_is_whole(
+    trained: Path, noise: Path, tmp_path: Path, suffix: str
+) -> None:
+    folder = shutil.copytree(trained, tmp_path / 'train')
     for path in folder.glob(f'model.ckpt-*.{suffix}'):
         path.unlink()
-    if suffix == 'index':
-        (folder / 'model.ckpt-8.data-00000-of-00001').touch()
-    check_warning(
-        train(noise, train_dir=str(folder)).err, folder / 'model.ckpt-8', 'no other checkpoint'
-    )
-
-
-def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
-    auxiliary = None
-    if cnn.is_training:
-        with cnn.scope('auxiliary'):
-            auxiliary = with_batch_norm(cnn, images, num_classes)
-    return with_batch_norm(cnn, images, num_classes), auxiliary
+    err = train(noise, train_dir=folder).err
+    check_warning(err, folder / 'model.ckpt-4', 'no other checkpoint')
 
 
 @pytest.mark.usefixtures('forget_models')
 def test_variables_that_only_training_has_are_left_out(noise: Path, tmp_path: Path) -> None:
-    for model, network in (
-        ('with_head', with_head_in_training),
-        ('with_batch_norm', with_batch_norm),
-    ):
+    def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
+        auxiliary = None
+        if cnn.is_training:
+            with cnn.scope('auxiliary'):
+                auxiliary = with_batch_norm(cnn, images, num_classes)
+        return with_batch_norm(cnn, images, num_classes), auxiliary
+
+    networks = {'with_head': with_head_in_training, 'with_batch_norm': with_batch_norm}
+    for model, network in networks.items():
         register_model(model, network, data_set='imagenet', image_size=SIZE)
-    flags = {'num_batches': 1, 'eval_during_training_at_specified_steps': '2'}
-    trained = train(
-        noise, model='with_head', optimizer='momentum', train_dir=str(tmp_path), **flags
-    )
-    [during] = trained.result.evaluations
+    flags = '--num_batches=1 --eval_during_training_at_specified_steps=2 --optimizer=momentum'
+    [during] = train(noise, f'{flags} --model=with_head', train_dir=tmp_path).result.evaluations
     names = {name for name, _ in tf.train.list_variables(str(tmp_path))}
     assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/bn/moving_mean'}
-    [after] = evaluate(
-        tmp_path, noise, model='with_head', export_saved_model=str(tmp_path / 'model')
-    )
+    [after] = evaluate(tmp_path, noise, '--model=with_head', export_saved_model=tmp_path / 'model')
     assert counts(during) == counts(after)
     assert (tmp_path / 'model/saved_model.pb').exists()
     # To other networks these variables are unexpected.
     with failed(tmp_path / 'model.ckpt-2', 'unexpected', 'auxiliary/'):
-        evaluate(tmp_path, noise, model='with_batch_norm')
+        evaluate(tmp_path, noise, '--model=with_batch_norm')
 
 
 # An evaluation during training is the first after step 2.
-DURING_TRAINING: dict[str, Any] = {
-    'eval_during_training_at_specified_steps': '2',
-    'eval_batch_size': BATCH - 1,
-}
+DURING_TRAINING = f'--eval_during_training_at_specified_steps=2 --eval_batch_size={BATCH - 1}'
 
 
 def test_a_damaged_validation_image_or_shard_is_named(
-    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+    trained: Path, noise: Path, tmp_path: Path
 ) -> None:
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (noise / shard_name('validation', 0, 2)).read_bytes()
@@ -352,26 +338,24 @@ def test_a_damaged_validation_image_or_shard_is_named(
     for num_bytes, record in ((len(whole) - 5, 8), (len(whole) + 7, 9)):
         shard.write_bytes((whole + whole)[:num_bytes])
         with failed(f'{shard}, record {record}'):
-            evaluate(trained[0], tmp_path)
+            evaluate(trained, tmp_path)
     write_shard(
         shard,
         [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)],
     )
     with failed(f'{shard}, record 1'):
-        evaluate(trained[0], tmp_path)
+        evaluate(trained, tmp_path)
     shutil.copy(noise / shard_name('train', 0, 1), tmp_path)
     with failed(f'{shard}, record 1'):
-        train(tmp_path, **DURING_TRAINING)
+        train(tmp_path, DURING_TRAINING)
 
 
-def test_out_of_memory_names_the_batch_size_of_its_phase(
-    trained: tuple[Path, Result], noise: Path
-) -> None:
+def test_out_of_memory_names_the_batch_size_of_its_phase(trained: Path, noise: Path) -> None:
     fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
-    training = made(data_dir=str(noise), **DURING_TRAINING)
+    training = made(DURING_TRAINING, data_dir=noise)
     with mock.patch.object(Evaluation, 'run', side_effect=fault):
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
-            evaluate(trained[0], noise, eval_batch_size=BATCH - 1)
+            evaluate(trained, noise, eval_batch_size=BATCH - 1)
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
             training.run()
     take_steps = Stepper.run
@@ -393,22 +377,19 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
 def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
     """In batches of 2; each takes 10 seconds by the clock of this test."""
-    digits = Arrays(
-        'validation', np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
+    pixels, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
+    digits, options = (
+        Arrays('validation', pixels, labels),
+        ImageOptions(28, 28, 1, training=False),
     )
-    options = ImageOptions(28, 28, 1, training=False)
     with tf.Graph().as_default(), open_session() as session:
         variables = RestoredVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
         config = training_step(network, 10, seed=1, learning_rate=0.1)
         evaluation = Evaluation(config, [variables], cpus(1), pipeline, 2, None)
-        session.run(
-            [
-                part.variable.assign(tf.zeros(part.full_shape))
-                for [part] in variables.slices.values()
-            ]
-        )
+        parts = [part for [part] in variables.slices.values()]
+        session.run([part.variable.assign(tf.zeros(part.full_shape)) for part in parts])
         # Only batches that count are followed by a look at the clock.
         found = evaluation.run(session, step=7, clock=itertools.count(0.0, 10.0).__next__)
     assert (found.num_images, found.seconds) == (num_images, seconds)
@@ -433,10 +414,9 @@ def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes: int) -
 
 def labels_of(num_towers: int, share: Share) -> list[int]:
     """The labels that one process reads until no image is left; the pixels must fit the labels."""
-    images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones(
-        [1, 2, 2, 1], np.uint8
-    )
-    source = Arrays('validation', images, np.arange(NUM_VALIDATION, dtype=np.int32))
+    labels = np.arange(NUM_VALIDATION, dtype=np.int32)
+    images = np.tile(labels.astype(np.uint8)[:, None, None, None], [1, 2, 2, 1])
+    source = Arrays('validation', images, labels)
     options = ImageOptions(2, 2, 1, training=False)
     found: list[int] = []
     with tf.Graph().as_default(), open_session(num_towers) as session:
@@ -445,8 +425,7 @@ def labels_of(num_towers: int, share: Share) -> list[int]:
         session.run(pipeline.initializers)
         batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
         while not found or found[-1] != NO_IMAGE:
-            for batch in session.run([(batch.images, batch.labels) for batch in batches]):
-                pixels, read = batch
+            for pixels, read in session.run([(batch.images, batch.labels) for batch in batches]):
                 assert np.allclose(pixels[read >= 0, 0, 0, 0], read[read >= 0] / 127.5 - 1)
                 found += read.tolist()
     return [label for label in found if label != NO_IMAGE]
@@ -468,14 +447,11 @@ def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise: Path
 
     def look(method: str) -> list[np.ndarray]:
         """The images 1, 3 and 5, of records and of arrays."""
-        options, share = (
-            ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method),
-            Share(1, 2),
-        )
+        options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
         with tf.Graph().as_default(), open_session() as session:
             both = (
-                record_examples(shards, 1001, options, share),
-                array_examples(arrays, options, share),
+                record_examples(shards, 1001, options, Share(1, 2)),
+                array_examples(arrays, options, Share(1, 2)),
             )
             return [
                 session.run(tf.data.make_one_shot_iterator(of.batch(3)).get_next()[0])

@@ -3,7 +3,6 @@ sums.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,44 +11,36 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import open_session
 from tests.support.networks import NUM_STEPS
 from tests.support.outputs import check_warning, refused, warnings_in
-from tests.support.runs import document_in, plan_of, ran
+from tests.support.runs import document_in, params_of, plan_of, ran
 from tf_cnn.run.build import build_step
-from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.graph
 
-# The modes of one process, with flags that change how gradients meet.
-IN_ONE_PROCESS: tuple[dict[str, Any], ...] = (
-    {'variable_update': 'parameter_server'},
-    {'variable_update': 'parameter_server', 'staged_vars': True},
-    {},
-    {'all_reduce_spec': 'xring'},
-    {'all_reduce_spec': 'psgpu'},
-    {'all_reduce_spec': 'pscpu:32k:xring'},
-    {'hierarchical_copy': True},
-    {'gradient_repacking': 2},
-    {'agg_small_grads_max_bytes': 1000},
-    {'variable_consistency': 'relaxed'},
-    {'precision': 'fp16', 'compact_gradient_transfer': True},
-    {'precision': 'bf16', 'fp16_vars': True},
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        '--variable_update=parameter_server',
+        '--variable_update=parameter_server --staged_vars',
+        '--variable_update=replicated',
+        '--variable_update=replicated --all_reduce_spec=xring',
+        '--variable_update=replicated --all_reduce_spec=psgpu',
+        '--variable_update=replicated --all_reduce_spec=pscpu:32k:xring',
+        '--variable_update=replicated --hierarchical_copy',
+        '--variable_update=replicated --gradient_repacking=2',
+        '--variable_update=replicated --agg_small_grads_max_bytes=1000',
+        '--variable_update=replicated --variable_consistency=relaxed',
+        '--variable_update=replicated --precision=fp16 --compact_gradient_transfer',
+        '--variable_update=replicated --precision=bf16 --fp16_vars',
+    ],
 )
-
-
-@pytest.mark.parametrize('flags', IN_ONE_PROCESS, ids=str)
-def test_the_gradients_of_all_towers_meet_in_one_process(flags: dict[str, Any]) -> None:
-    num_towers = 4
-    settings = {
-        'exchange_only': True,
-        'num_gpus': num_towers,
-        'model': 'lenet',
-        'init_learning_rate': 0.125,
-    }
-    plan = plan_of(**{**settings, 'variable_update': 'replicated', **flags})
-    with tf.Graph().as_default() as graph, open_session(num_towers) as session:
+def test_the_gradients_of_all_towers_meet_in_one_process(flags: str) -> None:
+    common = '--exchange_only --num_gpus=4 --model=lenet --init_learning_rate=0.125'
+    plan = plan_of(f'{common} {flags}')
+    with tf.Graph().as_default() as graph, open_session(4) as session:
         step = build_step(plan, 0)
-        assert not {'Conv2D', 'MatMul', 'MaxPool', 'BiasAdd'} & {
-            op.type for op in graph.get_operations()
-        }
+        types = {op.type for op in graph.get_operations()}
+        assert not {'Conv2D', 'MatMul', 'MaxPool', 'BiasAdd'} & types
         session.run(step.initializers)
         step.prepare_first_step(session)
         for _ in range(NUM_STEPS):
@@ -62,17 +53,15 @@ def test_the_gradients_of_all_towers_meet_in_one_process(flags: dict[str, Any]) 
     }
     assert len(found) == 8
     # The gradient of tower i is (i + 1) / 4.
-    expected = -0.125 * NUM_STEPS * (1 + 2 + 3 + 4) / num_towers
+    expected = -0.125 * NUM_STEPS * (1 + 2 + 3 + 4) / 4
     tolerance = 1e-2 if 'precision' in flags else 1e-6
     for name, value in found.items():
         np.testing.assert_allclose(np.float32(value), expected, rtol=tolerance, err_msg=name)
 
 
 def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path: Path) -> None:
-    flags = {'exchange_only': True, 'exchange_bytes': 4096, 'result_file': str(tmp_path / 'r.json')}
-    _, out, err = ran(
-        num_batches=20, num_gpus=2, variable_update='replicated', batch_size=8, **flags
-    )
+    flags = '--exchange_only --exchange_bytes=4096 --num_batches=20 --num_gpus=2 --batch_size=8'
+    _, out, err = ran(f'{flags} --variable_update=replicated', result_file=tmp_path / 'r.json')
     document = document_in(tmp_path / 'r.json')
     assert document['run']['role'] == 'exchange-only'
     assert document['model'] | {'name': '4096 bytes', 'parameters': 1024} == document['model']
@@ -90,10 +79,15 @@ def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_pa
 @pytest.mark.parametrize(
     'flag',
     [
-        *('--forward_only', '--data_dir=d', '--train_dir=t', '--eval', '--num_epochs=1'),
-        *('--variable_update=independent', '--exchange_bytes=4098'),
+        '--forward_only',
+        '--data_dir=d',
+        '--train_dir=t',
+        '--eval',
+        '--num_epochs=1',
+        '--variable_update=independent',
+        '--exchange_bytes=4098',
     ],
 )
 def test_what_needs_a_model_or_exchanges_nothing_is_refused(flag: str) -> None:
     with refused(flag):
-        parse_argv(['--exchange_only', flag, *(['--train_dir=t'] if flag == '--eval' else [])])
+        params_of(f'--exchange_only {"--train_dir=t" if flag == "--eval" else ""} {flag}')

@@ -13,12 +13,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
+from tests.support.runs import params_of
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.run.banner import make_banner
 from tf_cnn.run.params import RuleContext
-from tf_cnn.run.parsing import make_params
 from tf_cnn.run.plan import Plan, make_plan
 
 pytestmark = pytest.mark.graph
@@ -51,71 +51,49 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[C
     tf.config.experimental.enable_tensor_float_32_execution(was_on)
 
 
-def plan_of(**flags: Any) -> Plan:
-    plan = make_plan(make_params(**{'model': 'lenet', **flags}), ProcessEnvironment())
+def plan_of(flags: str = '') -> Plan:
+    plan = make_plan(params_of(f'--model=lenet {flags}'), ProcessEnvironment())
     assert isinstance(plan, Plan)
     THIS_PROCESS.apply(plan.session.process)
     return plan
 
 
 def threads_of(plan: Plan) -> tuple[int, int]:
-    return (
-        plan.session.config.intra_op_parallelism_threads,
-        plan.session.config.inter_op_parallelism_threads,
-    )
+    config = plan.session.config
+    return config.intra_op_parallelism_threads, config.inter_op_parallelism_threads
 
 
 @pytest.mark.parametrize(
-    ('flags', 'variables', 'threads'),
+    ('flags', 'mode', 'count', 'batch_norm', 'threads'),
     [
         # As many operations as cores without the threads of the GPUs.
-        ({}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (1, 14)),
-        (
-            {'num_gpus': 2, 'per_gpu_thread_count': 3},
-            {MODE: 'gpu_private', COUNT: '3', BATCH_NORM: '1'},
-            (1, 10),
-        ),
-        (
-            {'num_gpus': 2, 'gpu_thread_mode': 'gpu_shared'},
-            {MODE: 'gpu_shared', COUNT: '4', BATCH_NORM: '1'},
-            (1, 12),
-        ),
-        (
-            {'gpu_thread_mode': 'global', 'batchnorm_persistent': False},
-            {MODE: 'global', BATCH_NORM: '0'},
-            (0, 0),
-        ),
-        (
-            {'num_intra_threads': 0, 'num_inter_threads': 5},
-            {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'},
-            (0, 5),
-        ),
+        ('', 'gpu_private', '2', '1', (1, 14)),
+        ('--num_gpus=2 --per_gpu_thread_count=3', 'gpu_private', '3', '1', (1, 10)),
+        ('--num_gpus=2 --gpu_thread_mode=gpu_shared', 'gpu_shared', '4', '1', (1, 12)),
+        ('--gpu_thread_mode=global --nobatchnorm_persistent', 'global', None, '0', (0, 0)),
+        ('--num_intra_threads=0 --num_inter_threads=5', 'gpu_private', '2', '1', (0, 5)),
         # The host updates the variables.
-        (
-            {'local_parameter_device': 'cpu'},
-            {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'},
-            (0, 14),
-        ),
+        ('--local_parameter_device=cpu', 'gpu_private', '2', '1', (0, 14)),
         # Half of the cores are left to decode images.
-        (
-            {'num_gpus': 2, 'per_gpu_thread_count': 7},
-            {MODE: 'gpu_private', COUNT: '7', BATCH_NORM: '1'},
-            (1, 8),
-        ),
-        ({'device': 'cpu'}, {}, (0, 0)),
+        ('--num_gpus=2 --per_gpu_thread_count=7', 'gpu_private', '7', '1', (1, 8)),
+        ('--device=cpu', None, None, None, (0, 0)),
     ],
-    ids=str,
 )
 def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
-    set_gpus: Any, flags: dict[str, Any], variables: dict[str, str], threads: tuple[int, int]
+    set_gpus: Any,
+    flags: str,
+    mode: str | None,
+    count: str | None,
+    batch_norm: str | None,
+    threads: tuple[int, int],
 ) -> None:
-    plan = plan_of(**flags)
-    assert {
-        name: os.environ[name] for name in (MODE, COUNT, BATCH_NORM) if name in os.environ
-    } == variables
+    plan = plan_of(flags)
+    names, values = (MODE, COUNT, BATCH_NORM), [mode, count, batch_norm]
+    assert [os.environ.get(name) for name in names] == values
     assert threads_of(plan) == threads
     # The document has both.
-    assert plan.run_environment.environment.items() >= variables.items()
+    environment = plan.run_environment.environment
+    assert [environment.get(name) for name in names] == values
     if threads[1]:
         assert plan.run_environment.machine['threads']['inter_op'] == threads[1]
 
@@ -125,7 +103,7 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 ) -> None:
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')
-    plan = plan_of(gpu_thread_mode='gpu_shared')
+    plan = plan_of('--gpu_thread_mode=gpu_shared')
     (line,) = plan.warnings
     check_line(line, '--gpu_thread_mode=gpu_shared', 'TF_GPU_THREAD_MODE=GLOBAL')
     assert (os.environ[MODE], os.environ[BATCH_NORM]) == ('GLOBAL', 'false')
@@ -135,64 +113,58 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
     set_gpus: Callable[..., None],
 ) -> None:
-    facts = RuleContext(is_single_process=True, is_residual=False)
-    flags = {
-        'gpu_thread_mode': 'global',
-        'per_gpu_thread_count': 4,
-        'batchnorm_persistent': False,
-        'tf32': False,
-    }
-    for line, name in zip(
-        make_params(device='cpu', **flags).ignored_flag_warnings(facts), flags, strict=True
-    ):
+    alone = RuleContext(is_single_process=True, is_residual=False)
+
+    def ignored(flags: str) -> list[str]:
+        return params_of(flags).ignored_flag_warnings(alone)
+
+    names = ('gpu_thread_mode', 'per_gpu_thread_count', 'batchnorm_persistent', 'tf32')
+    flags = '--gpu_thread_mode=global --per_gpu_thread_count=4 --nobatchnorm_persistent --notf32'
+    for line, name in zip(ignored(f'--device=cpu {flags}'), names, strict=True):
         check_line(line, f'--{name}=', 'CPU')
-    assert make_params(gpu_thread_mode='gpu_shared', tf32=False).ignored_flag_warnings(facts) == []
+    assert ignored('--gpu_thread_mode=gpu_shared --notf32') == []
     # The GPUs share the threads of all.
-    (line,) = make_params(gpu_thread_mode='global', per_gpu_thread_count=4).ignored_flag_warnings(
-        facts
-    )
+    (line,) = ignored('--gpu_thread_mode=global --per_gpu_thread_count=4')
     check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
     # The run finds no GPU.
     set_gpus()
-    (line,) = plan_of(tf32=False).warnings
+    (line,) = plan_of('--notf32').warnings
     check_line(line, '--tf32=False', 'CPU')
 
 
-@pytest.mark.parametrize('flags', [{'device': 'gpu'}, {'num_gpus': 2}], ids=str)
+@pytest.mark.parametrize('flag', ['--device=gpu', '--num_gpus=2'])
 def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
-    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
+    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     set_gpus()
     # As if a GPU of NVIDIA were in this machine.
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
-    (name, value), *_ = flags.items()
-    with refused(f'--{name}={value}', '--device=cpu', explain_missing_gpu()):
-        plan_of(**flags)
+    with refused(flag, '--device=cpu', explain_missing_gpu()):
+        plan_of(flag)
 
 
 @pytest.mark.parametrize(
     ('capability', 'flags', 'shown', 'tf32'),
     [
-        ((8, 0), {}, 'NCHW (fp32 on GPUs)', True),
-        ((8, 0), {'tf32': False}, 'NCHW (fp32 on GPUs)', False),
-        ((7, 0), {}, 'NCHW (fp32 on GPUs)', False),
-        ((7, 0), {'precision': 'fp16'}, 'NHWC (fp16 on GPUs of compute capability 7.0)', False),
-        ((7, 0), {'precision': 'bf16'}, 'NCHW (bf16 on GPUs of compute capability 7.0)', False),
-        ((8, 6), {'precision': 'bf16'}, 'NHWC (bf16 on GPUs of compute capability 8.6)', False),
-        ((8, 0), {'precision': 'bf16', 'data_format': 'NCHW'}, 'NCHW', False),
-        ((8, 0), {'device': 'cpu'}, 'NHWC', False),
+        ((8, 0), '', 'NCHW (fp32 on GPUs)', True),
+        ((8, 0), '--notf32', 'NCHW (fp32 on GPUs)', False),
+        ((7, 0), '', 'NCHW (fp32 on GPUs)', False),
+        ((7, 0), '--precision=fp16', 'NHWC (fp16 on GPUs of compute capability 7.0)', False),
+        ((7, 0), '--precision=bf16', 'NCHW (bf16 on GPUs of compute capability 7.0)', False),
+        ((8, 6), '--precision=bf16', 'NHWC (bf16 on GPUs of compute capability 8.6)', False),
+        ((8, 0), '--precision=bf16 --data_format=NCHW', 'NCHW', False),
+        ((8, 0), '--device=cpu', 'NHWC', False),
     ],
-    ids=str,
 )
 def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_in_tf32(
     set_gpus: Callable[..., None],
     capability: tuple[int, int],
-    flags: dict[str, Any],
+    flags: str,
     shown: str,
     tf32: bool,
 ) -> None:
     set_gpus(capability)
-    plan = plan_of(**flags)
+    plan = plan_of(flags)
     banner, devices = make_banner(plan), plan.params.devices
     assert f'\nData format: {shown}\n' in banner
     assert (devices.data_format, plan.devices.tf32) == (shown.split()[0], tf32)

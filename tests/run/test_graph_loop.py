@@ -22,66 +22,50 @@ from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
 from tests.support.networks import needed_by
 from tests.support.outputs import refused
-from tests.support.runs import Ran, ran
+from tests.support.runs import Ran, params_of, ran
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.run.graph_loop import GraphLoop
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.step_graph import Fetches
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
 
-DROPOUT: dict[str, Any] = {'model': 'dropping', 'data_name': 'cifar10'}
+DROPOUT = '--model=dropping --data_name=cifar10'
 # Ways to train whose steps leave something to the next, or branch, or draw random numbers.
-WAYS: dict[str, dict[str, Any]] = {
-    'parameter_server': {'num_gpus': 2},
-    'staged': {'num_gpus': 2, 'staged_vars': True, 'optimizer': 'adam', **DROPOUT},
-    'replicated by rings': {
-        'num_gpus': 3,
-        'variable_update': 'replicated',
-        'all_reduce_spec': 'xring',
-    },
-    'relaxed': {
-        'num_gpus': 2,
-        'variable_update': 'replicated',
-        'variable_consistency': 'relaxed',
-        **DROPOUT,
-    },
-    'independent': {'num_gpus': 2, 'variable_update': 'independent'},
-    'skipped steps': {
-        'precision': 'fp16',
-        'fp16_enable_auto_loss_scale': True,
-        'fp16_loss_scale': 2.0**60,
-    },
-    'forward only': {'num_gpus': 2, 'forward_only': True},
-    'dropout and accuracy': {'print_training_accuracy': True, **DROPOUT},
-}
+WAYS = [
+    '--num_gpus=2',
+    f'--num_gpus=2 --staged_vars --optimizer=adam {DROPOUT}',
+    '--num_gpus=3 --variable_update=replicated --all_reduce_spec=xring',
+    f'--num_gpus=2 --variable_update=replicated --variable_consistency=relaxed {DROPOUT}',
+    '--num_gpus=2 --variable_update=independent',
+    # Some steps are skipped.
+    f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2.0**60}',
+    '--num_gpus=2 --forward_only',
+    f'--print_training_accuracy {DROPOUT}',
+]
 
 
 def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.dropout(cnn.flatten(images), 0.5), num_classes, 'logits')
 
 
-JPEG = encoded(np.zeros([9, 9, 3], np.uint8))
-
-
-def trained(**flags: Any) -> Ran:
-    return ran(**{'num_warmup_batches': 3, 'num_batches': 7, 'init_learning_rate': 0.01, **flags})
-
-
-def values_of(run: Ran) -> dict[str, Any]:
-    """What each step computed; that an input waits is not seen in a loop."""
-    names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
-    return {name: getattr(run.result.steps, name) for name in names}
+def trained(flags: str, **values: Any) -> Ran:
+    steps = '--num_warmup_batches=3 --num_batches=7'
+    return ran(f'{steps} --init_learning_rate=0.01 {flags}', **values)
 
 
 @pytest.mark.parametrize('way', WAYS)
 def test_the_steps_are_those_of_single_runs(way: str) -> None:
+    def values_of(run: Ran) -> dict[str, Any]:
+        """What each step computed; that an input waits is not seen in a loop."""
+        names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
+        return {name: getattr(run.result.steps, name) for name in names}
+
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
-    single, looped = (trained(steps_per_run=number, **WAYS[way]) for number in (1, 4))
+    single, looped = (trained(f'--steps_per_run={number} {way}') for number in (1, 4))
     assert values_of(looped) == values_of(single)
     assert looped.result.run.num_skipped_steps == single.result.run.num_skipped_steps
     assert len({*looped.result.steps.seconds}) == 3  # warm-up, 4 steps and 3
@@ -89,15 +73,16 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
 
 @pytest.mark.parametrize('pipeline', [None, 'device', 'tf_data'])
 def test_images_come_in_the_same_order(pipeline: str | None, noise: Path, tmp_path: Path) -> None:
-    flags: dict[str, Any] = {
-        'model': 'mnist',
-        'data_name': 'mnist',
-        'data_dir': write_digits(tmp_path),
-    }
+    data_dir: str | Path = write_digits(tmp_path)
+    flags = '--model=mnist --data_name=mnist'
     if pipeline == 'tf_data':
-        flags = {'model': 'trivial', 'data_dir': str(noise)}
-    flags['input_pipeline'] = pipeline
-    single, looped = (trained(steps_per_run=number, **flags).losses for number in (1, 3))
+        data_dir, flags = noise, '--model=trivial'
+    single, looped = (
+        trained(
+            f'{flags} --steps_per_run={number}', data_dir=data_dir, input_pipeline=pipeline
+        ).losses
+        for number in (1, 3)
+    )
     assert looped == single
     assert len(set(single)) == len(single)
 
@@ -107,12 +92,8 @@ def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Pa
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
 
     def losses(folder: str) -> list[float]:
-        flags: dict[str, Any] = {
-            'train_dir': str(tmp_path / folder),
-            'init_learning_rate': 0.0,
-            **DROPOUT,
-        }
-        return trained(num_warmup_batches=0, num_batches=3, **flags).losses
+        flags = f'--init_learning_rate=0 --num_warmup_batches=0 --num_batches=3 {DROPOUT}'
+        return trained(flags, train_dir=tmp_path / folder).losses
 
     first, second, third = (losses('one') for _ in range(3))
     assert len({*first, *second, *third}) == 9
@@ -121,11 +102,10 @@ def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Pa
 
 
 def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Path) -> None:
-    write_shard(tmp_path / shard_name('train', 0, 1), [example(JPEG, label) for label in range(12)])
-    source, options = (
-        find_shards(str(tmp_path), 'train'),
-        ImageOptions(8, 8, 3, training=True, seed=3),
-    )
+    jpeg = encoded(np.zeros([9, 9, 3], np.uint8))
+    write_shard(tmp_path / shard_name('train', 0, 1), [example(jpeg, label) for label in range(12)])
+    source = find_shards(str(tmp_path), 'train')
+    options = ImageOptions(8, 8, 3, training=True, seed=3)
     with tf.Graph().as_default(), open_session() as session:
         pipeline = RecordPipeline(InputConfig(source, cpus(1), 1, 100, options))
         label = tf.reduce_sum(pipeline.tower_batch(0).labels)
@@ -142,10 +122,10 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
 
 
 def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path: Path) -> None:
-    files = {'train_dir': str(tmp_path), 'trace_file': str(tmp_path / 'trace.json')}
-    summaries = {'save_summaries_steps': 3, 'summary_verbosity': 1}
+    flags = '--steps_per_run=5 --save_model_steps=4 --display_every=2'
+    summaries = '--save_summaries_steps=3 --summary_verbosity=1'
     result, out, _ = trained(
-        steps_per_run=5, save_model_steps=4, display_every=2, **summaries, **files
+        f'{flags} {summaries}', train_dir=tmp_path, trace_file=tmp_path / 'trace.json'
     )
     lines = out.splitlines()
     printed = [line.split('\t') for line in lines if 'images/sec:' in line and '+/-' in line]
@@ -168,11 +148,11 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
 
 
 @pytest.mark.parametrize(
-    'others', [['--profile_steps=1,2', '--profile_dir=profile'], ['--input_pipeline=feed_dict']]
+    'others', ['--profile_steps=1,2 --profile_dir=profile', '--input_pipeline=feed_dict']
 )
-def test_what_needs_single_steps_is_refused(others: list[str]) -> None:
-    with refused('--steps_per_run=2', others[0].partition('=')[0]):
-        parse_argv(['--steps_per_run=2', *others])
+def test_what_needs_single_steps_is_refused(others: str) -> None:
+    with refused('--steps_per_run=2', others.partition('=')[0]):
+        params_of(f'--steps_per_run=2 {others}')
 
 
 def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
@@ -181,14 +161,9 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
         GraphLoop(built.step_graph.fetches)
     copies = [op for op in built.graph.get_operations() if '/step/' in op.name]
     assert len(copies) > 100
-    waiting = [
-        op
-        for op in copies
-        if not op.inputs and any(before not in copies for before in op.control_inputs)
-    ]
-    assert {op.type for op in waiting} == {'NoOp'}
-    assert sorted(op.device for op in waiting) == sorted({op.device for op in waiting})
-    assert len(waiting) <= 3
+    starts = [op for op in copies if not op.inputs and {*op.control_inputs} - {*copies}]
+    assert {op.type for op in starts} == {'NoOp'}
+    assert len({op.device for op in starts}) == len(starts) <= 3
     [condition] = [op for op in built.graph.get_operations() if op.type == 'LoopCond']
     assert is_on_gpu(condition)
 
@@ -255,12 +230,9 @@ def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {
-        'model': 'mnist',
-        'data_dir': write_digits(tmp_path),
-        'init_learning_rate': 1e30,
-    }
-    result, *_ = trained(steps_per_run=3, **flags, continue_on_nan=True)
+    flags = '--model=mnist --init_learning_rate=1e30 --steps_per_run=3'
+    data_dir = write_digits(tmp_path)
+    result = trained(f'{flags} --continue_on_nan', data_dir=data_dir).result
     first = result.steps.global_step[result.steps.loss.index(None)]
     with pytest.raises(Exception, match=f'step {first}'):
-        trained(steps_per_run=3, **flags)
+        trained(flags, data_dir=data_dir)

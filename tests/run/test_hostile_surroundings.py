@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,20 +16,13 @@ import pytest
 from tests.support.graphs import file_size_limit
 from tests.support.images import encoded, example, header_of, write_files, write_shard
 from tests.support.outputs import check_line, failed
-from tests.support.programs import ROOT, Capture, run_command, run_process, the_error
-from tests.support.runs import made
+from tests.support.runs import PROGRAM, Capture, made, run
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.instruments import write_scalars
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
-_RUN = [
-    '--model=trivial',
-    '--device=cpu',
-    '--batch_size=2',
-    '--num_batches=4',
-    '--num_warmup_batches=0',
-]
+_RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=4 --num_warmup_batches=0'
 
 
 # ---- full disks: a limit of the size of files stands for them ------------------------------------
@@ -38,11 +30,14 @@ _RUN = [
 
 def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: Capture) -> None:
     # The summary has the graph, of 57 KB. What is captured is a file, too, but a smaller one.
-    summaries = ['--save_summaries_steps=1', '--summary_verbosity=1']
+    flags = f'{_RUN} --save_summaries_steps=1 --summary_verbosity=1 --train_dir={tmp_path}'
     with file_size_limit(30_000):
-        code, _, lines = run_command(capfd, *_RUN, f'--train_dir={tmp_path}', *summaries)
-    assert code == 1, lines
-    check_line(the_error(lines), f'--train_dir={tmp_path}')
+        done = run(flags, capfd)
+    assert done.code == 1
+    check_line(done.error, f'--train_dir={tmp_path}')
+
+
+def test_scalars_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / 'evaluated').mkdir()
     with file_size_limit(50), failed(f'--eval_dir={tmp_path}/evaluated'):
         write_scalars(str(tmp_path / 'evaluated'), 'eval_dir', 1, {'accuracy': 0.5})
@@ -50,31 +45,23 @@ def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: Cap
 
 def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path: Path, capfd: Capture) -> None:
     noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
-    photos = (
-        write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
-        / 'photos'
-    )
+    write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
     shards = tmp_path / 'shards'
-    command = [
-        'records',
-        f'--input={photos}',
-        f'--output={shards}',
-        '--shards=1',
-        '--num_processes=1',
-    ]
+    command = f'records --input={tmp_path}/photos --output={shards} --shards=1 --num_processes=1'
     with file_size_limit(60_000):
-        code, out, lines = run_command(capfd, *command)
-    assert (code, out) == (1, ''), lines
-    check_line(the_error(lines), f'--output={shards}')
+        done = run(command, capfd)
+    assert (done.code, done.out) == (1, '')
+    check_line(done.error, f'--output={shards}')
     assert list(shards.iterdir()) == []
-    code, _, lines = run_command(capfd, *command)
-    assert code == 0, lines
+    assert run(command, capfd).code == 0
 
 
 @pytest.mark.parametrize(
     ('flag', 'name'),
     [
-        *((flag, 'file') for flag in ('trace_file', 'graph_file', 'tfprof_file')),
+        ('trace_file', 'file'),
+        ('graph_file', 'file'),
+        ('tfprof_file', 'file'),
         ('partitioned_graph_file_prefix', 'part'),
         ('profile_dir', 'profile'),
     ],
@@ -83,11 +70,11 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
     flag: str, name: str, tmp_path: Path, capfd: Capture
 ) -> None:
     (tmp_path / 'file').write_text('of an earlier run')
-    steps = ['--num_warmup_batches=1', *(['--profile_steps=2,3'] if flag == 'profile_dir' else [])]
+    steps = '--profile_steps=2,3' if flag == 'profile_dir' else ''
     with file_size_limit(2_000):
-        code, _, lines = run_command(capfd, *_RUN, *steps, f'--{flag}={tmp_path}/{name}')
-    assert code == 1, lines
-    check_line(the_error(lines), f'--{flag}={tmp_path}/{name}')
+        done = run(f'{_RUN} --num_warmup_batches=1 {steps} --{flag}={tmp_path}/{name}', capfd)
+    assert done.code == 1
+    check_line(done.error, f'--{flag}={tmp_path}/{name}')
     assert (tmp_path / 'file').read_text() == 'of an earlier run'
     assert [path.name for path in tmp_path.rglob('*') if path.is_file()] == ['file']
 
@@ -98,15 +85,14 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
 def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(
     tmp_path: Path, capfd: Capture
 ) -> None:
-    code, _, lines = run_command(capfd, *_RUN, f'--train_dir={tmp_path}')
-    assert code == 0, lines
+    flags = f'{_RUN} --train_dir={tmp_path}'
+    assert run(flags, capfd).code == 0
     [data] = tmp_path.glob('model.ckpt-4.data-*')
     os.truncate(data, data.stat().st_size // 2)
     before = {*tmp_path.iterdir()}
-    for flags in (_RUN, [*_RUN, '--eval']):
-        code, _, lines = run_command(capfd, *flags, f'--train_dir={tmp_path}')
-        assert code == 1
-        check_line(the_error(lines), data)
+    for done in (run(flags, capfd), run(f'{flags} --eval', capfd)):
+        assert done.code == 1
+        check_line(done.error, data)
     assert {*tmp_path.iterdir()} == before
 
 
@@ -121,10 +107,8 @@ def replace_by_garbage(shard: Path) -> None:
 
 
 def spoil_record_10(shard: Path, start: int, spoiled: bytes) -> None:
-    content, at = (
-        bytearray(shard.read_bytes()),
-        start + 10 * (len(RECORD) + 16),
-    )  # each record has 16 bytes around it
+    # Each record has 16 bytes around it.
+    content, at = bytearray(shard.read_bytes()), start + 10 * (len(RECORD) + 16)
     content[at : at + len(spoiled)] = spoiled
     shard.write_bytes(content)
 
@@ -166,7 +150,8 @@ def test_shards_that_are_bad_or_change_during_a_run_are_named(name: str, tmp_pat
     if not last_step:
         change(shard)
     with failed(shard, *facts):
-        for step in made(data_dir=str(shard.parent), num_batches=200, num_warmup_batches=0).steps():
+        steps = '--num_batches=200 --num_warmup_batches=0'
+        for step in made(steps, data_dir=shard.parent).steps():
             if step.index == last_step:
                 change(shard)
 
@@ -175,22 +160,18 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path: Path) -
     """Threads of TensorFlow that read or decode are under way when it ends."""
     shard, *_ = write_shards(tmp_path / 'shards')
     write_shard(shard, [RECORD] * 40 + [example(b'not an image at all', 1)])
-    code, _, lines = run_process(*_RUN, '--num_batches=200', f'--data_dir={shard.parent}')
-    assert code == 1, lines
-    check_line(the_error(lines), shard, 'record 40', 'JPEG')
+    done = run(f'{_RUN} --num_batches=200 --data_dir={shard.parent}')
+    assert done.code == 1
+    check_line(done.error, shard, 'record 40', 'JPEG')
 
 
 def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path: Path) -> None:
     """In a process of its own, which ends in the midst of a step."""
     shards = write_shards(tmp_path / 'shards')
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *_RUN, '--num_batches=1000000']
-    flags = [
-        f'--data_dir={shards[0].parent}',
-        '--display_every=10',
-        f'--result_file={tmp_path}/result.json',
-    ]
+    flags = f'{_RUN} --num_batches=1000000 --data_dir={tmp_path}/shards --display_every=10'
+    command = [*PROGRAM, *flags.split(), f'--result_file={tmp_path}/result.json']
     with subprocess.Popen(
-        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
         try:
@@ -201,12 +182,8 @@ def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path: Path) -> N
         finally:
             process.kill()
     assert process.returncode == 1
-    check_line(
-        err.splitlines()[-1],
-        'tf_cnn_benchmarks: error: ',
-        f'--data_dir={shards[0].parent}',
-        'empty',
-    )
+    facts = ('tf_cnn_benchmarks: error: ', f'--data_dir={tmp_path}/shards', 'empty')
+    check_line(err.splitlines()[-1], *facts)
     assert json.loads((tmp_path / 'result.json').read_text())
 
 
@@ -233,20 +210,15 @@ def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_
     (folder / 'own {model}.py').write_text(MODEL)
     # Braces are the fields of result files.
     result = tmp_path / 'result é "\'\n 日本.json'
-    flags = [
-        '--model=own',
-        f'--model_file={folder}/own {{model}}.py',
-        f'--train_dir={folder}/trained',
-    ]
-    read = [*flags, *_RUN[1:], f'--data_dir={shards}', f'--result_file={result}']
-    code, out, lines = run_process(
-        *read, HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii'
-    )
-    assert code == 0, lines
-    assert 'total images/sec: ' in out
+    files = [f'--model_file={folder}/own {{model}}.py', f'--train_dir={folder}/trained']
+    flags = [*_RUN.split(), '--model=own', *files]
+    read = [*flags, f'--data_dir={shards}', f'--result_file={result}']
+    done = run(read, HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii')
+    assert done.code == 0, done.err
+    assert 'total images/sec: ' in done.out
     assert json.loads(result.read_text())
     # Training goes on there, and is evaluated.
-    assert run_command(capfd, *flags, *_RUN[1:])[0] == 0
+    assert run(flags, capfd).code == 0
     assert (folder / 'trained' / 'model.ckpt-8.index').exists()
-    code, out, _ = run_command(capfd, *flags, '--eval', *_RUN[1:4])
-    assert (code, out.count('[8 examples]')) == (0, 1)
+    done = run([*flags, '--eval'], capfd)
+    assert (done.code, done.out.count('[8 examples]')) == (0, 1)

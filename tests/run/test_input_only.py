@@ -2,9 +2,7 @@
 its buffers take.
 """
 
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,12 @@ from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, warnings_in
-from tests.support.programs import ROOT
-from tests.support.runs import document_in, ran
+from tests.support.runs import document_in, ran, run_python
 from tf_cnn.inputs.buffers import max_total_bytes
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
+from tf_cnn.inputs.pipeline_stages import PARSE, PREPROCESS, READ, STAGES, TRANSFER
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.run.stage_times import StageTime, format_stage_table, stage_rows
 
@@ -31,22 +28,19 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 def run(
-    tmp_path: Path, data_dir: Path, until: str | None, **flags: Any
+    data_dir: Path, tmp_path: Path, flags: str, **values: Any
 ) -> tuple[dict[str, Any], str, str]:
     """The document, and what the run printed on standard output and standard error."""
-    settings = {
-        'data_dir': str(data_dir),
-        'input_only': until,
-        'result_file': str(tmp_path / 'r.json'),
-    }
-    _, out, err = ran(**{'num_batches': 5, 'display_every': 2, **settings, **flags})
-    return document_in(tmp_path / 'r.json'), out, err
+    path = tmp_path / 'r.json'
+    flags = f'--num_batches=5 --display_every=2 {flags}'
+    _, out, err = ran(flags, data_dir=data_dir, result_file=path, **values)
+    return document_in(path), out, err
 
 
 def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(
     tmp_path: Path, noise: Path
 ) -> None:
-    document, out, err = run(tmp_path, noise, 'transfer', num_gpus=2, optimizer='adam')
+    document, out, err = run(noise, tmp_path, '--input_only=transfer --num_gpus=2 --optimizer=adam')
     stages = document['input']['stages']
     assert [row['stage'] for row in stages] == list(STAGES)
     assert document['throughput']['images'] == 5 * 4 * 2
@@ -55,11 +49,8 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(
     seconds = sum(row['added_wall_seconds_per_image'] for row in stages)
     assert seconds == pytest.approx(1 / total)
     assert sum(row['share'] for row in stages) == pytest.approx(1)
-    lines = out.splitlines()
-    assert lines.index(f'total images/sec: {total:.2f}') < lines.index(
-        next(line for line in lines if 'read' in line)
-    )
-    assert lines[-1].startswith('input memory: ')
+    assert re.search(rf'^total images/sec: {total:.2f}\n(.*\n)*.*read', out, re.MULTILINE)
+    assert out.splitlines()[-1].startswith('input memory: ')
     check_warning(err, '--optimizer=adam', '--input_only')
     # Nothing was computed, so there is no word about losses and FLOPs.
     assert len(warnings_in(err)) == 1
@@ -68,53 +59,41 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(
 
 
 @pytest.mark.parametrize(
-    ('until', 'has_records', 'flags', 'stages'),
+    ('flags', 'stages'),
     [
-        (PARSE, True, {'input_pipeline': 'tf_data'}, [READ, PARSE]),
+        ('--input_only=parse --input_pipeline=tf_data', [READ, PARSE]),
         # Batches that Python feeds are measured as a whole.
-        (TRANSFER, True, {'input_pipeline': 'feed_dict', 'augmentation': 'none'}, [TRANSFER]),
-        (DECODE, False, {}, [READ]),
-        (
-            TRANSFER,
-            False,
-            {'target_seconds': 0.05, 'num_batches': None},
-            [READ, PREPROCESS, TRANSFER],
-        ),
+        ('--input_only=transfer --input_pipeline=feed_dict --augmentation=none', [TRANSFER]),
     ],
 )
-def test_the_stages_are_those_of_the_pipeline_up_to_the_one_named(
-    until: str,
-    has_records: bool,
-    flags: dict[str, Any],
-    stages: list[str],
-    tmp_path: Path,
-    noise: Path,
+def test_the_stages_of_records_are_those_up_to_the_one_named(
+    flags: str, stages: list[str], tmp_path: Path, noise: Path
 ) -> None:
-    write_cifar(tmp_path / 'cifar', np.zeros([20, 32, 32, 3], np.uint8), np.arange(20) % 10)
-    document, out, err = run(
-        tmp_path, noise if has_records else tmp_path / 'cifar', until, model='trivial', **flags
-    )
+    document, _, _ = run(noise, tmp_path, f'--model=trivial {flags}')
     assert [row['stage'] for row in document['input']['stages']] == stages
-    # Stages that the pipeline lacks are left out and said.
-    if until == DECODE:
-        check_warning(err, '--input_only=decode', 'read')
-    elif not has_records:
-        assert 'no stage parse or decode' in out
+
+
+def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path: Path) -> None:
+    cifar = tmp_path / 'cifar'
+    write_cifar(cifar, np.zeros([20, 32, 32, 3], np.uint8), np.arange(20) % 10)
+    document, _, err = run(cifar, tmp_path, '--model=trivial --input_only=decode')
+    assert [row['stage'] for row in document['input']['stages']] == [READ]
+    check_warning(err, '--input_only=decode', 'read')
+    flags = '--model=trivial --input_only=transfer --target_seconds=0.05'
+    document, out, _ = run(cifar, tmp_path, flags, num_batches=None)
+    assert [row['stage'] for row in document['input']['stages']] == [READ, PREPROCESS, TRANSFER]
+    assert 'no stage parse or decode' in out
 
 
 def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verbose(
     tmp_path: Path, noise: Path
 ) -> None:
-    document, _, err = run(tmp_path, noise, None, verbose=True)
+    document, _, err = run(noise, tmp_path, '--verbose')
     memory = document['input']['memory']
-    assert memory['max_bytes'] == round(
-        sum(held['count'] * held['bytes_each'] for held in memory['buffers'])
-    )
-    assert [row['what'] for row in memory['buffers']] == [
-        'records',
-        'sets of batches',
-        'images in the making',
-    ]
+    buffers = memory['buffers']
+    assert memory['max_bytes'] == round(sum(row['count'] * row['bytes_each'] for row in buffers))
+    kinds = ['records', 'sets of batches', 'images in the making']
+    assert [row['what'] for row in buffers] == kinds
     assert document['input']['stages'] is None
     assert 'input memory: ' in err
 
@@ -148,13 +127,8 @@ def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
     library keeps more.
     """
     code = 'import sys, pathlib; from tests.run.test_input_only import memory_of_the_input as of; '
-    command = [sys.executable, '-c', f'{code}of(pathlib.Path(sys.argv[1]))', str(tmp_path)]
-    environ = {**os.environ, 'MALLOC_ARENA_MAX': '2'}
-    done = subprocess.run(
-        command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    bound, *grown = map(int, done.stdout.split())
+    done = run_python(f'{code}of(pathlib.Path(sys.argv[1]))', str(tmp_path), MALLOC_ARENA_MAX='2')
+    bound, *grown = map(int, done.out.split())
     assert 40e6 < bound < 60e6
     # TensorFlow's threads, its graph, the images that are being decoded, and what the C library
     # keeps: 8 to 18 MB.

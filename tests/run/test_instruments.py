@@ -3,13 +3,15 @@ what was trained.
 """
 
 import contextlib
-import functools
 import io
+import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,30 +20,33 @@ from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from tests.support.graphs import file_size_limit
-from tests.support.outputs import check_warning, failed, refused, warnings_in
-from tests.support.runs import made, ran, values_in
+from tests.support.outputs import check_warning, failed, refused
+from tests.support.runs import Ran, made, ran, values_in
 from tf_cnn.results.benchmark_log import BenchmarkLog, run_info
 from tf_cnn.results.console import Console
-from tf_cnn.run.instruments import write_scalars
+from tf_cnn.run.instruments import StepProfiler, write_scalars
+from tf_cnn.system.errors import RunError
 
 pytestmark = pytest.mark.graph
 
 BATCH, NUM_WARMUP, NUM_TIMED, RATE = 4, 2, 4, 0.01
-run = functools.partial(
-    ran, num_batches=NUM_TIMED, num_warmup_batches=NUM_WARMUP, init_learning_rate=RATE
-)
-TOWERS: dict[str, Any] = {'num_gpus': 2, 'variable_update': 'replicated'}
+TOWERS = '--num_gpus=2 --variable_update=replicated'
+
+
+def run(flags: str, **values: Any) -> Ran:
+    steps = f'--num_batches={NUM_TIMED} --num_warmup_batches={NUM_WARMUP}'
+    return ran(f'{steps} --init_learning_rate={RATE} {flags}', **values)
 
 
 @pytest.fixture(scope='module')
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('files')
     run(
-        graph_file=str(folder / 'graph.pbtxt'),
-        trace_file=str(folder / 'trace.json'),
-        tfprof_file=str(folder / 'profile'),
-        partitioned_graph_file_prefix=str(folder / 'part'),
-        **TOWERS,
+        TOWERS,
+        graph_file=folder / 'graph.pbtxt',
+        trace_file=folder / 'trace.json',
+        tfprof_file=folder / 'profile',
+        partitioned_graph_file_prefix=folder / 'part',
     )
     return folder
 
@@ -52,7 +57,7 @@ def parsed(path: Path) -> tf.GraphDef:
 
 def test_the_graph_is_one_that_tensorflow_imports(files: Path, tmp_path: Path) -> None:
     text = parsed(files / 'graph.pbtxt')
-    run(graph_file=str(tmp_path / 'graph.pb'), num_batches=1, **TOWERS)
+    run(f'{TOWERS} --num_batches=1', graph_file=tmp_path / 'graph.pb')
     binary = tf.GraphDef.FromString((tmp_path / 'graph.pb').read_bytes())
     assert [node.name for node in binary.node] == [node.name for node in text.node]
     with tf.Graph().as_default() as graph:
@@ -63,17 +68,13 @@ def test_the_graph_is_one_that_tensorflow_imports(files: Path, tmp_path: Path) -
 
 def test_each_partition_is_what_ran_on_one_device(files: Path) -> None:
     parts = [parsed(path) for path in sorted(files.glob('part*.pbtxt'))]
-    [devices_of_0, devices_of_1] = [{node.device[-5:] for node in part.node} for part in parts]
-    assert (devices_of_0, devices_of_1) == ({'CPU:0'}, {'CPU:1'})
+    devices = [{node.device[-5:] for node in part.node} for part in parts]
+    assert devices == [{'CPU:0'}, {'CPU:1'}]
     for tower, part in enumerate(parts):
-        inputs = [
-            node
-            for node in part.node
-            if node.op == 'Conv2DBackpropFilter' or 'ConvBackprop' in node.op
-        ]
-        assert {node.name.split('/')[0] for node in inputs} <= {f'tower_{tower}'}
-        assert any(node.op == 'ReadVariableOp' for node in part.node)
-        assert any(node.op == '_Recv' for node in part.node), 'gradients meet'
+        backward = [node for node in part.node if node.op == 'Conv2DBackpropFilter']
+        assert {node.name.split('/')[0] for node in backward} <= {f'tower_{tower}'}
+        # Gradients meet.
+        assert {'ReadVariableOp', '_Recv'} <= {node.op for node in part.node}
 
 
 def test_the_trace_has_every_op_of_one_step_with_its_time(files: Path) -> None:
@@ -115,64 +116,63 @@ def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path: P
     assert [step for step, _ in summaries_in(tmp_path)] == list(range(12))
 
 
-@pytest.mark.parametrize('level', [1, 3])
-def test_summaries_contain_what_their_verbosity_promises(tmp_path: Path, level: int) -> None:
-    flags = {'save_summaries_steps': 2, 'summary_verbosity': level, 'print_training_accuracy': True}
-    result, _, err = run(
-        train_dir=str(tmp_path), save_model_steps=1, max_ckpts_to_keep=20, **flags, **TOWERS
-    )
+def run_with_summaries(folder: Path, level: int) -> tuple[Ran, dict[str, dict[int, Any]]]:
+    """A run that saves each step, and its summaries by tag and step."""
+    flags = f'{TOWERS} --save_summaries_steps=2 --summary_verbosity={level}'
+    checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20 --print_training_accuracy'
+    told = run(f'{flags} {checkpoints}', train_dir=folder)
     found: dict[str, dict[int, Any]] = {}
-    for step, value in summaries_in(tmp_path):
-        found.setdefault(value.tag, {})[step] = (
-            value.histo if value.HasField('histo') else value.simple_value
-        )
-    scalars = {
-        'total_loss',
-        'images_per_second',
-        'learning_rate',
-        'top_1_accuracy',
-        'top_5_accuracy',
-    }
-    weights = [name for name in values_in(tmp_path) if level == 3 and name != 'global_step']
-    assert set(found) == {
-        *scalars,
-        *(f'{kind}/{name}' for kind in ('variables', 'gradients') for name in weights),
-    }
+    for step, value in summaries_in(folder):
+        is_histogram = value.HasField('histo')
+        found.setdefault(value.tag, {})[step] = value.histo if is_histogram else value.simple_value
     # Every second timed step, by the number of steps that the model took.
-    steps = [NUM_WARMUP + 2, NUM_WARMUP + 4]
-    assert all(list(told) == steps for told in found.values())
-    for step in steps:
+    assert all([*steps] == SUMMARY_STEPS for steps in found.values())
+    return told, found
+
+
+SUMMARY_STEPS = [NUM_WARMUP + 2, NUM_WARMUP + 4]
+SCALARS = {'total_loss', 'images_per_second', 'learning_rate', 'top_1_accuracy', 'top_5_accuracy'}
+
+
+def test_summaries_have_the_scalars_of_their_steps(tmp_path: Path) -> None:
+    (result, _, err), found = run_with_summaries(tmp_path, 1)
+    assert {*found} == SCALARS
+    assert '--summary_verbosity' not in err
+    for step in SUMMARY_STEPS:
         assert found['total_loss'][step] == pytest.approx(result.steps.loss[step - 1])
         assert found['top_5_accuracy'][step] == pytest.approx((result.steps.top_5 or ())[step - 1])
-        assert found['images_per_second'][step] == pytest.approx(
-            2 * BATCH / result.steps.seconds[step - 1], rel=1e-5
-        )
-        before, after = (
-            values_in(tmp_path / f'model.ckpt-{number}') for number in (step - 1, step)
-        )
+        rate = 2 * BATCH / result.steps.seconds[step - 1]
+        assert found['images_per_second'][step] == pytest.approx(rate, rel=1e-5)
+
+
+def test_summaries_have_histograms_of_all_variables_and_gradients(tmp_path: Path) -> None:
+    (_, _, err), found = run_with_summaries(tmp_path, 3)
+    weights = values_in(tmp_path).keys() - {'global_step'}
+    tags = {f'{kind}/{name}' for kind in ('variables', 'gradients') for name in weights}
+    assert {*found} == SCALARS | tags
+    for step in SUMMARY_STEPS:
+        before, after = (values_in(f'{tmp_path}/model.ckpt-{at}') for at in (step - 1, step))
         for name in weights:
-            for kind, numbers in (
-                ('variables', after[name]),
-                ('gradients', (before[name] - after[name]) / RATE),
-            ):
-                histogram = found[f'{kind}/{name}'][step]
-                assert histogram.num == numbers.size
-                extremes = pytest.approx(
-                    [numbers.min(), numbers.max()], abs=1e-3 * float(np.abs(numbers).max())
-                )
-                assert [histogram.min, histogram.max] == extremes
-                assert histogram.sum_squares == pytest.approx(
-                    float((numbers.astype(np.float64) ** 2).sum()), rel=1e-3
-                )
+            gradients = (before[name] - after[name]) / RATE
+            check_histogram(found[f'variables/{name}'][step], after[name])
+            check_histogram(found[f'gradients/{name}'][step], gradients)
     # Writing histograms of gradients lowers the rate, of which the user is warned.
-    warned = [line for line in warnings_in(err) if '--summary_verbosity' in line]
-    assert ['one step in 2' in line for line in warned] == ([True] if level == 3 else [])
+    check_warning(err, '--summary_verbosity', 'one step in 2')
+
+
+def check_histogram(histogram: Any, numbers: np.ndarray) -> None:
+    assert histogram.num == numbers.size
+    tolerance = 1e-3 * float(np.abs(numbers).max())
+    extremes = pytest.approx([numbers.min(), numbers.max()], abs=tolerance)
+    assert [histogram.min, histogram.max] == extremes
+    squares = float((numbers.astype(np.float64) ** 2).sum())
+    assert histogram.sum_squares == pytest.approx(squares, rel=1e-3)
 
 
 def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
     reason = 'not every supported TensorFlow ships the proto that a profile is made of'
     xplane_pb2 = pytest.importorskip('tensorflow.tsl.profiler.protobuf.xplane_pb2', reason=reason)
-    _, _, err = run(profile_steps='2,3', profile_dir=str(tmp_path / 'new'), **TOWERS)
+    _, _, err = run(f'{TOWERS} --profile_steps=2,3', profile_dir=tmp_path / 'new')
     # The folders and the name by which TensorBoard's plugin finds it.
     (file,) = (tmp_path / 'new' / 'plugins' / 'profile').glob('*/*.xplane.pb')
     space = xplane_pb2.XSpace.FromString(file.read_bytes())
@@ -199,16 +199,13 @@ def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
 def test_a_profile_whose_steps_do_not_come_is_warned_of_and_the_next_one_begins(
     tmp_path: Path,
 ) -> None:
-    stopped = {
-        'eval_during_training_every_n_steps': 1,
-        'stop_at_top_1_accuracy': 0.0,
-        'num_eval_batches': 1,
-    }
-    _, _, err = run(profile_steps='2,4', profile_dir=str(tmp_path), **stopped)
+    stopped = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
+    flags = f'--profile_steps=2,4 --num_eval_batches=1 {stopped}'
+    err = run(flags, profile_dir=tmp_path).err
     check_warning(err, '0', '--profile_steps')
     assert not list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))
     # A second profiler cannot start in one process. The first and the last step:
-    run(profile_steps=f'1,{NUM_TIMED}', profile_dir=str(tmp_path), num_warmup_batches=0)
+    run(f'--profile_steps=1,{NUM_TIMED} --num_warmup_batches=0', profile_dir=tmp_path)
     assert len(list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))) == 1
 
 
@@ -216,83 +213,71 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
-def test_a_run_writes_itself_and_every_number_that_it_prints(tmp_path: Path) -> None:
-    folder = tmp_path / 'logs'
-    flags = {
-        'benchmark_log_dir': str(folder),
-        'benchmark_test_id': 'lenet-4',
-        'print_training_accuracy': True,
-    }
-    every_two = {
-        'num_batches': 5,
-        'display_every': 2,
-        'eval_during_training_every_n_steps': 4,
-        'num_eval_batches': 1,
-    }
-    result, out, _ = ran(**flags, **every_two)
-    (run,) = lines_of(folder / 'benchmark_run.log')
-    assert (run['model_name'], run['dataset'], run['test_id']) == (
-        'lenet',
-        {'name': 'imagenet'},
-        'lenet-4',
-    )
+@pytest.fixture(scope='module')
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    folder = tmp_path_factory.mktemp('logs')
+    flags = '--benchmark_test_id=lenet-4 --print_training_accuracy --num_batches=5'
+    evaluations = '--display_every=2 --eval_during_training_every_n_steps=4 --num_eval_batches=1'
+    return folder, ran(f'{flags} {evaluations}', benchmark_log_dir=folder)
+
+
+def test_a_run_writes_itself_into_its_log(logged: tuple[Path, Ran]) -> None:
+    (run,) = lines_of(logged[0] / 'benchmark_run.log')
+    assert (run['model_name'], run['dataset']) == ('lenet', {'name': 'imagenet'})
+    assert run['test_id'] == 'lenet-4'
     assert run['machine_config']['cpu_info']['num_cores'] > 0
-    parameters = {row['name']: row for row in run['run_parameters']}
-    assert parameters['model'] == {'name': 'model', 'string_value': 'lenet'}
-    assert parameters['print_training_accuracy'] == {
-        'name': 'print_training_accuracy',
-        'bool_value': 'True',
-    }
+    parameters = {row.pop('name'): row for row in run['run_parameters']}
+    assert parameters['model'] == {'string_value': 'lenet'}
+    assert parameters['print_training_accuracy'] == {'bool_value': 'True'}
     # What the run decided, not the flag that was not given.
-    assert parameters['data_format'] == {'name': 'data_format', 'string_value': 'NHWC'}
+    assert parameters['data_format'] == {'string_value': 'NHWC'}
     assert 'train_dir' not in parameters
+
+
+def test_a_run_logs_every_number_that_it_prints(logged: tuple[Path, Ran]) -> None:
+    folder, (result, out, _) = logged
     metrics = lines_of(folder / 'metric.log')
-    assert all(
-        set(row) == {'name', 'value', 'unit', 'global_step', 'timestamp', 'extras'}
-        for row in metrics
-    )
+    fields = {'name', 'value', 'unit', 'global_step', 'timestamp', 'extras'}
+    assert all({*row} == fields for row in metrics)
     at_a_step = ['current_examples_per_sec', 'total_loss', 'top_1_accuracy', 'top_5_accuracy']
     evaluated = ['eval_top_1_accuracy', 'eval_top_5_accuracy', 'eval_average_examples_per_sec']
-    expected = [(name, step) for step in (1, 2) for name in at_a_step]
     # Global step 4 is the third timed step.
-    expected += [(name, 4) for name in evaluated]
-    expected += [(name, step) for step in (4, 5) for name in at_a_step] + [
-        ('average_examples_per_sec', 5)
-    ]
+    expected = [(name, step) for step in (1, 2) for name in at_a_step]
+    expected += [(name, 4) for name in (*evaluated, *at_a_step)]
+    expected += [(name, 5) for name in (*at_a_step, 'average_examples_per_sec')]
     assert [(row['name'], row['global_step']) for row in metrics] == expected
     assert metrics[-1]['value'] == result.images_per_second
-    printed = [line.split('\t') for line in out.splitlines() if '\timages/sec' in line]
-    rates = [row['value'] for row in metrics if row['name'] == 'current_examples_per_sec']
-    assert [f'images/sec: {rate:.1f}' for rate in rates] == [
-        line[1].split(' +/-')[0] for line in printed
-    ]
-    assert [f'{row["value"]:.3f}' for row in metrics if row['name'] == 'total_loss'] == [
-        line[2] for line in printed
-    ]
-    # A second run appends its numbers.
-    ran(num_batches=1, benchmark_log_dir=str(folder))
-    assert len(lines_of(folder / 'metric.log')) == len(metrics) + 3
-    assert [run['test_id'] for run in lines_of(folder / 'benchmark_run.log')] == [None]
+    printed = re.findall(r'\timages/sec: (\S+) .*\)\t([\d.]+)\t', out)
+    rates, losses = (
+        [row['value'] for row in metrics if row['name'] == name] for name in at_a_step[:2]
+    )
+    assert [
+        (f'{rate:.1f}', f'{loss:.3f}') for rate, loss in zip(rates, losses, strict=True)
+    ] == printed
+
+
+def test_a_second_run_appends_its_numbers(tmp_path: Path) -> None:
+    for _ in range(2):
+        ran('--num_batches=1', benchmark_log_dir=tmp_path)
+    assert len(lines_of(tmp_path / 'metric.log')) == 2 * 3
+    assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 
 
 def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_finite(
     tmp_path: Path,
 ) -> None:
     gpus, cpu = [{'name': 'A'}, {'name': 'A'}], 'Intel(R) Xeon(R) CPU @ 2.20GHz'
-    machine = {'num_cores': 96, 'memory_bytes': 10, 'gpus': gpus, 'cpu_model': cpu}
-    of_run: dict[str, Any] = {
-        'model': 'm',
-        'data_set': 'd',
-        'flags': {'rate': 0.5, 'none': None},
-        'test_id': None,
-    }
-    environment = {'TF_B': '1', 'TF_A': '0', 'OMP_NUM_THREADS': '2'}
-    versions: dict[str, Any] = {
-        'tensorflow_version': '2',
-        'tensorflow_git': 'g',
-        'available_memory': None,
-    }
-    found = run_info(**of_run, machine=machine, environment=environment, **versions)
+    found = run_info(
+        model='m',
+        data_set='d',
+        flags={'rate': 0.5, 'none': None},
+        test_id=None,
+        machine={'num_cores': 96, 'memory_bytes': 10, 'gpus': gpus, 'cpu_model': cpu},
+        environment={'TF_B': '1', 'TF_A': '0', 'OMP_NUM_THREADS': '2'},
+        tensorflow_version='2',
+        tensorflow_git='g',
+        available_memory=None,
+    )
     assert found['machine_config']['cpu_info']['mhz_per_cpu'] == 2200
     assert found['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
     assert [row['name'] for row in found['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
@@ -309,10 +294,13 @@ def test_what_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> Non
 
 def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_path: Path) -> None:
     err = io.StringIO()
-    console = Console(io.StringIO(), err)
-    steps = made(console, num_batches=30, display_every=1, benchmark_log_dir=str(tmp_path)).steps()
+    run = made(
+        '--num_batches=30 --display_every=1',
+        Console(io.StringIO(), err),
+        benchmark_log_dir=tmp_path,
+    )
     with contextlib.ExitStack() as stack, failed(f'--benchmark_log_dir={tmp_path}', 'metric.log'):
-        for step in steps:
+        for step in run.steps():
             if step.phase.value == 'timed' and step.index == 3:
                 # Full after the numbers of three steps; benchmark_run.log is longer, and was
                 # written by then.
@@ -320,3 +308,17 @@ def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_p
     check_warning(err.getvalue(), 'incomplete', 'images/sec')
     # No half line.
     assert [row['global_step'] for row in lines_of(tmp_path / 'metric.log')] == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_profile_that_cannot_be_written_loses_no_training(tmp_path: Path) -> None:
+    run = made(
+        '--profile_steps=1,3', train_dir=tmp_path / 'train', profile_dir=tmp_path / 'profile'
+    )
+    with (
+        mock.patch.object(StepProfiler, 'close', side_effect=RunError('the disk is full')),
+        pytest.raises(RunError, match='the disk is full'),
+        contextlib.closing(run.steps()) as steps,
+    ):
+        # One step to warm up, and one timed step.
+        assert [step.index for step in itertools.islice(steps, 2)] == [1, 1]
+    assert values_in(tmp_path / 'train')['global_step'] == 2

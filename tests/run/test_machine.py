@@ -1,16 +1,13 @@
 """The GPUs of the machine and the flags decide on devices, data format and session settings."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-import tf_cnn_benchmarks
 from tests.support.outputs import check_line, refused
+from tests.support.runs import params_of, plan_of, run, run_python
 from tf_cnn.cluster.cluster_role import ClusterRole, find_cluster_role
 from tf_cnn.machine.config import DeviceConfig
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
@@ -18,13 +15,10 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ProcessSettings
 from tf_cnn.run.devices import Devices, choose_devices
 from tf_cnn.run.params import Params, RuleContext
-from tf_cnn.run.parsing import make_params
-from tf_cnn.run.plan import Plan, make_plan
+from tf_cnn.run.plan import make_plan
 from tf_cnn.run.session_config import configure_session
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
-
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 @pytest.fixture(params=[0, 2])
@@ -35,7 +29,7 @@ def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 ENVIRONMENT = ProcessEnvironment({})
-ALONE = find_cluster_role(make_params(), ENVIRONMENT, [])
+ALONE = find_cluster_role(params_of(), ENVIRONMENT, [])
 
 
 def devices_of(params: Params, processes: ClusterRole = ALONE) -> tuple[DeviceConfig, Devices]:
@@ -53,14 +47,11 @@ def in_cluster_of(params: Params) -> ClusterRole:
     """Two workers that a controller drives, which is this process, or without one the first of
     them.
     """
-    flags: dict[str, Any] = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1'}
-    controlled = params.variables.variable_update == 'distributed_all_reduce'
-    flags |= (
-        {'job_name': 'controller', 'controller_host': '10.0.0.3:1'}
-        if controlled
-        else {'job_name': 'worker'}
-    )
-    return find_cluster_role(params.replace(**flags), ENVIRONMENT, [])
+    job = {'job_name': 'worker'}
+    if params.variables.variable_update == 'distributed_all_reduce':
+        job = {'job_name': 'controller', 'controller_host': '10.0.0.3:1'}
+    clustered = params.replace(worker_hosts='10.0.0.1:1,10.0.0.2:1', **job)
+    return find_cluster_role(clustered, ENVIRONMENT, [])
 
 
 def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
@@ -72,12 +63,12 @@ def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
 
 
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
-    flags, devices = devices_of(make_params())
+    flags, devices = devices_of(params_of())
     assert devices.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
     assert devices.parameter_devices == devices.towers
     assert flags.data_format == ('NCHW' if num_gpus_here else 'NHWC')
     # The CPU has as many virtual devices as asked for.
-    params = make_params(device='cpu', num_gpus=3)
+    params = params_of('--device=cpu --num_gpus=3')
     _, devices = devices_of(params)
     assert devices.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
     assert devices.parameter_devices == ('/cpu:0',)
@@ -90,13 +81,8 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
 ) -> None:
     monkeypatch.setattr('tf_cnn.run.devices.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
-    told = [
-        line
-        for line in make_plan(
-            make_params(model='lenet', device=device), ProcessEnvironment({})
-        ).warnings
-        if 'NVIDIA' in line
-    ]
+    plan = make_plan(params_of('--model=lenet', device=device), ProcessEnvironment({}))
+    told = [line for line in plan.warnings if 'NVIDIA' in line]
     assert len(told) == (device is None and not num_gpus_here)
     for line in told:
         check_line(line, explain_missing_gpu(), '--device=cpu')
@@ -117,12 +103,9 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc/cpuinfo').write_text(f'flags\t\t: {features}\n')
     for precision in ('fp32', 'bf16', 'fp16'):
-        params = make_params(model='lenet', device='cpu', precision=precision)
-        lines = [
-            line
-            for line in make_plan(params, ProcessEnvironment({}, root=tmp_path)).warnings
-            if 'arithmetic' in line
-        ]
+        params = params_of(f'--model=lenet --device=cpu --precision={precision}')
+        plan = make_plan(params, ProcessEnvironment({}, root=tmp_path))
+        lines = [line for line in plan.warnings if 'arithmetic' in line]
         assert len(lines) == (precision == 'fp16' and advised is not None)
         for line in lines:
             check_line(line, '--precision=fp16', f'use {advised}')
@@ -131,20 +114,16 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
 @pytest.mark.parametrize('device', [None, 'gpu'])
 def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
     # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.
-    with refused(
-        *(
-            ['--num_gpus=4', '--num_gpus=2']
-            if num_gpus_here
-            else ['--device=gpu' if device else '--num_gpus=4']
-        ),
-        '--device=cpu',
-    ):
-        devices_of(make_params(device=device, num_gpus=4))
+    facts = ['--device=gpu' if device else '--num_gpus=4']
+    if num_gpus_here:
+        facts = ['--num_gpus=4', '--num_gpus=2']
+    with refused(*facts, '--device=cpu'):
+        devices_of(params_of('--num_gpus=4', device=device))
 
 
 def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
     for kind, places in (('gpu', ('/gpu:0', '/gpu:1')), ('cpu', ('/cpu:0',))):
-        params = make_params(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
+        params = params_of(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
         _, devices = devices_of(params)
         assert devices.parameter_devices == (places if num_gpus_here else ('/cpu:0',))
 
@@ -155,9 +134,8 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
 ) -> None:
     kinds = {}
     for kind, devices in ((None, '/cpu:0'), ('cpu', '/cpu:0'), ('gpu', '/cpu:0 /cpu:1 /cpu:2')):
-        flags: dict[str, Any] = {'device': 'cpu', 'num_gpus': 3, 'variable_update': variable_update}
-        plan = make_plan(make_params(**flags, local_parameter_device=kind), ProcessEnvironment({}))
-        assert isinstance(plan, Plan)
+        flags = f'--num_gpus=3 --variable_update={variable_update}'
+        plan = plan_of(flags, local_parameter_device=kind)
         assert plan.devices.parameter_devices == tuple(devices.split())
         size_ranges = plan.params.variables.size_ranges(plan.params)
         assert size_ranges is not None
@@ -166,99 +144,64 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
 
 
 def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here: int) -> None:
-    on_cpu: dict[str, Any] = {'device': 'cpu', 'num_gpus': 2}
-    expected = devices_of(make_params(**on_cpu))
-    idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
-    assert (
-        len(idle.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))) == 2
-    )
-    assert devices_of(idle) == expected
-    in_cluster = make_params(
-        **on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu'
-    )
-    assert (
-        len(
-            in_cluster.ignored_flag_warnings(
-                RuleContext(is_single_process=False, is_residual=False)
-            )
-        )
-        == 1
-    )
-    assert devices_of(in_cluster, in_cluster_of(in_cluster)) == expected
+    def num_ignored(params: Params, *, is_single_process: bool) -> int:
+        context = RuleContext(is_single_process=is_single_process, is_residual=False)
+        return len(params.ignored_flag_warnings(context))
+
+    on_cpu = '--device=cpu --num_gpus=2'
+    expected = devices_of(params_of(on_cpu))
+    ignored = params_of(f'{on_cpu} --all_reduce_spec=nccl --horovod_device=gpu')
+    assert num_ignored(ignored, is_single_process=True) == 2
+    assert devices_of(ignored) == expected
     # NCCL is for GPUs.
-    assert (
-        devices_of(make_params(**on_cpu, variable_update='replicated', use_nccl=True)) == expected
-    )
-    on_cpu['variable_update'] = 'distributed_all_reduce'
-    controller = in_cluster_of(make_params(**on_cpu))
-    assert devices_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == devices_of(
-        make_params(**on_cpu), controller
-    )
+    assert devices_of(params_of(f'{on_cpu} --variable_update=replicated --use_nccl')) == expected
+    mode = '--variable_update=collective_all_reduce --local_parameter_device=gpu'
+    in_cluster = params_of(f'{on_cpu} {mode}')
+    assert num_ignored(in_cluster, is_single_process=False) == 1
+    assert devices_of(in_cluster, in_cluster_of(in_cluster)) == expected
+    plain = params_of(f'{on_cpu} --variable_update=distributed_all_reduce')
+    controller, nccl = in_cluster_of(plain), plain.replace(all_reduce_spec='nccl')
+    assert devices_of(nccl, controller) == devices_of(plain, controller)
 
 
 def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
-    mode: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'num_gpus': 2}
+    mode = '--variable_update=distributed_all_reduce --num_gpus=2'
     # More than are here.
-    params = make_params(**mode, device='gpu')
+    params = params_of(f'{mode} --device=gpu')
     controller, workers = in_cluster_of(params), ['/job:worker/task:0', '/job:worker/task:1']
     _, devices = devices_of(params, controller)
     assert devices.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
     assert devices.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
     # Those that are here are a worker's.
     assert config_of(params, controller).device_count == {'CPU': 1, 'GPU': 0}
-    with refused(
-        '--all_reduce_spec=nccl',
-        '--variable_update=distributed_all_reduce',
-        'pscpu',
-        'psgpu',
-        'xring',
-    ):
-        devices_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), controller)
+    facts = ('--variable_update=distributed_all_reduce', 'pscpu', 'psgpu', 'xring')
+    with refused('--all_reduce_spec=nccl', *facts):
+        devices_of(params_of(f'{mode} --device=gpu --all_reduce_spec=nccl'), controller)
     if not num_gpus_here:
         with refused('--device=gpu', '--device=cpu'):
-            devices_of(make_params(**mode), controller)
+            devices_of(params_of(mode), controller)
 
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
 @pytest.mark.usefixtures('num_gpus_here')
 def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
-    plan = make_plan(make_params(model='lenet', num_gpus=0, device=device), ProcessEnvironment({}))
-    assert isinstance(plan, Plan)
-    assert plan.devices.towers == ('/cpu:0',)
+    assert plan_of('--model=lenet --num_gpus=0', device=device).devices.towers == ('/cpu:0',)
 
 
 @pytest.mark.distributed
 def test_xla_compiles(tmp_path: Path) -> None:
     # In a process of its own, since TensorFlow decides once.
-    flags = [
-        '--model=lenet',
-        '--device=cpu',
-        '--batch_size=2',
-        '--num_batches=2',
-        '--num_warmup_batches=1',
-        '--xla',
-    ]
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags]
-    command.append(f'--partitioned_graph_file_prefix={tmp_path}/part')
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1 --xla'
+    done = run(f'{flags} --partitioned_graph_file_prefix={tmp_path}/part')
+    assert done.code == 0, done.err
     assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
 
 
 def test_xla_that_comes_too_late_is_refused() -> None:
     code = (
-        'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
+        'import tensorflow as tf; tf.config.list_physical_devices(); tf.constant(1) + 1\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
-        'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" in '
-        'str(error)\nelse:\n    raise SystemExit("not refused")\n'
+        'except UsageError as error:\n    print(error)\n'
     )
-    environment = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
-    ran = subprocess.run(
-        [sys.executable, '-c', code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert ran.returncode == 0, ran.stderr
+    check_line(run_python(code, TF_XLA_FLAGS=None).out.strip(), '--xla', 'TF_XLA_FLAGS=')

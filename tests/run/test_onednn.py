@@ -3,67 +3,48 @@ refused.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.outputs import check_line
+from tests.support.runs import run, run_python
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).parent.parent.parent
-PROGRAM = (sys.executable, 'tf_cnn_benchmarks.py')
-RUN = (
-    '--model=trivial',
-    '--device=cpu',
-    '--batch_size=2',
-    '--num_batches=1',
-    '--num_warmup_batches=1',
-)
+RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_batches=1'
 VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
 
 
-def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if name != VARIABLE} | variables
-    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, timeout=120, env=environ)
-
-
 def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_path: Path) -> None:
-    # The same switch by the flag, by its name in the original, and by TensorFlow's variable.
-    asked: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-        'off': (('--onednn=false',), {}),
-        'on': (('--onednn=true',), {}),
-        'mkl': (('--mkl=True',), {}),
-        'variable': ((), {VARIABLE: '0'}),
-    }
     used = {}
-    for name, (flags, variables) in asked.items():
-        paths = (
-            f'--result_file={tmp_path}/{name}.json',
-            f'--partitioned_graph_file_prefix={tmp_path}/{name}',
-        )
-        done = run(*PROGRAM, *RUN, *flags, *paths, **variables)
-        assert done.returncode == 0, done.stderr
+    # The same switch by the flag, by its name in the original, and by TensorFlow's variable.
+    for name, flag, variable in (
+        ('off', '--onednn=false', None),
+        ('on', '--onednn=true', None),
+        ('mkl', '--mkl=True', None),
+        ('variable', '', '0'),
+    ):
+        paths = f'--result_file={tmp_path}/{name}.json --partitioned_graph_file_prefix={tmp_path}/'
+        done = run(f'{RUN} {flag} {paths}{name}', TF_ENABLE_ONEDNN_OPTS=variable)
+        assert done.code == 0, done.err
         document = json.loads((tmp_path / f'{name}.json').read_text())
         graph = ''.join(path.read_text() for path in tmp_path.glob(f'{name}*.pbtxt'))
         used[name] = (document['run']['onednn'], '_Mkl' in graph, document['environment'][VARIABLE])
     on, off = (True, True, '1'), (False, False, '0')
     assert used == {'off': off, 'on': on, 'mkl': on, 'variable': off}
-    compared = run(*PROGRAM, 'compare', f'{tmp_path}/off.json', f'{tmp_path}/on.json')
-    assert 'flags: onednn False -> True' in compared.stdout + compared.stderr
-    compared = run(*PROGRAM, 'compare', f'{tmp_path}/on.json', f'{tmp_path}/mkl.json')
-    assert 'onednn' not in compared.stdout + compared.stderr
+    compared = run('compare off.json on.json', cwd=tmp_path)
+    assert 'flags: onednn False -> True' in '\n'.join([compared.out, *compared.err])
+    compared = run('compare on.json mkl.json', cwd=tmp_path)
+    assert 'onednn' not in '\n'.join([compared.out, *compared.err])
 
 
 def test_a_variable_of_another_value_is_refused_with_both_named() -> None:
     for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
-        done = run(*PROGRAM, *RUN, flag, **{VARIABLE: text})
-        assert done.returncode == 2
-        check_line(done.stderr.strip(), flag, f'{VARIABLE}={text}')
-    assert run(*PROGRAM, *RUN, '--onednn=True', **{VARIABLE: 'true'}).returncode == 0
+        done = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
+        assert done.code == 2
+        check_line(done.error, flag, f'{VARIABLE}={text}')
+    assert run(f'{RUN} --onednn=True', TF_ENABLE_ONEDNN_OPTS='true').code == 0
 
 
 # Plans each run before it imports BenchmarkCNN, which imports TensorFlow, as the command does.
@@ -89,23 +70,13 @@ for before, onednn in {steps}:
 
 
 def runs_from_python(steps: str) -> list[str]:
-    done = run(sys.executable, '-c', RUNS.format(steps=steps))
-    assert done.returncode == 0, done.stderr
-    return [line for line in done.stderr.splitlines() if line.startswith(('used', 'refused'))]
+    lines = run_python(RUNS.format(steps=steps), TF_ENABLE_ONEDNN_OPTS=None).err
+    return [line for line in lines if line.startswith(('used', 'refused'))]
 
 
 def test_the_flag_is_refused_where_tensorflow_was_imported_before() -> None:
     (line,) = runs_from_python('[(True, True)]')
     check_line(line, 'refused --onednn=True', 'TensorFlow was already imported', f'{VARIABLE}=1')
-    # BenchmarkCNN imports TensorFlow.
-    code = 'from benchmark_cnn import BenchmarkCNN; from tf_cnn.run.parsing import make_params; '
-    done = run(sys.executable, '-c', f'{code}BenchmarkCNN(make_params(onednn=False))')
-    check_line(
-        done.stderr.splitlines()[-1],
-        '--onednn=False',
-        'TensorFlow was already imported',
-        f'{VARIABLE}=0',
-    )
 
 
 def test_runs_of_one_process_share_the_switch() -> None:

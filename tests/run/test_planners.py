@@ -1,18 +1,15 @@
 """What is planned about processes, their settings and threads, and evaluations."""
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
-import tf_cnn_benchmarks
 from tests.support.machines import hydra, write_files
 from tests.support.outputs import check_line, refused
+from tests.support.runs import params_of, run_python
 from tests.support.sample_results import sample_record
 from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.machine.process_environment import ProcessEnvironment
@@ -21,21 +18,17 @@ from tf_cnn.machine.this_process import INTRA, ProcessSettings, ThisProcess
 from tf_cnn.results.summary import format_summary
 from tf_cnn.run.devices import Devices
 from tf_cnn.run.evaluations import EvalSchedule
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
-
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
     environment = ProcessEnvironment({'RANK': '1', 'WORLD_SIZE': '3'})
     warnings: list[str] = []
-    find_cluster_role(make_params(), environment, warnings)
+    find_cluster_role(params_of(), environment, warnings)
     (warning,) = warnings
     check_line(warning, 'RANK=1', 'WORLD_SIZE=3', 'alone', '--worker_hosts', '--task_index')
-    named = make_params(worker_hosts='a:1', variable_update='replicated')
+    named = params_of('--worker_hosts=a:1 --variable_update=replicated')
     find_cluster_role(named, environment, warnings)
     assert len(warnings) == 1
 
@@ -45,7 +38,7 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
         size = local_size = lambda self: 1
         rank = local_rank = lambda self: 0
 
-    params = make_params(variable_update='horovod')
+    params = params_of('--variable_update=horovod')
     with mock.patch('tf_cnn.cluster.horovod_worker.load_horovod', return_value=Alone()):
         warnings: list[str] = []
         find_cluster_role(params, ProcessEnvironment({}), warnings)
@@ -67,8 +60,6 @@ def test_a_process_knows_what_its_user_has_set() -> None:
     process.apply(ProcessSettings())
     assert environ['TF_SYNC_ON_FINISH'] == '1'
 
-
-_WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
 
 # A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an
 # arena, and larger ones.
@@ -96,31 +87,29 @@ thread.join()
 
 def test_memory_that_is_kept_is_not_mapped_anew() -> None:
     def page_faults(*words: str) -> int:
-        command = [sys.executable, '-c', _FREES_MEMORY, *words]
-        return int(
-            subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-            ).stdout
-        )
+        return int(run_python(_FREES_MEMORY, *words).out)
 
     assert 10 * page_faults('keep') < page_faults()
+
+
+_WORKER = '--job_name=worker --ps_hosts=a:1 --worker_hosts=b:1,c:1'
 
 
 @pytest.mark.parametrize(
     ('flags', 'variables', 'keeps', 'num_warnings'),
     [
-        ({}, {}, False, 0),
-        ({'keep_memory': True}, {}, True, 0),
-        ({'keep_memory': True}, {'LD_PRELOAD': 'libjemalloc.so.2'}, False, 1),
+        ('', {}, False, 0),
+        ('--keep_memory', {}, True, 0),
+        ('--keep_memory', {'LD_PRELOAD': 'libjemalloc.so.2'}, False, 1),
         (_WORKER, {}, True, 0),
-        ({**_WORKER, 'keep_memory': False}, {}, False, 0),
+        (f'{_WORKER} --nokeep_memory', {}, False, 0),
         (_WORKER, {'MALLOC_ARENA_MAX': '4'}, False, 0),
     ],
 )
 def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
-    flags: dict[str, Any], variables: dict[str, str], keeps: bool, num_warnings: int
+    flags: str, variables: dict[str, str], keeps: bool, num_warnings: int
 ) -> None:
-    params, environment = make_params(device='cpu', **flags), ProcessEnvironment(variables)
+    params, environment = params_of(f'--device=cpu {flags}'), ProcessEnvironment(variables)
     warnings: list[str] = []
     processes = find_cluster_role(params, environment, warnings)
     found = choose_start(params, environment, processes, None, warnings)
@@ -156,20 +145,9 @@ def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> Non
 # ---- threads -------------------------------------------------------------------------------------
 
 
-def with_quota(root: Path, cores: float | None) -> Path:
-    """A system whose control group (version 2) grants the processor time of so many cores."""
-    quota = 'max' if cores is None else round(100_000 * cores)
-    files = {
-        'proc/self/cgroup': '0::/group\n',
-        'proc/self/mountinfo': '31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n',
-        'sys/fs/cgroup/group/cpu.max': f'{quota} 100000\n',
-    }
-    return write_files(root, files)
-
-
 def threads_of(
-    params: Params,
-    num_towers: int,
+    flags: str = '',
+    num_towers: int = 1,
     earlier: int | None = None,
     root: Path = Path('/'),
     variables: Mapping[str, str] | None = None,
@@ -180,55 +158,62 @@ def threads_of(
     process = ThisProcess({})
     if earlier is not None:
         process.record({INTRA: earlier})
+    environment = ProcessEnvironment(variables or {}, process, root)
     devices = Devices(tuple(f'/cpu:{index}' for index in range(num_towers)), ('/cpu:0',))
     warnings: list[str] = []
-    return choose_threads(
-        params.replace(device='cpu'),
-        ProcessEnvironment(variables or {}, process, root),
-        devices,
-        12,
-        warnings,
-    ), warnings
+    params = params_of(f'--device=cpu {flags}')
+    return choose_threads(params, environment, devices, 12, warnings), warnings
 
 
 @pytest.mark.parametrize(
     ('flags', 'num_towers', 'quota', 'threads', 'reason'),
     [
-        ({}, 1, None, (0, 0), 'one tower'),
+        ('', 1, 'max', (0, 0), 'one tower'),
         # One pool serves all towers.
-        ({}, 3, None, (0, 0), '3 towers share 12 cores'),
-        ({}, 12, None, (1, 0), '12 towers'),
-        ({}, 64, None, (1, 0), '64 towers'),
-        ({}, 1, 2.5, (2, 3), '2.5 cores'),
-        ({}, 1, 0.5, (1, 2), '0.5 cores'),
-        ({}, 4, 8, (8, 8), '8 cores'),
-        ({}, 3, 2.5, (1, 3), '3 towers'),
-        ({}, 1, 12, (0, 0), 'one tower'),
-        ({'num_intra_threads': 0}, 3, None, (0, 0), '--num_intra_threads=0'),
-        ({'num_intra_threads': 5, 'num_inter_threads': 2}, 3, 4, (5, 2), '--num_inter_threads=2'),
-        ({'num_inter_threads': 2}, 3, 6, (6, 2), '6 cores'),
+        ('', 3, 'max', (0, 0), '3 towers share 12 cores'),
+        ('', 12, 'max', (1, 0), '12 towers'),
+        ('', 64, 'max', (1, 0), '64 towers'),
+        ('', 1, 250_000, (2, 3), '2.5 cores'),
+        ('', 1, 50_000, (1, 2), '0.5 cores'),
+        ('', 4, 800_000, (8, 8), '8 cores'),
+        ('', 3, 250_000, (1, 3), '3 towers'),
+        ('', 1, 1_200_000, (0, 0), 'one tower'),
+        ('--num_intra_threads=0', 3, 'max', (0, 0), '--num_intra_threads=0'),
+        (
+            '--num_intra_threads=5 --num_inter_threads=2',
+            3,
+            400_000,
+            (5, 2),
+            '--num_inter_threads=2',
+        ),
+        ('--num_inter_threads=2', 3, 600_000, (6, 2), '6 cores'),
     ],
 )
 def test_towers_share_the_cores_that_the_process_may_use(
     tmp_path: Path,
-    flags: dict[str, Any],
+    flags: str,
     num_towers: int,
-    quota: float | None,
+    quota: object,
     threads: tuple[int, int],
     reason: str,
 ) -> None:
-    root = with_quota(tmp_path, quota)
-    found, _ = threads_of(make_params(**flags), num_towers, root=root)
+    """The quota is that of a control group of version 2, for 100 ms."""
+    files = {
+        'proc/self/cgroup': '0::/group\n',
+        'proc/self/mountinfo': '31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n',
+        'sys/fs/cgroup/group/cpu.max': f'{quota} 100000\n',
+    }
+    found, _ = threads_of(flags, num_towers, root=write_files(tmp_path, files))
     assert (found.intra_op, found.inter_op) == threads
     assert reason in found.reason
 
 
 def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_warns_of_too_few() -> None:
     for earlier in (0, 13):
-        later, warnings = threads_of(make_params(), 1, earlier)
+        later, warnings = threads_of(earlier=earlier)
         assert (later.intra_op, warnings) == (earlier, [])
-    assert threads_of(make_params(num_intra_threads=3), 2, 7)[0].intra_op == 3
-    later, (line,) = threads_of(make_params(), 1, 1)
+    assert threads_of('--num_intra_threads=3', 2, 7)[0].intra_op == 3
+    later, (line,) = threads_of(earlier=1)
     assert later.intra_op == 1
     check_line(line, '1 thread', 'new process')
 
@@ -236,27 +221,27 @@ def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_warns_of_too_
 def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning() -> None:
     intra, inter = 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'
     both = {intra: '3', inter: '4'}
-    threads, warnings = threads_of(make_params(), 1, variables=both)
+    threads, warnings = threads_of(variables=both)
     assert (threads.intra_op, threads.inter_op, warnings) == (3, 4, [])
     assert f'{intra}=3' in threads.reason
     # The towers of a CPU share its cores, and a given flag counts.
-    threads, (line,) = threads_of(make_params(), 12, variables=both)
+    threads, (line,) = threads_of(num_towers=12, variables=both)
     assert (threads.intra_op, threads.inter_op) == (1, 4)
     check_line(line, f'{intra}=3 has no effect', '12 towers', '--num_intra_threads=3')
-    flags = {'num_intra_threads': 5, 'num_inter_threads': 2}
-    threads, lines = threads_of(make_params(**flags), 1, variables=both)
+    flags = '--num_intra_threads=5 --num_inter_threads=2'
+    threads, (of_intra, of_inter) = threads_of(flags, variables=both)
     assert (threads.intra_op, threads.inter_op) == (5, 2)
-    for line, variable, (name, number) in zip(lines, (intra, inter), flags.items(), strict=True):
-        check_line(line, f'{variable}={both[variable]} has no effect', f'--{name}={number}')
-    assert threads_of(make_params(**flags), 1, variables={intra: '5', inter: '2'})[1] == []
+    check_line(of_intra, f'{intra}=3 has no effect', '--num_intra_threads=5')
+    check_line(of_inter, f'{inter}=4 has no effect', '--num_inter_threads=2')
+    assert threads_of(flags, variables={intra: '5', inter: '2'})[1] == []
     for text in ('all', '-1', '2.5'):
-        _, (line,) = threads_of(make_params(), 1, variables={inter: text})
+        _, (line,) = threads_of(variables={inter: text})
         check_line(line, f'{inter}={text} has no effect')
 
 
 def test_threads_of_openmp_are_named_if_this_tensorflow_has_none() -> None:
     environment = ProcessEnvironment({'OMP_NUM_THREADS': '4', 'OMP_DISPLAY_ENV': 'true'})
-    params, warnings = make_params(), list[str]()
+    params, warnings = params_of(), list[str]()
     choose_start(params, environment, find_cluster_role(params, environment, []), None, warnings)
     (line,) = warnings
     check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')

@@ -4,26 +4,24 @@ alone.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
+from tests.support.runs import params_of, plan_of
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
 from tf_cnn.managers.config import VariableConfig
 from tf_cnn.run.build import build_step
-from tf_cnn.run.parsing import make_params
-from tf_cnn.run.plan import Plan, make_plan
+from tf_cnn.run.plan import make_plan
 
 pytestmark = pytest.mark.graph
 
-Flags = dict[str, Any]
-WORKERS: Flags = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1', 'job_name': 'worker', 'task_index': 0}
-WITH_SERVERS: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1'}
-CONTROLLER: Flags = {**WORKERS, 'controller_host': '10.0.0.3:1', 'job_name': 'controller'}
+WORKERS = '--worker_hosts=10.0.0.1:1,10.0.0.2:1 --job_name=worker --task_index=0'
+WITH_SERVERS = f'{WORKERS} --ps_hosts=10.0.0.3:1'
+CONTROLLER = f'{WORKERS} --controller_host=10.0.0.3:1 --job_name=controller'
 # Of each mode of clusters the flags of one process of a cluster.
 CLUSTERS = {
     'parameter_server': WITH_SERVERS,
@@ -33,128 +31,106 @@ CLUSTERS = {
 }
 
 
-def plan_of(**flags: Any) -> Plan:
-    plan = make_plan(
-        make_params(**{'model': 'trivial', 'device': 'cpu', **flags}), ProcessEnvironment({})
-    )
-    assert isinstance(plan, Plan)
-    return plan
+def variables_of(flags: str) -> VariableConfig:
+    return plan_of(flags).params.variables
 
 
-def variables_of(**flags: Any) -> VariableConfig:
-    return plan_of(**flags).params.variables
-
-
-def size_ranges_of(**flags: Any) -> Sequence[SizeRange] | None:
-    plan = plan_of(**flags)
+def size_ranges_of(flags: str) -> Sequence[SizeRange] | None:
+    plan = plan_of(flags)
     return plan.params.variables.size_ranges(plan.params)
 
 
-@pytest.mark.parametrize('where', [{}, WITH_SERVERS], ids=['alone', 'cluster'])
-def test_variables_are_staged_where_there_are_updates(where: Flags) -> None:
-    assert [
-        variables_of(staged_vars=is_staged, **where).staged_vars for is_staged in (False, True)
-    ] == [
-        False,
-        True,
-    ]
-    assert not variables_of(staged_vars=True, forward_only=True, **where).staged_vars
+@pytest.mark.parametrize('where', ['', WITH_SERVERS], ids=['alone', 'cluster'])
+def test_variables_are_staged_where_there_are_updates(where: str) -> None:
+    assert not variables_of(where).staged_vars
+    assert variables_of(f'{where} --staged_vars').staged_vars
+    assert not variables_of(f'{where} --staged_vars --forward_only').staged_vars
 
 
 @pytest.mark.parametrize('mode', CLUSTERS)
 def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> None:
+    flags = f'{CLUSTERS[mode]} --variable_update={mode} --fp16_vars'
     with refused('--fp16_vars', f'--variable_update={mode}'):
-        variables_of(variable_update=mode, precision='bf16', fp16_vars=True, **CLUSTERS[mode])
+        plan_of(f'{flags} --precision=bf16')
     # Without --precision the flag has no effect.
-    assert (
-        variables_of(variable_update=mode, fp16_vars=True, **CLUSTERS[mode]).variable_update == mode
-    )
+    assert variables_of(flags).variable_update == mode
 
 
 @pytest.mark.parametrize(
     ('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 14)]
 )
 def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int) -> None:
-    flags: Flags = {
-        **WORKERS,
-        'ps_hosts': '10.0.0.3:1,10.0.0.4:1',
-        'variable_update': mode,
-        'model': 'lenet',
-    }
+    flags = f'{WORKERS} --ps_hosts=10.0.0.3:1,10.0.0.4:1 --variable_update={mode} --model=lenet'
     for slices, most in ((True, parts), (False, 1)):
-        plan = plan_of(slice_variables=slices, **flags)
+        plan = plan_of(flags, slice_variables=slices)
         assert not any('slice_variables' in line for line in plan.warnings)
         with tf.Graph().as_default():
             # 3136 x 512 values, 6.1 MiB, on two servers.
             assert max(map(len, build_step(plan).model_slices.values())) == most
 
 
+CONTROLLED = f'--variable_update=distributed_all_reduce {CONTROLLER}'
+
+
 @pytest.mark.parametrize(
     ('flags', 'spec'),
     [
-        ({}, 'pscpu'),
-        ({'all_reduce_spec': 'pscpu:32k:xring'}, 'pscpu:32k:xring'),
-        ({'variable_update': 'distributed_all_reduce', **CONTROLLER}, 'xring'),
-        (
-            {'variable_update': 'distributed_all_reduce', 'all_reduce_spec': 'psgpu', **CONTROLLER},
-            'psgpu',
-        ),
+        ('--variable_update=replicated', 'pscpu'),
+        ('--variable_update=replicated --all_reduce_spec=pscpu:32k:xring', 'pscpu:32k:xring'),
+        (CONTROLLED, 'xring'),
+        (f'{CONTROLLED} --all_reduce_spec=psgpu', 'psgpu'),
     ],
-    ids=str,
 )
-def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: Flags, spec: str) -> None:
-    found = size_ranges_of(**{'variable_update': 'replicated', 'num_gpus': 2, **flags})
-    assert found == parse_spec(spec)
+def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: str, spec: str) -> None:
+    assert size_ranges_of(f'--num_gpus=2 {flags}') == parse_spec(spec)
+
+
+HALVES = '--variable_update=replicated --hierarchical_copy'
 
 
 def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known() -> None:
-    flags: Flags = {'variable_update': 'replicated', 'hierarchical_copy': True}
-    assert size_ranges_of(num_gpus=4, **flags) is None
+    assert size_ranges_of(f'--num_gpus=4 {HALVES}') is None
     with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
-        variables_of(num_gpus=3, **flags)
+        plan_of(f'--num_gpus=3 {HALVES}')
     with refused('--network_topology=gcp_v100', '--nohierarchical_copy', 'dgx1'):
-        variables_of(num_gpus=2, network_topology='gcp_v100', **flags)
+        plan_of(f'--num_gpus=2 --network_topology=gcp_v100 {HALVES}')
 
 
 @pytest.mark.parametrize(
     'flags',
     [
-        {'num_gpus': 1},
-        {'num_gpus': 3, 'variable_update': 'independent'},
-        {'num_gpus': 3, 'forward_only': True},
-        {'num_gpus': 2, 'network_topology': 'gcp_v100', 'forward_only': True},
+        '--num_gpus=1',
+        '--num_gpus=3 --variable_update=independent',
+        '--num_gpus=3 --forward_only',
+        '--num_gpus=2 --network_topology=gcp_v100 --forward_only',
     ],
-    ids=str,
 )
-def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: Flags) -> None:
-    plan = plan_of(**{'variable_update': 'replicated', 'hierarchical_copy': True, **flags})
-    assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
+def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: str) -> None:
+    warnings = plan_of(f'{HALVES} {flags}').warnings
+    assert any(line.startswith('--hierarchical_copy') for line in warnings)
 
 
 @pytest.mark.parametrize(
     ('flags', 'transfer'),
     [
-        ({}, None),
-        ({'precision': 'fp16'}, 'float16'),
-        ({'precision': 'bf16'}, 'bfloat16'),
-        ({'precision': 'bf16', 'compact_gradient_transfer': False}, None),
-        ({'compact_gradient_transfer': True}, 'bfloat16'),
+        ('', None),
+        ('--precision=fp16', 'float16'),
+        ('--precision=bf16', 'bfloat16'),
+        ('--precision=bf16 --nocompact_gradient_transfer', None),
+        ('--compact_gradient_transfer', 'bfloat16'),
     ],
-    ids=str,
 )
-def test_gradients_travel_in_the_16_bits_of_the_precision(
-    flags: Flags, transfer: str | None
-) -> None:
-    plan = plan_of(variable_update='replicated', num_gpus=2, **flags)
+def test_gradients_travel_in_the_16_bits_of_the_precision(flags: str, transfer: str | None) -> None:
+    plan = plan_of(f'--variable_update=replicated --num_gpus=2 {flags}')
     assert plan.params.variables.transfer_dtype(plan.params, plan.context) == transfer
 
 
 def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None:
-    flags: Flags = {'num_gpus': 2, 'hierarchical_copy': True, 'local_parameter_device': 'gpu'}
+    flags = '--num_gpus=2 --hierarchical_copy --local_parameter_device=gpu'
     # In two halves, nothing is summed on that device; this mode sums in no halves.
-    assert size_ranges_of(variable_update='replicated', **flags) is None
-    found = size_ranges_of(variable_update='collective_all_reduce', **flags)
-    assert found == parse_spec('psgpu')
+    assert size_ranges_of(f'{flags} --variable_update=replicated') is None
+    collective = size_ranges_of(f'{flags} --variable_update=collective_all_reduce')
+    assert collective == parse_spec('psgpu')
 
 
 ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
@@ -175,17 +151,10 @@ def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(
     case: str, tmp_path: Path
 ) -> None:
     environ, is_alone = ENVIRONMENTS[case]
-    flags: Flags = {
-        'model': 'lenet',
-        'device': 'cpu',
-        'optimizer': 'momentum',
-        'train_dir': str(tmp_path),
-    }
-    warnings = make_plan(
-        make_params(**flags, connect_timeout_secs=9.0), ProcessEnvironment(environ)
-    ).warnings
-    assert [line.startswith('--connect_timeout_secs=9.0 ') for line in warnings].count(
-        True
-    ) == is_alone
+    flags = '--model=lenet --optimizer=momentum --connect_timeout_secs=9 --device=cpu'
+    params = params_of(flags, train_dir=tmp_path)
+    warnings = make_plan(params, ProcessEnvironment(environ)).warnings
+    ignored = [line for line in warnings if line.startswith('--connect_timeout_secs=9.0 ')]
+    assert len(ignored) == is_alone
     # An evaluator of others is not warned of their flags.
     assert warnings == () or 'evaluator' not in case

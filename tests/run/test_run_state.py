@@ -3,11 +3,10 @@ interrupted.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,19 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from benchmark_cnn import BenchmarkCNN
 from models.registry import MODELS, register_model
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
-from tests.support.oracles import Weights
 from tests.support.outputs import failed, refused
-from tests.support.runs import made, plan_of, values_in
+from tests.support.runs import losses, made, plan_of, values_in
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.run.build import build_step
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.state import RunState, find_resume_point
-from tf_cnn.run.step_graph import StepGraph
 from tf_cnn.training.checkpoint_files import (
     clear_training_begun,
     latest_checkpoint,
@@ -41,28 +38,15 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 # The images of a step are all there are, on every tower, so that batch norm and independent towers
 # see the same in every mode. Their order differs, and with it the rounding: 1e-6 of a loss. A step
 # changes it by a hundredth and more.
-NUM_IMAGES, NUM_EARLIER, NUM_STEPS = 12, 2, 3
-TOLERANCE = 2e-5
-MODES: dict[str, dict[str, Any]] = {
-    f'{name}-{data_format}': {
-        'variable_update': mode,
-        'num_gpus': num_towers,
-        'data_format': data_format,
-    }
-    for name, (mode, num_towers) in {
-        'parameter_server': ('parameter_server', 1),
-        'parameter_server-2': ('parameter_server', 2),
-        'replicated': ('replicated', 1),
-        'replicated-2': ('replicated', 2),
-        'collective-2': ('collective_all_reduce', 2),
-        'independent-2': ('independent', 2),
-    }.items()
-    for data_format in DATA_FORMATS
-}
-STAGED: dict[str, dict[str, Any]] = {
-    f'staged-{data_format}': {'num_gpus': 2, 'staged_vars': True, 'data_format': data_format}
-    for data_format in DATA_FORMATS
-}
+NUM_IMAGES, TOLERANCE = 12, 2e-5
+MODES = [
+    '--num_gpus=1',
+    '--num_gpus=2',
+    '--num_gpus=1 --variable_update=replicated',
+    '--num_gpus=2 --variable_update=replicated',
+    '--num_gpus=2 --variable_update=collective_all_reduce',
+    '--num_gpus=2 --variable_update=independent',
+]
 MODEL = 'small_network_with_batch_norm'
 
 
@@ -73,164 +57,113 @@ def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The losses of some steps, and what a checkpoint holds after them."""
-
-    losses: list[float]
-    after: Weights
-
-
-def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> RunState:
-    """The state of a run in one process that goes on from a checkpoint, or starts."""
-    worker = Worker(plan.session.config)
-    worker.join({'step': None, 'end': None})
-    return RunState(
-        dataclasses.replace(plan, resume_from=resume_from), built, worker, warn=print, note=print
-    )
-
-
-class Trainer:
-    """One mode's graph, built as BenchmarkCNN does, that can train several times."""
-
-    def __init__(self, data_dir: Path, folder: Path, mode: dict[str, Any]) -> None:
-        self.folder = folder
-        settings = {
-            'model': MODEL, 'data_dir': str(data_dir), 'batch_size': NUM_IMAGES,
-            'num_batches': NUM_STEPS, 'num_warmup_batches': 0, 'optimizer': 'adam',
-            'init_learning_rate': 0.02, 'adam_epsilon': 0.01,
-            'weight_decay': 0.01, 'train_dir': str(folder), **mode,
-        }  # fmt: skip
-        self._plan = plan_of(**settings)
-        with tf.Graph().as_default() as graph:
-            self._built: StepGraph = build_step(self._plan)
-            self._fresh = state_of(self._plan, self._built)
-            self._resumed = state_of(
-                self._plan, self._built, str(folder / f'model.ckpt-{NUM_EARLIER}')
-            )
-        self._open = lambda: tf.Session(graph=graph, config=self._plan.session.config)
-        # One that stays open saves time. But what is staged would stay there for the next run.
-        self._session = None if mode.get('staged_vars') else self._open()
-
-    def run(self, start: Path | None, num_steps: int = NUM_STEPS) -> Outcome:
-        """Trains from the checkpoint of step NUM_EARLIER in a folder, or from the beginning."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if start:
-            shutil.copytree(start, self.folder)
-        else:
-            self.folder.mkdir()
-        # A session draws other initial values at a second time.
-        session = (start and self._session) or self._open()
-        state = self._resumed if start else self._fresh
-        state.prepare(session)
-        self._built.prepare_first_step(session)
-        losses = [
-            float(session.run(self._built.fetches.as_dict())['loss']) for _ in range(num_steps)
-        ]
-        state.finish(session)
-        if session is not self._session:
-            session.close()
-        return Outcome(losses, values_in(self.folder))
-
-    def close(self) -> None:
-        if self._session:
-            self._session.close()
-
-
 @pytest.fixture(scope='module')
-def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trainer]]:
-    """A trainer of every mode, the staged ones included."""
-    folder, random = tmp_path_factory.mktemp('modes'), np.random.default_rng(8)
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder, random = tmp_path_factory.mktemp('data'), np.random.default_rng(8)
     images = random.integers(0, 256, [NUM_IMAGES, 28, 28], np.uint8)
-    write_mnist(folder / 'data', images, random.integers(0, 10, NUM_IMAGES))
+    write_mnist(folder, images, random.integers(0, 10, NUM_IMAGES))
     register_model(MODEL, small_network, data_set='mnist', image_size=28)
-    made = {
-        name: Trainer(folder / 'data', folder / name, mode)
-        for name, mode in (MODES | STAGED).items()
-    }
-    yield made
-    for trainer in made.values():
-        trainer.close()
+    yield folder
     MODELS.unregister(MODEL)
 
 
-@pytest.fixture(scope='module')
-def saved(
-    trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    """For each mode, the folder in which it saved after its first steps."""
-    folders = {}
-    for name, trainer in trainers.items():
-        trainer.run(None, NUM_EARLIER)
-        folders[name] = Path(
-            shutil.copytree(trainer.folder, tmp_path_factory.mktemp('saved') / name)
-        )
-    return folders
+@dataclass(frozen=True)
+class Outcome:
+    """The losses of some steps, and a folder with the checkpoint after them."""
+
+    losses: list[float]
+    folder: Path
+
+
+def train(
+    data_dir: Path, folder: Path, flags: str, num_steps: int, start: Outcome | None = None
+) -> Outcome:
+    """Trains in a new folder, from the checkpoint of an earlier training if there is one."""
+    if start:
+        shutil.copytree(start.folder, folder)
+    steps = f'--batch_size={NUM_IMAGES} --num_batches={num_steps} --num_warmup_batches=0'
+    optimizer = '--optimizer=adam --init_learning_rate=0.02 --adam_epsilon=0.01'
+    flags = f'--model={MODEL} {steps} {optimizer} --weight_decay=0.01 {flags}'
+    return Outcome(losses(flags, data_dir=data_dir, train_dir=folder), folder)
 
 
 @pytest.fixture(scope='module')
-def uninterrupted(trainers: dict[str, Trainer]) -> Outcome:
-    """A run of all steps at once, with the losses of the last ones."""
-    whole = trainers['parameter_server-NHWC'].run(None, NUM_EARLIER + NUM_STEPS)
-    return Outcome(whole.losses[NUM_EARLIER:], whole.after)
+def saved(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The first two steps of a training."""
+    return train(data_dir, tmp_path_factory.mktemp('saved'), '', 2)
 
 
-def difference(weights: Weights, expected: Weights) -> float:
-    """The largest difference of a value, relative to the largest magnitude in its variable."""
-    assert weights.keys() == expected.keys()
-    return max(
-        float(np.abs(weights[name] - value).max() / np.abs(value).max())
-        for name, value in expected.items()
+@pytest.fixture(scope='module')
+def uninterrupted(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Five steps at once."""
+    return train(data_dir, tmp_path_factory.mktemp('whole'), '', 5)
+
+
+def check_same(found: Outcome, expected: Outcome) -> None:
+    """Checks that two trainings end with the same losses and the same checkpoint."""
+    last = expected.losses[-len(found.losses) :]
+    assert found.losses == pytest.approx(last, rel=TOLERANCE)
+    weights, expected_weights = values_in(found.folder), values_in(expected.folder)
+    assert weights.keys() == expected_weights.keys()
+    for name, value in expected_weights.items():
         # The convolution's bias does nothing before batch norm: what it has beside it is rounding.
-        if not name.startswith('conv/bias')
-    )
+        if not name.startswith('conv/bias'):
+            assert np.abs(weights[name] - value).max() < TOLERANCE * np.abs(value).max(), name
 
 
-@pytest.mark.parametrize('reader', MODES)
-def test_every_mode_resumes_from_what_any_mode_saved(
-    reader: str, trainers: dict[str, Trainer], saved: dict[str, Path], uninterrupted: Outcome
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+@pytest.mark.parametrize('mode', MODES)
+def test_a_training_in_any_mode_goes_on_in_any_other(
+    mode: str,
+    data_format: str,
+    data_dir: Path,
+    saved: Outcome,
+    uninterrupted: Outcome,
+    tmp_path: Path,
 ) -> None:
-    for writer in MODES:
-        found = trainers[reader].run(saved[writer])
-        assert found.losses == pytest.approx(uninterrupted.losses, rel=TOLERANCE), writer
-        assert difference(found.after, uninterrupted.after) < TOLERANCE, writer
-        assert found.after['global_step'] == NUM_EARLIER + NUM_STEPS
+    """Each mode saves what the first one saves, and both go on from there in the same way."""
+    flags = f'{mode} --data_format={data_format}'
+    begun = train(data_dir, tmp_path / 'begun', flags, 2)
+    check_same(begun, saved)
+    check_same(train(data_dir, tmp_path / 'first', '', 3, begun), uninterrupted)
+    check_same(train(data_dir, tmp_path / 'mode', flags, 3, saved), uninterrupted)
 
 
-@pytest.mark.parametrize('reader', STAGED)
+STAGED = '--num_gpus=2 --staged_vars'
+
+
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
 def test_staged_variables_resume_from_what_was_saved(
-    reader: str, trainers: dict[str, Trainer], saved: dict[str, Path], uninterrupted: Outcome
+    data_format: str, data_dir: Path, saved: Outcome, uninterrupted: Outcome, tmp_path: Path
 ) -> None:
     """The first step applies gradients that were computed with what was saved, as in any mode."""
-    first, second, third = uninterrupted.losses
-    # Of the other data format; the modes themselves write the same.
-    for writer in [name for name in MODES if name[-4:] != reader[-4:]]:
-        found = trainers[reader].run(saved[writer])
-        assert found.losses[:2] == pytest.approx([first, second], rel=TOLERANCE), writer
-        # The second step's gradients were computed before the first update.
-        assert found.losses[2] != pytest.approx(third, rel=TOLERANCE)
+    flags = f'{STAGED} --data_format={data_format}'
+    first, second, third = train(data_dir, tmp_path / 'staged', flags, 3, saved).losses
+    expected = uninterrupted.losses[2:]
+    assert [first, second] == pytest.approx(expected[:2], rel=TOLERANCE)
+    # The second step's gradients were computed before the first update.
+    assert third != pytest.approx(expected[2], rel=TOLERANCE)
 
 
-@pytest.mark.parametrize('writer', STAGED)
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
 def test_every_mode_resumes_from_what_staged_variables_saved(
-    writer: str, trainers: dict[str, Trainer], saved: dict[str, Path]
+    data_format: str, data_dir: Path, tmp_path: Path
 ) -> None:
     """After k steps, the variables saved are those with which step k + 1 of an uninterrupted run
     computes.
     """
-    whole = trainers[writer].run(None, NUM_EARLIER + NUM_STEPS)
-    expected = trainers['parameter_server-NHWC'].run(saved[writer])
-    assert expected.losses[0] == pytest.approx(whole.losses[NUM_EARLIER], rel=TOLERANCE)
-    for reader in MODES:
-        found = trainers[reader].run(saved[writer])
-        assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE), reader
-        assert difference(found.after, expected.after) < TOLERANCE, reader
+    flags = f'{STAGED} --data_format={data_format}'
+    whole = train(data_dir, tmp_path / 'whole', flags, 5)
+    begun = train(data_dir, tmp_path / 'begun', flags, 2)
+    expected = train(data_dir, tmp_path / 'first', '', 3, begun)
+    assert expected.losses[0] == pytest.approx(whole.losses[2], rel=TOLERANCE)
+    for number, mode in enumerate(MODES):
+        check_same(train(data_dir, tmp_path / str(number), mode, 3, begun), expected)
 
 
 def test_each_step_changes_the_loss_by_far_more_than_the_tolerance(uninterrupted: Outcome) -> None:
-    assert (
-        min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE
-    )
+    for before, after in itertools.pairwise(uninterrupted.losses):
+        assert abs(before - after) / before > 100 * TOLERANCE
 
 
 class Stepping:
@@ -247,17 +180,16 @@ class Stepping:
 
 
 def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Path) -> None:
-    plan = plan_of(model='trivial', batch_size=2, train_dir=str(tmp_path), num_batches=NUM_STEPS)
+    plan = plan_of('--model=trivial --batch_size=2 --num_batches=3', train_dir=tmp_path)
+    cpu = ['/cpu:0']
+    worker = Worker(plan.session.config)
+    worker.join({'step': None, 'end': None})
     with tf.Graph().as_default() as graph:
-        built = build_step(plan)
-        cpu = ['/cpu:0']
-        together = SynchronousStep(
-            ManagerConfig(cpu, 1, cpu, copy_algorithm(cpu), server_devices=cpu), refresh=dict
-        )
+        config = ManagerConfig(cpu, 1, cpu, copy_algorithm(cpu), server_devices=cpu)
+        together = SynchronousStep(config, refresh=dict)
         [begun] = together.begun.values()
-        state = state_of(
-            plan, dataclasses.replace(built, synchronous_step=together, begun_steps=[begun])
-        )
+        built = replace(build_step(plan), synchronous_step=together, begun_steps=[begun])
+        state = RunState(plan, built, worker, warn=print, note=print)
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])
@@ -279,15 +211,17 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
 
 
 def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {'num_batches': 2, 'train_dir': str(tmp_path)}
-    with contextlib.closing(made(**flags).steps()) as steps:
+    def run() -> BenchmarkCNN:
+        return made('--num_batches=2', train_dir=tmp_path)
+
+    with contextlib.closing(run().steps()) as steps:
         next(steps)
         before = sorted(tmp_path.iterdir())
         with failed(f'--train_dir={tmp_path}', 'another run'):
-            made(**flags).run()
+            run().run()
         assert sorted(tmp_path.iterdir()) == before
-    planned = made(**flags)
-    assert made(**flags).run().is_complete
+    planned = run()
+    assert run().run().is_complete
     # A run that was planned before another one saved does not go back.
     with failed(f'--train_dir={tmp_path}', 'model.ckpt-4', 'start it again'):
         planned.run()
@@ -297,13 +231,13 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
 def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(
     tmp_path: Path,
 ) -> None:
-    plan = plan_of(model='trivial', train_dir=str(tmp_path), num_batches=NUM_STEPS)
+    plan = plan_of('--model=trivial --num_batches=3', train_dir=tmp_path)
     length = [plan.params.run.num_warmup_batches, plan.params.run.num_timed, 1]
     cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')
-    processes = dataclasses.replace(plan.cluster_role, cluster=cluster)
-    alone = dataclasses.replace(plan, resume_from=f'{tmp_path}/model.ckpt-3')
-    in_cluster = dataclasses.replace(alone, cluster_role=processes)
-    fresh = dataclasses.replace(plan, cluster_role=processes)
+    processes = replace(plan.cluster_role, cluster=cluster)
+    alone = replace(plan, resume_from=f'{tmp_path}/model.ckpt-3')
+    in_cluster = replace(alone, cluster_role=processes)
+    fresh = replace(plan, cluster_role=processes)
     for mark, end in (
         (lambda: mark_training_begun(str(tmp_path), length, 9), 9),
         (lambda: mark_training_begun(str(tmp_path), [*length[:2], 2], 9), None),

@@ -2,7 +2,6 @@
 fixed device.
 """
 
-import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.models.keras_networks import CONFORMANCE, Case, give_weights
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import random_images, relative_error
 from tests.support.outputs import check_warning, failed
-from tests.support.runs import made, ran
+from tests.support.runs import Ran, made, ran
 from tf_cnn.run.evaluation import RestoredVariables
 from tf_cnn.run.export import export_saved_model
 from tf_cnn.training.checkpoint_files import latest_checkpoint
@@ -29,14 +28,17 @@ from tf_cnn.training.checkpoints import Checkpointer
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 MODEL = 'small_network_to_export'
-SETTINGS: dict[str, Any] = {'model': MODEL, 'data_name': 'cifar10', 'init_learning_rate': 0.01}
-train = functools.partial(ran, **SETTINGS)
+FLAGS = f'--model={MODEL} --data_name=cifar10'
 IMAGES = np.random.default_rng(0).integers(0, 256, [3, 32, 32, 3], np.uint8)
 
 
 def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
     x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'conv/bn'))
     return cnn.dense(cnn.flatten(cnn.max_pool(x, 2, 2)), num_classes, 'logits')
+
+
+def train(flags: str = '', **values: Any) -> Ran:
+    return ran(f'{FLAGS} --init_learning_rate=0.01 {flags}', **values)
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -72,18 +74,13 @@ def logits_of(train_dir: Path, data_format: str, name: str = MODEL) -> np.ndarra
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoints of a run in train and its model in model."""
     folder = tmp_path_factory.mktemp('exported')
-    flags = {
-        'num_gpus': 2,
-        'variable_update': 'replicated',
-        'data_format': 'NCHW',
-        'optimizer': 'momentum',
-    }
-    train(train_dir=str(folder / 'train'), export_saved_model=str(folder / 'model'), **flags)
+    flags = '--num_gpus=2 --variable_update=replicated --data_format=NCHW --optimizer=momentum'
+    train(flags, train_dir=folder / 'train', export_saved_model=folder / 'model')
     return folder
 
 
 def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(
-    exported: Path, tmp_path: Path
+    exported: Path,
 ) -> None:
     served = serve(exported / 'model')
     logits = served['logits']
@@ -100,65 +97,52 @@ def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(
     np.testing.assert_allclose(
         serve(exported / 'model', IMAGES[1:2])['logits'], logits[1:2], rtol=1e-4, atol=1e-5
     )
-    # An evaluation exports the checkpoint that it evaluates.
-    flags = {'eval': True, 'train_dir': str(exported / 'train'), 'num_eval_batches': 1}
-    ran(model=MODEL, data_name='cifar10', **flags, export_saved_model=str(tmp_path / 'model'))
-    np.testing.assert_allclose(serve(tmp_path / 'model')['logits'], logits, rtol=1e-6)
+
+
+def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(
+    exported: Path, tmp_path: Path
+) -> None:
+    flags, model = f'{FLAGS} --eval --num_eval_batches=1', tmp_path / 'model'
+    ran(flags, train_dir=exported / 'train', export_saved_model=model)
+    logits = serve(exported / 'model')['logits']
+    np.testing.assert_allclose(serve(model)['logits'], logits, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     'flags',
     [
-        {'precision': 'bf16', 'fp16_vars': True, 'optimizer': 'momentum'},
-        {
-            'precision': 'fp16',
-            'fp16_enable_auto_loss_scale': True,
-            'variable_update': 'replicated',
-            'num_gpus': 2,
-        },
-        {'staged_vars': True, 'num_gpus': 2},
-        {'variable_update': 'independent', 'num_gpus': 2},
+        '--precision=bf16 --fp16_vars --optimizer=momentum',
+        '--precision=fp16 --fp16_enable_auto_loss_scale --variable_update=replicated --num_gpus=2',
+        '--staged_vars --num_gpus=2',
+        '--variable_update=independent --num_gpus=2',
     ],
-    ids=lambda flags: ','.join(flags),
 )
-def test_every_mode_and_precision_exports_what_it_trained(
-    flags: dict[str, Any], tmp_path: Path
-) -> None:
-    train(
-        model='alexnet',
-        train_dir=str(tmp_path / 'train'),
-        export_saved_model=str(tmp_path / 'model'),
-        **flags,
-    )
-    served, expected = (
-        serve(tmp_path / 'model')['logits'],
-        logits_of(tmp_path / 'train', 'NHWC', 'alexnet'),
-    )
-    np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
+def test_every_mode_and_precision_exports_what_it_trained(flags: str, tmp_path: Path) -> None:
+    trained, model = tmp_path / 'train', tmp_path / 'model'
+    train(f'{flags} --model=alexnet', train_dir=trained, export_saved_model=model)
+    expected = logits_of(trained, 'NHWC', 'alexnet')
+    np.testing.assert_allclose(serve(model)['logits'], expected, rtol=1e-4, atol=1e-5)
     assert np.ptp(expected, axis=0).max() > 1e-4
 
 
 def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(
     tmp_path: Path,
 ) -> None:
-    train(train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
+    train(train_dir=tmp_path / 'train', export_saved_model=tmp_path / 'kept')
     # An empty folder is replaced, and others stay.
+    folder = tmp_path / 'made'
     for name in ('model', '.model-unfinished'):
-        (tmp_path / 'made' / name).mkdir(parents=True)
-    train(export_saved_model=str(tmp_path / 'made' / 'model'))
+        (folder / name).mkdir(parents=True)
+    train(export_saved_model=folder / 'model')
     expected = serve(tmp_path / 'kept')['logits']
-    np.testing.assert_allclose(
-        serve(tmp_path / 'made' / 'model')['logits'], expected, rtol=1e-4, atol=1e-5
-    )
-    assert sorted(path.name for path in (tmp_path / 'made').iterdir()) == [
-        '.model-unfinished',
-        'model',
-    ]
-    untrained = train(
-        forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'nothing')
-    )
+    np.testing.assert_allclose(serve(folder / 'model')['logits'], expected, rtol=1e-4, atol=1e-5)
+    assert {path.name for path in folder.iterdir()} == {'.model-unfinished', 'model'}
+
+
+def test_what_was_not_trained_is_not_exported(tmp_path: Path) -> None:
+    untrained = ran(f'{FLAGS} --forward_only', export_saved_model=tmp_path / 'model')
     check_warning(untrained.err, '--export_saved_model=', '--forward_only')
-    assert not (tmp_path / 'nothing').exists()
+    assert not (tmp_path / 'model').exists()
 
 
 @pytest.mark.parametrize(
@@ -224,7 +208,7 @@ def test_an_export_that_fails_names_its_folder_and_leaves_nothing(
 ) -> None:
     (tmp_path / 'models').mkdir()
     new = tmp_path / 'models' / 'new'
-    steps = made(**SETTINGS, export_saved_model=str(new)).steps()
+    steps = made(FLAGS, export_saved_model=new).steps()
     next(steps)
     # Another program made the folder meanwhile.
     shutil.copytree(exported / 'model', new)

@@ -2,11 +2,9 @@
 measured.
 """
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT, run_process, the_error
+from tests.support.runs import PROGRAM, run
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
@@ -23,15 +21,14 @@ pytestmark = [pytest.mark.distributed, pytest.mark.long]
 
 # A signal is answered within 2 s; the rest is for a machine that is busy with other tests.
 ANSWER_SECS = 2 + 8
-ENDLESS = ('--num_batches=1000000', '--display_every=1')
+ENDLESS = '--device=cpu --num_batches=1000000 --display_every=1'
 
 
 @contextmanager
-def running(*flags: str) -> Iterator[subprocess.Popen[str]]:
+def running(flags: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose lines on both streams come by its standard output."""
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), '--device=cpu', *flags]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*PROGRAM, *flags.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             yield process
@@ -57,8 +54,8 @@ def answer(process: subprocess.Popen[str], number: int) -> list[str]:
 
 
 # A network whose graph takes minutes to build, and one whose step takes minutes.
-DEEP, SLOW = ('--model=resnet152', '--num_gpus=8'), ('--model=vgg16', '--batch_size=256')
-SMALL = ('--model=lenet', '--batch_size=4')
+DEEP, SLOW = '--model=resnet152 --num_gpus=8', '--model=vgg16 --batch_size=256'
+SMALL = '--model=lenet --device=cpu --batch_size=4'
 
 
 @pytest.mark.parametrize(
@@ -68,19 +65,19 @@ SMALL = ('--model=lenet', '--batch_size=4')
         (DEEP, 'Building the graph', signal.SIGINT),
         (SMALL, 'Initialising', signal.SIGUSR1),
         (SLOW, 'Running 10 warm-up steps', signal.SIGTERM),
-        ((*SMALL, '--num_warmup_batches=1000000'), 'Running', signal.SIGXCPU),
+        (f'{SMALL} --num_warmup_batches=1000000', 'Running', signal.SIGXCPU),
         (SMALL, '3\timages/sec', signal.SIGUSR2),
         (SMALL, '3\timages/sec', signal.SIGALRM),
         (SMALL, '3\timages/sec', signal.SIGHUP),
     ],
 )
 def test_a_signal_ends_a_run_in_any_phase(
-    flags: tuple[str, ...], line: str, number: signal.Signals, tmp_path: Path
+    flags: str, line: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f'{number.name} is ignored here')
     path = tmp_path / 'r.json'
-    with running(*flags, *ENDLESS, f'--result_file={path}') as process:
+    with running(f'{ENDLESS} {flags} --result_file={path}') as process:
         read_until(process, line)
         lines = answer(process, number)
     assert process.returncode == 128 + number, lines
@@ -97,14 +94,13 @@ def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follo
 ) -> None:
     path = tmp_path / 'r.json'
     flag = f'--result_file={path}'
-    code, _, _ = run_process(*SMALL, '--device=cpu', '--num_batches=3', flag)
+    assert run(f'{SMALL} --num_batches=3 {flag}').code == 0
     before = path.read_bytes()
-    assert code == 0
-    with running(*SMALL, *ENDLESS, '--num_warmup_batches=1000000', flag) as process:
+    with running(f'{SMALL} {ENDLESS} --num_warmup_batches=1000000 {flag}') as process:
         read_until(process, 'Running')
-        code, out, lines = run_process(*SMALL, '--device=cpu', flag)
-        assert (code, out) == (2, '')
-        check_line(the_error(lines), flag, 'another run')
+        second = run(f'{SMALL} {flag}')
+        assert (second.code, second.out) == (2, '')
+        check_line(second.error, flag, 'another run')
         lines = answer(process, signal.SIGTERM)
     assert process.returncode == 143
     assert [line for line in lines if flag in line and 'earlier result' in line]
@@ -113,7 +109,7 @@ def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follo
 
 def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / 'r.json'
-    with running(*SMALL, '--num_batches=20', f'--result_file={path}') as process:
+    with running(f'{SMALL} --num_batches=20 --result_file={path}') as process:
         read_until(process, 'total images/sec')
         answer(process, signal.SIGTERM)
     result = read_result(path)
@@ -121,33 +117,25 @@ def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:
     assert (process.returncode, result.is_complete) == (0, True)
 
 
-def test_ctrl_c_twice_while_training_keeps_the_last_checkpoint_and_the_third_time_ends_at_once(
-    tmp_path: Path,
-) -> None:
-    flags = (
-        '--model=alexnet',
-        '--batch_size=64',
-        '--num_warmup_batches=1',
-        *ENDLESS,
-        f'--train_dir={tmp_path}',
-    )
-    with running(*flags) as process:
+def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path: Path) -> None:
+    flags = '--model=alexnet --batch_size=64 --num_warmup_batches=1'
+    with running(f'{ENDLESS} {flags} --train_dir={tmp_path}') as process:
         read_until(process, '2\timages/sec')
-        os.kill(process.pid, signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         time.sleep(0.4)
         lines = answer(process, signal.SIGTERM)
     assert process.returncode == 143, lines
     saved = latest_checkpoint(str(tmp_path))
-    timed = next(
-        match
-        for line in lines
-        if (match := re.search(r'it timed (\d+) step.*global step (\d+)', line))
-    )
-    assert saved == str(tmp_path / f'model.ckpt-{timed[2]}')
-    with running(*SLOW, *ENDLESS, f'--train_dir={tmp_path / "slow"}') as process:
+    timed = re.search(r'it timed \d+ step.*global step (\d+)', '\n'.join(lines))
+    assert timed
+    assert saved == str(tmp_path / f'model.ckpt-{timed[1]}')
+
+
+def test_the_third_signal_ends_a_step_at_once(tmp_path: Path) -> None:
+    with running(f'{ENDLESS} {SLOW} --train_dir={tmp_path}') as process:
         read_until(process, 'Running 10 warm-up steps')
         for _ in range(2):
-            os.kill(process.pid, signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
             time.sleep(0.4)
         lines = answer(process, signal.SIGTERM)
     assert process.returncode == 143

@@ -19,8 +19,6 @@ from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
 
-LOSSES = ('total_loss', 'base_loss')
-
 
 def build(
     num_towers: int, mode: str, optimizer: str, **overrides: Any
@@ -79,6 +77,7 @@ def test_towers_take_the_step_of_one_tower_with_the_whole_batch(
 
 
 def test_weight_decay_applies_to_kernels_only_and_once() -> None:
+    kinds = ('total_loss', 'base_loss')
     _, start = train(1, num_steps=0)
     without_loss, without = train(1, num_steps=1, learning_rate=1.0, weight_decay=0.0)
     _, decayed = train(1, num_steps=1, learning_rate=1.0)
@@ -90,13 +89,13 @@ def test_weight_decay_applies_to_kernels_only_and_once() -> None:
     )
     for mode in ('parameter_server', 'replicated'):
         [total], [base] = (
-            train(4, mode, num_steps=1, loss_type_to_report=kind)[0] for kind in LOSSES
+            train(4, mode, num_steps=1, loss_type_to_report=kind)[0] for kind in kinds
         )
         assert total['loss'] - base['loss'] == pytest.approx(decay, rel=1e-3)
         assert base['loss'] == pytest.approx(without_loss[0]['loss'], rel=1e-5)
     # LARS decays the weights itself, and the loss includes it nevertheless.
     [total], [base] = (
-        train(1, 'replicated', 'lars', 1, loss_type_to_report=kind)[0] for kind in LOSSES
+        train(1, 'replicated', 'lars', 1, loss_type_to_report=kind)[0] for kind in kinds
     )
     assert total['loss'] - base['loss'] == pytest.approx(decay, rel=1e-3)
     np.testing.assert_equal(

@@ -2,6 +2,7 @@
 control.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step
 from tf_cnn.run.schedule import Schedule, make_schedule
-from tf_cnn.run.step_loop import run_steps
+from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
 
 pytestmark = pytest.mark.unit
 
@@ -23,61 +24,143 @@ class Clock:
         return self.now
 
 
-def test_warm_ups_come_first_and_the_seconds_of_a_step_are_not_those_of_the_consumer() -> None:
-    clock, steps = Clock(), []
+class Diary(Hook[int]):
+    """Writes down its calls; its work takes 1000 s. Asks to end after step `last` of a phase."""
+
+    def __init__(self, clock: Clock, phase: Phase = Phase.TIMED, last: int = 99) -> None:
+        self.calls: list[object] = []
+        self._clock = clock
+        self._end = phase, last
+
+    def begin(self, phase: Phase) -> bool:
+        self.calls.append(phase)
+        return False
+
+    def after(self, steps: Sequence[Step[int]]) -> bool:
+        self.calls.append([step.index for step in steps])
+        self._clock.now += 1000
+        return (steps[-1].phase, steps[-1].index) == self._end
+
+
+def take_steps(
+    clock: Clock,
+    hooks: Sequence[Hook[int]],
+    num_warmup: int,
+    num_timed: int,
+    steps_per_run: int = 1,
+) -> list[Step[int]]:
+    """Takes steps of which each session call takes 12 s."""
+
+    def session_call(phase: Phase, indices: range) -> range:
+        clock.now += 12
+        return indices
+
+    return list(run_steps(session_call, hooks, num_warmup, num_timed, steps_per_run, clock=clock))
+
+
+def test_the_seconds_of_a_step_exclude_the_work_of_hooks() -> None:
+    clock = Clock()
+    steps = take_steps(clock, [Diary(clock)], 1, 2)
+    assert steps == [
+        Step(Phase.WARMUP, 1, 12.0, 1, 100.0),
+        Step(Phase.TIMED, 1, 12.0, 1, 1112.0),
+        Step(Phase.TIMED, 2, 12.0, 2, 2124.0),
+    ]
+
+
+def test_hooks_see_each_phase_and_each_session_call_with_its_steps() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+    take_steps(clock, [diary], 1, 5, 3)
+    assert diary.calls == [Phase.WARMUP, [1], Phase.TIMED, [1, 2, 3], [4, 5]]
+
+
+def test_the_steps_of_a_session_call_have_equal_parts_of_its_time() -> None:
+    steps = take_steps(Clock(), [], 0, 5, 3)
+    assert [(step.start, step.seconds) for step in steps] == [
+        *((100, 4), (104, 4), (108, 4)),
+        *((112, 6), (118, 6)),
+    ]
+
+
+def test_the_loop_asks_all_hooks_before_it_ends_the_timed_steps() -> None:
+    clock = Clock()
+    hooks = [Diary(clock, last=2), Diary(clock)]
+    assert [step.index for step in take_steps(clock, hooks, 0, 5)] == [1, 2]
+    assert hooks[0].calls == hooks[1].calls == [Phase.WARMUP, Phase.TIMED, [1], [2]]
+
+
+def test_a_reason_to_end_lets_the_warm_up_be_completed() -> None:
+    clock = Clock()
+    diary = Diary(clock, phase=Phase.WARMUP, last=2)
+    steps = take_steps(clock, [diary], 3, 5)
+    assert [(step.phase, step.index) for step in steps] == [
+        *((Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.WARMUP, 3))
+    ]
+
+
+def test_the_first_hook_is_nearest_to_the_steps() -> None:
     calls: list[object] = []
 
-    def take_step(phase: Phase, indices: range) -> list[None]:
-        calls.append((phase, *indices))
-        clock.now += 2
-        return [None]
+    class Named(Hook[int]):
+        def __init__(self, name: str) -> None:
+            self.name = name
 
-    loop = run_steps(take_step, 1, 2, clock=clock, begin_timed=lambda: calls.append('begin'))
-    assert calls == []
-    for (step,) in loop:
-        calls.append('used')
-        steps.append(step)
-        clock.now += 1000
-    assert calls == [
-        (Phase.WARMUP, 1),
-        'used',
-        'begin',
-        (Phase.TIMED, 1),
-        'used',
-        (Phase.TIMED, 2),
-        'used',
+        def begin(self, phase: Phase) -> bool:
+            calls.append((self.name, phase))
+            return False
+
+        def after(self, steps: Sequence[Step[int]]) -> bool:
+            calls.append((self.name, steps[0].index))
+            return False
+
+    take_steps(Clock(), [Named('first'), Named('last')], 0, 1)
+    assert calls[2:] == [
+        *(('last', Phase.TIMED), ('first', Phase.TIMED), ('first', 1), ('last', 1))
     ]
-    starts = [(Phase.WARMUP, 1, 100), (Phase.TIMED, 1, 1102), (Phase.TIMED, 2, 2104)]
-    assert steps == [Step(phase, index, 2.0, None, start) for phase, index, start in starts]
 
 
-def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:
-    def take_step(phase: Phase, indices: range) -> range:
+def test_a_step_that_fails_ends_the_loop_after_the_steps_before() -> None:
+    def session_call(phase: Phase, indices: range) -> range:
         if indices[0] == 3:
             raise OSError('disk')
         return indices
 
-    done: list[int] = []
+    taken: list[int] = []
     with pytest.raises(OSError, match='disk'):
-        done.extend(step.values for (step,) in run_steps(take_step, 0, 5, clock=Clock()))
-    assert done == [1, 2]
+        taken.extend(step.values for step in run_steps(session_call, [], 0, 5))
+    assert taken == [1, 2]
 
 
-def test_the_steps_of_a_run_have_equal_parts_of_its_time() -> None:
+@pytest.mark.parametrize(('target', 'num_steps'), [(1, 1), (12, 1), (13, 2), (36, 3)])
+def test_target_seconds_end_the_steps_by_the_clock(target: float, num_steps: int) -> None:
     clock = Clock()
+    steps = take_steps(clock, [TargetSeconds[int](target, clock=clock)], 2, 9)
+    assert len(steps) == 2 + num_steps
 
-    def take_steps(phase: Phase, indices: range) -> range:
-        clock.now += 12
-        return indices
 
-    runs = list(run_steps(take_steps, 3, 5, steps_per_run=3, clock=clock))
-    assert [[step.index for step in steps] for steps in runs] == [[1, 2, 3], [1, 2, 3], [4, 5]]
-    assert [[step.values for step in steps] for steps in runs] == [[1, 2, 3], [1, 2, 3], [4, 5]]
-    assert [[(step.start, step.seconds) for step in steps] for steps in runs] == [
-        [(100, 4), (104, 4), (108, 4)],
-        [(112, 4), (116, 4), (120, 4)],
-        [(124, 6), (130, 6)],
-    ]
+def test_excluded_seconds_do_not_count_for_target_seconds() -> None:
+    clock = Clock()
+    diary = Diary(clock)
+
+    def excluded_seconds() -> float:
+        return 1000.0 * sum(isinstance(call, list) for call in diary.calls[1:])
+
+    target = TargetSeconds[int](36, excluded_seconds=excluded_seconds, clock=clock)
+    assert len(take_steps(clock, [diary, target], 0, 9)) == 3
+
+
+def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_target() -> None:
+    paces: list[float] = []
+
+    def gather(pace: float) -> list[float]:
+        paces.append(pace)
+        return [pace, 2 * pace]
+
+    clock = Clock()
+    steps = take_steps(clock, [TargetSeconds[int](100, gather, clock=clock)], 3, 9)
+    assert paces == [12.0]
+    assert len(steps) == 3 + 5
 
 
 # Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which

@@ -3,12 +3,12 @@ the original.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
+from tests.support.runs import params_of
 from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.machine.process_environment import ProcessEnvironment
@@ -18,59 +18,53 @@ from tf_cnn.machine.this_process import ProcessSettings, ThisProcess
 from tf_cnn.machine.visible_gpus import choose_visible_gpus
 from tf_cnn.run.devices import Devices
 from tf_cnn.run.params import RuleContext
-from tf_cnn.run.parsing import make_params
 from tf_cnn.run.session_config import configure_session
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
-ALONE = RuleContext(is_single_process=True, is_residual=False)
 
-
-def config_of(**flags: Any) -> tf.ConfigProto:
-    towers = tuple(f'/cpu:{number}' for number in range(flags.get('num_gpus', 1)))
+def config_of(flags: str = '') -> tf.ConfigProto:
+    params = params_of(f'--device=cpu --data_format=NHWC {flags}')
+    towers = tuple(f'/cpu:{number}' for number in range(params.devices.num_gpus or 1))
     devices, environment = Devices(towers, ('/cpu:0',)), ProcessEnvironment({})
-    params = make_params(**{'device': 'cpu', 'data_format': 'NHWC', **flags})
     processes = find_cluster_role(params, environment, [])
     return configure_session(params, environment, processes, devices, ProcessSettings(), []).config
 
 
 def test_the_graph_is_rewritten_as_the_flags_say() -> None:
-    plain, without = config_of().graph_options, config_of(enable_optimizations=False).graph_options
+    plain, without = (config_of(flags).graph_options for flags in ('', '--noenable_optimizations'))
     on, off = plain.rewrite_options.DEFAULT, plain.rewrite_options.OFF
     assert (plain.rewrite_options.remapping, without.rewrite_options.remapping) == (on, off)
     assert without.optimizer_options.opt_level == tf.OptimizerOptions.L0
-    chosen = config_of(
-        rewriter_config='remapping: OFF constant_folding: AGGRESSIVE'
-    ).graph_options.rewrite_options
+    text = "--rewriter_config='remapping: OFF constant_folding: AGGRESSIVE'"
+    chosen = config_of(text).graph_options.rewrite_options
     assert (chosen.remapping, chosen.constant_folding) == (off, chosen.AGGRESSIVE)
     # Nothing that the text does not name is switched off, except what would change the data format.
     assert (chosen.arithmetic_optimization, chosen.layout_optimizer) == (on, off)
     # Kernels of the CPU need NHWC in any case.
-    options = config_of(
-        data_format='NCHW', enable_optimizations=False
-    ).graph_options.rewrite_options
+    flags = '--data_format=NCHW --noenable_optimizations'
+    options = config_of(flags).graph_options.rewrite_options
     assert options.cpu_layout_conversion == options.NCHW_TO_NHWC
     with refused('--rewriter_config=remaping: OFF', 'remapping: OFF'):
-        config_of(rewriter_config='remaping: OFF')
+        config_of("--rewriter_config='remaping: OFF'")
 
 
 @pytest.mark.parametrize(
     ('flags', 'fuses'),
     [
-        ({'forward_only': True, 'num_gpus': 2}, True),
-        ({}, True),
-        ({'enable_optimizations': False}, False),
+        ('--forward_only --num_gpus=2', True),
+        ('', True),
+        ('--noenable_optimizations', False),
         # Towers that train are placed without what does not run, and so without passes; unless some
         # are asked for.
-        ({'num_gpus': 2}, False),
-        ({'num_gpus': 2, 'rewriter_config': 'min_graph_nodes: -1'}, True),
+        ('--num_gpus=2', False),
+        ("--num_gpus=2 --rewriter_config='min_graph_nodes: -1'", True),
     ],
-    ids=str,
 )
 def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(
-    flags: dict[str, Any], fuses: bool
+    flags: str, fuses: bool
 ) -> None:
-    config, metadata = config_of(**flags), tf.RunMetadata()
+    config, metadata = config_of(flags), tf.RunMetadata()
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         images, kernel = (
             tf.random.uniform(shape, seed=1) for shape in ([2, 8, 8, 4], [3, 3, 4, 4])
@@ -89,7 +83,10 @@ def test_openmp_is_told_where_there_is_openmp(
 ) -> None:
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', None, None, ())
     monkeypatch.setattr('tf_cnn.machine.tensorflow_build.tensorflow_build', lambda: build)
-    params, environment = make_params(kmp_blocktime=0), ProcessEnvironment({'KMP_BLOCKTIME': '200'})
+    params, environment = (
+        params_of('--kmp_blocktime=0'),
+        ProcessEnvironment({'KMP_BLOCKTIME': '200'}),
+    )
     processes = find_cluster_role(params, environment, [])
     warnings: list[str] = []
     assert choose_start(params, environment, processes, None, warnings).variables == {
@@ -138,8 +135,9 @@ def test_the_gpus_with_these_numbers_are_shown_in_this_order(
 def test_numbers_of_gpus_are_checked_where_they_matter() -> None:
     for text in ('0,x', '1,1', '-1'):
         with refused(f'--gpu_indices={text}', '0,1'):
-            make_params(gpu_indices=text)
-    assert len(make_params(gpu_indices='0,x', device='cpu').ignored_flag_warnings(ALONE)) == 1
+            params_of(f'--gpu_indices={text}')
+    alone = RuleContext(is_single_process=True, is_residual=False)
+    assert len(params_of('--gpu_indices=0,x --device=cpu').ignored_flag_warnings(alone)) == 1
     with refused('--gpu_indices=3,1', '--num_gpus=4', '--num_gpus=2'):
-        make_params(gpu_indices='3,1', num_gpus=4)
-    assert make_params(gpu_indices='3,1,0', num_gpus=2).tensorflow.gpu_indices == '3,1,0'
+        params_of('--gpu_indices=3,1 --num_gpus=4')
+    assert params_of('--gpu_indices=3,1,0 --num_gpus=2').tensorflow.gpu_indices == '3,1,0'

@@ -3,7 +3,6 @@ feeds.
 """
 
 import io
-import re
 import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -19,11 +18,10 @@ from PIL import Image
 from models.registry import register_model
 from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
-from tests.support.runs import Ran, document_in, losses, plan_of, ran
+from tests.support.runs import Ran, document_in, losses, params_of, plan_of, ran
 from tf_cnn.cli import records
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.run.build import build_step
-from tf_cnn.run.parsing import parse_argv
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -35,14 +33,9 @@ for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
 
 
-def run(data_dir: Path, **flags: Any) -> Ran:
-    settings = {
-        'batch_size': 20,
-        'num_batches': 25,
-        'init_learning_rate': 0.02,
-        'data_dir': str(data_dir),
-    }
-    return ran(**{**settings, **flags})
+def run(data_dir: Path, flags: str = '', **values: Any) -> Ran:
+    settings = '--batch_size=20 --num_batches=25 --init_learning_rate=0.02'
+    return ran(f'{settings} {flags}', data_dir=data_dir, **values)
 
 
 @pytest.fixture(scope='module')
@@ -68,22 +61,20 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    'mode', [{'num_gpus': 1}, {'num_gpus': 2, 'variable_update': 'replicated', 'batch_size': 10}]
+    'mode', ['--num_gpus=1', '--num_gpus=2 --variable_update=replicated --batch_size=10']
 )
-def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
-    trained = run(mnist, **mode)
-    result = trained.result
-    assert (result.run.data_set, result.run.is_synthetic, result.run.num_missing_shards) == (
-        'mnist',
-        False,
-        0,
-    )
+def test_mnist_trains(mnist: Path, mode: str) -> None:
+    trained = run(mnist, mode)
+    facts = trained.result.run
+    assert (facts.data_set, facts.is_synthetic, facts.num_missing_shards) == ('mnist', False, 0)
     assert trained.losses[-1] < 0.1 * trained.losses[0]
     check_warning(trained.err, mnist, '40', '60000')
-    # Without training, the validation images are read: all of them in each step, in another order.
-    assert (
-        np.ptp(run(mnist, forward_only=True, num_batches=2, init_learning_rate=None).losses) < 1e-3
-    )
+
+
+def test_forward_only_reads_the_validation_images(mnist: Path) -> None:
+    """All of them in each step, in another order."""
+    flags = '--batch_size=20 --forward_only --num_batches=2'
+    assert np.ptp(losses(flags, data_dir=mnist)) < 1e-3
 
 
 @pytest.mark.parametrize('pipeline', ['record_input', 'tf_data'])
@@ -95,29 +86,23 @@ def test_resumed_training_reads_records_in_another_order(
     (tmp_path / 'train-00000-of-00001').write_bytes(content)
     shutil.copy(shards / 'labels.txt', tmp_path)
 
-    def first_losses(**more: Any) -> list[float]:
-        still: dict[str, Any] = {
-            'init_learning_rate': 0.0,
-            'augmentation': 'none',
-            'weight_decay': 0.0,
-        }
-        steps = {'batch_size': 8, 'num_warmup_batches': 0, 'num_batches': 3}
-        return run(
-            tmp_path, model='trivial', input_pipeline=pipeline, **still, **steps, **more
-        ).losses
+    def first_losses(**values: Any) -> list[float]:
+        steps = '--batch_size=8 --num_warmup_batches=0 --num_batches=3 --model=trivial'
+        still = '--init_learning_rate=0 --augmentation=none --weight_decay=0'
+        flags = f'{steps} {still} --input_pipeline={pipeline}'
+        return losses(flags, data_dir=tmp_path, **values)
 
     fresh = first_losses()
-    begun, went_on = (first_losses(train_dir=str(tmp_path / 'trained')) for _ in range(2))
+    begun, went_on = (first_losses(train_dir=tmp_path / 'trained') for _ in range(2))
     assert begun == pytest.approx(fresh, rel=1e-5), 'the seed decides the order'
     assert went_on != pytest.approx(begun, rel=1e-3)
 
 
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
 def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentation: str) -> None:
-    trained = run(shards, augmentation=augmentation)
-    assert re.search(
-        r'^Dataset: +records \(real\)\n(?:.*\n)*Num epochs: +12\.50$', trained.out, re.MULTILINE
-    )
+    trained = run(shards, f'--augmentation={augmentation}')
+    assert 'Dataset:     records (real)\n' in trained.out
+    assert 'Num epochs:  12.50\n' in trained.out
     # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training
     # add to it.
     assert trained.losses[0] < 4
@@ -129,7 +114,7 @@ def test_images_are_resized_unless_the_model_takes_any_size(
     shards: Path, model: str, image_size: int
 ) -> None:
     with tf.Graph().as_default():
-        built = build_step(plan_of(model=model, batch_size=2, data_dir=str(shards)))
+        built = build_step(plan_of(f'--model={model} --batch_size=2', data_dir=shards))
     assert isinstance(built.step_input, InputPipeline)
     assert built.step_input.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
@@ -140,13 +125,16 @@ def test_without_training_the_validation_images_are_read_if_there_are_any(
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
-        looked = run(folder, forward_only=True, num_batches=1, init_learning_rate=None)
+        looked = ran('--batch_size=20 --forward_only --num_batches=1', data_dir=folder)
         assert 'Num epochs:  0.50' in looked.out
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
         run(tmp_path)
-    # Missing shards are counted and warned of.
-    shutil.copy(shards / 'train-00000-of-00002', tmp_path)
-    result, _, err = run(tmp_path, num_batches=1)
+
+
+def test_missing_shards_are_counted_and_warned_of(shards: Path, tmp_path: Path) -> None:
+    for name in ('train-00000-of-00002', 'labels.txt'):
+        shutil.copy(shards / name, tmp_path)
+    result, _, err = run(tmp_path, '--num_batches=1')
     assert result.run.num_missing_shards == 1
     check_warning(err, f'--data_dir={tmp_path}', '1', '2')
 
@@ -156,31 +144,27 @@ def test_without_training_the_validation_images_are_read_if_there_are_any(
 def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: int) -> None:
     """During training and by a separate run, also where the model wants another size."""
     model = f'evaluated{image_size}'
-    register_model(
-        model,
-        lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'),
-        data_set='mnist',
-        image_size=image_size,
-    )
-    settings: dict[str, Any] = {'model': model, 'train_dir': str(tmp_path), 'eval_batch_size': 7}
-    trained = run(
-        mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26'
-    )
-    (found,) = trained.result.evaluations
+
+    def build(cnn: Any, images: Any, num_classes: int) -> Any:
+        return cnn.dense(cnn.flatten(images), num_classes, 'fc')
+
+    register_model(model, build, data_set='mnist', image_size=image_size)
+    flags = f'--model={model} --eval_batch_size=7'
+    steps = '--init_learning_rate=0.005 --eval_during_training_at_specified_steps=26'
+    (found,) = run(mnist, f'{flags} {steps}', train_dir=tmp_path).result.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert (found.top_1 or 0) > 0.9
-    (again,) = ran(eval=True, data_dir=str(mnist), **settings).result.evaluations
+    (again,) = ran(f'--eval {flags}', data_dir=mnist, train_dir=tmp_path).result.evaluations
     assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
 def test_augmentation_that_does_not_fit_arrays_is_refused(mnist: Path) -> None:
     with refused('--augmentation=resized_crop', 'mnist', '--augmentation=padded_crop'):
-        run(mnist, augmentation='resized_crop')
+        run(mnist, '--augmentation=resized_crop')
     with refused('--distortions', '1', '3', '--nodistortions'):
-        run(mnist, distortions=True)
+        run(mnist, '--distortions')
 
 
-NUM_BYTES = 16 * 28 * 28 * 3
 by_pipeline = pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
 
 
@@ -188,38 +172,44 @@ by_pipeline = pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
 def test_records_are_held_in_one_size_shifted_and_evaluated(
     noise: Path, tmp_path: Path, pipeline: str
 ) -> None:
-    flags: dict[str, Any] = {'data_dir': str(noise), 'input_pipeline': pipeline, 'num_batches': 5}
-    more: dict[str, Any] = {
-        'eval_during_training_every_n_steps': 3,
-        'save_summaries_steps': 2,
-        'summary_verbosity': 3,
-    }
-    files = {name: str(tmp_path / name) for name in ('train_dir', 'result_file', 'trace_file')}
-    result, out, err = ran(**flags, **more, **files)
+    flags = f'--input_pipeline={pipeline} --num_batches=5'
+    more = '--eval_during_training_every_n_steps=3 --save_summaries_steps=2 --summary_verbosity=3'
+    files = {name: tmp_path / name for name in ('train_dir', 'result_file', 'trace_file')}
+    result, out, err = ran(f'{flags} {more}', data_dir=noise, **files)
     check_warning(err, f'--input_pipeline={pipeline}', '--augmentation=padded_crop')
     assert f'Input:       {pipeline}\n' in out
     assert document_in(tmp_path / 'result_file')['run']['input_pipeline'] == pipeline
     assert (result.steps.input_wait is not None) == (pipeline == 'feed_dict')
     assert [found.num_images for found in result.evaluations] == [23, 23]
     assert (tmp_path / 'trace_file').stat().st_size
-    # A continued training goes on in the middle of the order of the images.
-    whole = losses(**{**flags, 'num_batches': 11})
-    halves = [losses(**flags, train_dir=str(tmp_path / 't')) for _ in range(2)]
-    assert halves[0] + halves[1] == whole
+
+
+@by_pipeline
+def test_a_continued_training_goes_on_in_the_middle_of_the_order_of_the_images(
+    noise: Path, tmp_path: Path, pipeline: str
+) -> None:
+    def run(num_batches: int, **values: Any) -> list[float]:
+        flags = f'--input_pipeline={pipeline} --num_batches={num_batches}'
+        return losses(flags, data_dir=noise, **values)
+
+    halves = [run(5, train_dir=tmp_path) for _ in range(2)]
+    assert halves[0] + halves[1] == run(11)
 
 
 @by_pipeline
 def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(
     noise: Path, pipeline: str
 ) -> None:
-    flags: dict[str, Any] = {'model': 'lenet', 'data_dir': str(noise), 'data_name': 'imagenet'}
-    found = [plan_of(**flags, input_pipeline=chosen).data for chosen in (None, pipeline)]
+    flags = '--model=lenet --data_name=imagenet'
+    found = [
+        plan_of(flags, data_dir=noise, input_pipeline=chosen).data for chosen in (None, pipeline)
+    ]
     assert [data.augmentation for data in found] == ['resized_crop', 'padded_crop']
     assert [data.validation_augmentation for data in found] == ['resized_crop', 'resized_crop']
 
 
 def test_synthetic_images_can_be_fed() -> None:
-    fed = ran(input_pipeline='feed_dict', num_gpus=2)
+    fed = ran('--input_pipeline=feed_dict --num_gpus=2')
     assert fed.result.run.is_synthetic
     assert fed.losses[0] == pytest.approx(losses()[0], rel=0.1)
 
@@ -227,10 +217,10 @@ def test_synthetic_images_can_be_fed() -> None:
 @by_pipeline
 def test_changes_that_need_the_photograph_are_refused(pipeline: str) -> None:
     for flag in ('--distortions', '--augmentation=resized_crop'):
-        argv = [f'--input_pipeline={pipeline}', '--data_dir=d', flag]
-        with refused(argv[0], flag):
-            parse_argv(argv)
-        parse_argv([*argv, '--forward_only'])
+        flags = f'--input_pipeline={pipeline} --data_dir=d {flag}'
+        with refused(f'--input_pipeline={pipeline}', flag):
+            params_of(flags)
+        params_of(f'{flags} --forward_only')
 
 
 @by_pipeline
@@ -240,5 +230,6 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     monkeypatch.setattr(
         psutil, 'virtual_memory', lambda: SimpleNamespace(total=10**9, available=30 * 1024)
     )
-    with refused(f'--input_pipeline={pipeline}', str(NUM_BYTES), str(30 * 1024)):
-        ran(input_pipeline=pipeline, data_dir=str(noise), augmentation='none', data_name='imagenet')
+    flags = f'--input_pipeline={pipeline} --augmentation=none --data_name=imagenet'
+    with refused(f'--input_pipeline={pipeline}', 16 * 28 * 28 * 3, 30 * 1024):
+        ran(flags, data_dir=noise)

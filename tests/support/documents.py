@@ -2,6 +2,7 @@
 to this machine.
 """
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -75,8 +76,8 @@ def python_block(page: str, file: str = '') -> str:
 # Adapts those that were written for other machines to this one, by visible rules.
 
 _PROGRAM = re.compile(r'(.*/)?tf_cnn_benchmarks(\.py|:\w+)?')
-_PATHS = {*output_flags(*Output), 'eval_dir', 'benchmark_log_dir'} & {
-    *SPECS,
+_PATHS = {name for name in output_flags(*Output) if name in SPECS} | {
+    'eval_dir',
     'benchmark_log_dir',
 }
 
@@ -104,21 +105,21 @@ def split_line(text: str) -> CommandLine | None:
     at = next((index for index, word in enumerate(words) if _PROGRAM.fullmatch(word)), None)
     if at is None:
         return None
-    argv = words[at + 1 :]
-    end = next(
-        (index for index, word in enumerate(argv) if word in ('>', '|', '&&', '2>', '&')), len(argv)
+    argv = itertools.takewhile(
+        lambda word: word not in ('>', '|', '&&', '2>', '&'), words[at + 1 :]
     )
-    return CommandLine(tuple(words[:at]), tuple(argv[:end]))
+    return CommandLine(tuple(words[:at]), tuple(argv))
 
 
-def joined(argv: Sequence[str]) -> list[str]:
-    found: list[str] = []
+def join_values(argv: Sequence[str]) -> list[str]:
+    """Returns --name=value for each pair of words --name value."""
+    flags: list[str] = []
     for word in argv:
-        if not word.startswith('-') and found and '=' not in found[-1]:
-            found[-1] += f'={word}'
+        if not word.startswith('-') and flags and '=' not in flags[-1]:
+            flags[-1] += f'={word}'
         else:
-            found.append(word)
-    return found
+            flags.append(word)
+    return flags
 
 
 def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = False) -> list[str]:
@@ -132,10 +133,10 @@ def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = 
       of a process.
     - Data are read from `data`/imagenet or `data`/cifar10, and files are written below `outputs`.
     """
-    found = []
-    given = dict(word.lstrip('-').partition('=')[::2] for word in joined(argv))
-    for word in joined(argv):
-        name, equals, value = word.lstrip('-').partition('=')
+    flags = [] if keep_devices else ['--device=cpu']
+    pairs = [word.lstrip('-').partition('=') for word in join_values(argv)]
+    data_name = {name: value for name, _, value in pairs}.get('data_name')
+    for name, equals, value in pairs:
         is_gpu = name == 'device' or (name == 'local_parameter_device' and value.lower() == 'gpu')
         if is_gpu and not keep_devices:
             continue
@@ -144,10 +145,8 @@ def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = 
         if name == 'all_reduce_spec':
             value = re.sub('nccl(/xring)?', 'xring', value)
         if value and name == 'data_dir':
-            value = str(
-                data / ('cifar10' if 'cifar' in given.get('data_name', value) else 'imagenet')
-            )
+            value = str(data / ('cifar10' if 'cifar' in (data_name or value) else 'imagenet'))
         if value and name in _PATHS:
             value = str(outputs / Path(value).name)
-        found.append(f'--{name}{equals}{value}')
-    return found if keep_devices else [*found, '--device=cpu']
+        flags.append(f'--{name}{equals}{value}')
+    return flags

@@ -4,9 +4,9 @@ import functools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -120,25 +120,16 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     return GpuGraph(plan, graph, built, frozenset(step))
 
 
-class _Kernel(NamedTuple):
-    """The values that each type attribute of an op may have, and the arguments that are in host
-    memory.
-    """
-
-    types: dict[str, set[int]]
-    host_memory: frozenset[str]
-
-
 @functools.cache
-def _gpu_kernels(op_type: str) -> list[_Kernel]:
-    """Returns the kernels of an op for GPUs, those for all devices last, as TensorFlow prefers
-    them.
+def _gpu_kernels(op_type: str) -> list[tuple[dict[str, set[int]], set[str]]]:
+    """Returns for each GPU kernel of an op the values that its type attributes may have, and its
+    arguments in host memory. Kernels for all devices are last, as TensorFlow prefers them.
     """
     registered = kernels.get_registered_kernels_for_op(op_type).kernel
     return [
-        _Kernel(
+        (
             {limit.name: set(limit.allowed_values.list.type) for limit in kernel.constraint},
-            frozenset(kernel.host_memory_arg),
+            set(kernel.host_memory_arg),
         )
         for device_type in ('GPU', 'DEFAULT')
         for kernel in registered
@@ -151,16 +142,14 @@ def _types(op: tf.Operation, name: str) -> set[int]:
     return {attribute.type} if attribute.WhichOneof('value') == 'type' else set(attribute.list.type)
 
 
-def _gpu_kernel(op: tf.Operation) -> _Kernel | None:
-    """Returns the GPU kernel of an op; without one TensorFlow moves the op, with all colocated ops,
-    to the CPU.
+def _host_memory_args(op: tf.Operation) -> set[str] | None:
+    """Returns the arguments that an op on a GPU has in host memory; None if no GPU kernel fits:
+    TensorFlow then moves the op, with all colocated ops, to the CPU.
     """
-    fitting = (
-        kernel
-        for kernel in _gpu_kernels(op.type)
-        if all(_types(op, name) <= allowed for name, allowed in kernel.types.items())
-    )
-    return next(fitting, None)
+    for types, host_memory_args in _gpu_kernels(op.type):
+        if all(_types(op, name) <= allowed for name, allowed in types.items()):
+            return host_memory_args
+    return None
 
 
 def is_on_gpu(op: tf.Operation) -> bool:
@@ -169,12 +158,10 @@ def is_on_gpu(op: tf.Operation) -> bool:
 
 def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
     """Counts the ops, by type and dtype, that are placed on a GPU without a kernel for them."""
-    lacking = (op for op in built.graph.get_operations() if is_on_gpu(op) and not _gpu_kernel(op))
-    return dict(
-        Counter(
-            f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}'
-            for op in lacking
-        )
+    return Counter(
+        f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}'
+        for op in built.graph.get_operations()
+        if is_on_gpu(op) and _host_memory_args(op) is None
     )
 
 
@@ -196,20 +183,22 @@ def strangers_of_resources(built: GpuGraph) -> list[str]:
     )
 
 
-def signals(built: GpuGraph) -> list[tuple[str, str]]:
+def signals(built: GpuGraph) -> set[tuple[str, str]]:
     """Returns what a step sends to other devices that is not data: control edges and scalars, once
     per receiver.
 
     Each costs a pair of Send and Recv, and on a GPU an event of its stream.
     """
-    return sorted({(name, op.device) for op in built.step for name in _signals_to(op)})
-
-
-def _signals_to(op: tf.Operation) -> Iterator[str]:
-    yield from (f'^{before.name}' for before in op.control_inputs if before.device != op.device)
-    for value in op.inputs:
-        if value.device != op.device and value.dtype != tf.resource and value.shape.rank == 0:
-            yield value.name
+    sent = set()
+    for op in built.step:
+        for before in op.control_inputs:
+            if before.device != op.device:
+                sent.add((f'^{before.name}', op.device))
+        for value in op.inputs:
+            is_scalar = value.dtype != tf.resource and value.shape.rank == 0
+            if is_scalar and value.device != op.device:
+                sent.add((value.name, op.device))
+    return sent
 
 
 def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
@@ -254,9 +243,9 @@ def crossings(ops: Iterable[tf.Operation]) -> list[str]:
 
 def _is_in_host_memory(op: tf.Operation, args: Iterable[Any], index: int) -> bool:
     """Whether the op has its input or output with this index in host memory."""
-    kernel = _gpu_kernel(op) if is_on_gpu(op) else None
+    host_memory_args = _host_memory_args(op) if is_on_gpu(op) else None
     names = [arg.name for arg in args for _ in range(_length(op, arg))]
-    return kernel is None or names[index] in kernel.host_memory
+    return host_memory_args is None or names[index] in host_memory_args
 
 
 def _length(op: tf.Operation, arg: Any) -> int:

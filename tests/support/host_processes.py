@@ -1,10 +1,10 @@
 """The processes that tests/support/hosts.py starts in new namespaces: `host_processes.py
-host|switch FACTS`.
+host|switch SETTINGS`.
 
-Both get their facts as JSON, and print their process id, then `ready` when their files are mounted.
-A `host` is the first process of a host: when a line comes it starts sshd, prints `up` when that
-answers, and reaps what others leave. A `switch` holds the network between the hosts. Needs nothing
-but Python, for a quick start.
+Both get their settings as JSON, and print their process id, then `ready` when their files are
+mounted. A `host` is the first process of a host: when a line comes it starts sshd, prints `up` when
+that answers, and reaps what others leave. A `switch` holds the network between the hosts. Needs
+nothing but Python, for a quick start.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ def own_folders(shared: Sequence[str]) -> None:
     Path('/run/sshd').mkdir()
 
 
-def be_host(facts: Mapping[str, Any]) -> None:
+def be_host(settings: Mapping[str, Any]) -> None:
     """Runs the first process of a host, for ever, as a child of this process."""
     unshare(_CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET)
     if pid := os.fork():
@@ -66,15 +66,14 @@ def be_host(facts: Mapping[str, Any]) -> None:
     # Mounts are invisible outside.
     mount('--make-rprivate', '/')
     mount('-t', 'proc', 'proc', '/proc')
-    os.sched_setaffinity(0, facts['cores'])
-    socket.sethostname(facts['name'])
-    own_folders(facts['shared'])
-    mount_files(facts)
+    socket.sethostname(settings['name'])
+    own_folders(settings['shared'])
+    mount_files(settings)
     print('ready', flush=True)
     if not sys.stdin.readline():
         return
     sshd = subprocess.Popen(
-        facts['sshd'], stdin=subprocess.DEVNULL, env={'PATH': os.environ['PATH']}
+        settings['sshd'], stdin=subprocess.DEVNULL, env={'PATH': os.environ['PATH']}
     )
     while sshd.poll() is None:
         with socket.socket() as probe:
@@ -83,7 +82,7 @@ def be_host(facts: Mapping[str, Any]) -> None:
                 break
         time.sleep(0.005)
     else:
-        sys.exit(f'sshd ended with {sshd.returncode}; see {facts["sshd"][-1]}')
+        sys.exit(f'sshd ended with {sshd.returncode}; see {settings["sshd"][-1]}')
     while True:
         try:
             os.wait()
@@ -92,17 +91,17 @@ def be_host(facts: Mapping[str, Any]) -> None:
             time.sleep(0.1)
 
 
-def mount_files(facts: Mapping[str, Any]) -> None:
+def mount_files(settings: Mapping[str, Any]) -> None:
     """Mounts files and folders over those of the machine: {there: here}."""
-    for there, here in facts['files'].items():
+    for there, here in settings['files'].items():
         mount('--bind', here, there)
 
 
-def be_switch(facts: Mapping[str, Any]) -> None:
+def be_switch(settings: Mapping[str, Any]) -> None:
     """Holds the network, for ever."""
     unshare(_CLONE_NEWNET)
     mount('--make-rprivate', '/')
-    mount_files(facts)
+    mount_files(settings)
     print(os.getpid(), 'ready', sep='\n', flush=True)
     while True:
         signal.pause()

@@ -1,7 +1,7 @@
 """Hosts on this machine: namespaces with a network, processes and folders of their own, and links
 of a given speed.
 
-    with make_hosts(2, rate_mbit=100, cores=[[0], [1]]) as network:
+    with make_hosts(2, rate_mbit=100) as network:
         first, second = network.hosts
         second.run('hostname')
         subprocess.run(network.command('ssh', 'node1', 'hostname'))
@@ -31,7 +31,7 @@ import pytest
 from tests.support import host_processes
 from tf_cnn.system.tether import die_with_parent
 
-_PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'taskset', 'mount', 'ssh', 'sshd', 'ssh-keygen')
+_PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'mount', 'ssh', 'sshd', 'ssh-keygen')
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _ADDRESSES = '10.77.0'
 # Where tests and users sit: on the switch, with a link without limits.
@@ -106,8 +106,8 @@ NEEDED = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 class _Namespaces:
     """A process of host_processes.py in namespaces of its own."""
 
-    def __init__(self, role: str, facts: Mapping[str, Any]) -> None:
-        command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(facts)]
+    def __init__(self, role: str, settings: Mapping[str, Any]) -> None:
+        command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(settings)]
         self._process = subprocess.Popen(
             die_with_parent(command),
             stdin=subprocess.PIPE,
@@ -115,22 +115,22 @@ class _Namespaces:
             text=True,
             env=_ENVIRONMENT,
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.pid = 0
 
     def await_ready(self) -> None:
-        self.pid = int(self._stdout.readline() or 0)
+        assert self._process.stdout
+        self.pid = int(self._process.stdout.readline() or 0)
         self._await_line('ready')
 
     def start_sshd(self) -> None:
-        self._stdin.write('\n')
-        self._stdin.flush()
+        assert self._process.stdin
+        self._process.stdin.write('\n')
+        self._process.stdin.flush()
         self._await_line('up')
 
     def _await_line(self, line: str) -> None:
-        if self._stdout.readline().strip() != line:
+        assert self._process.stdout
+        if self._process.stdout.readline().strip() != line:
             raise RuntimeError(
                 f'a process that makes hosts ended before it was {line}; see its standard error'
             )
@@ -141,50 +141,30 @@ class _Namespaces:
             # The first process of a host is a child of the one that was started, and ends after all
             # others of the host.
             os.kill(self.pid or self._process.pid, signal.SIGKILL)
-        self._process.wait(_END_SECS)
-        self._stdin.close()
-        self._stdout.close()
+        self._process.communicate(timeout=_END_SECS)
+
+
+def _enter(pid: int, namespaces: str, argv: Sequence[object]) -> list[str]:
+    """Returns the command that runs argv in namespaces of a process, in this working directory."""
+    entered = [f'--{name}' for name in namespaces.split()]
+    here = ['env', f'--chdir={os.getcwd()}']
+    return ['nsenter', f'--target={pid}', *entered, '--', *here, *map(str, argv)]
 
 
 @dataclass(frozen=True)
 class Host:
     """One of the hosts, with the name that other hosts and ssh use.
 
-    Attributes:
-      folder: its keys, the settings and the log of its sshd.
-      pid: its first process, as this machine numbers it. All others end with it.
+    pid is its first process, as this machine numbers it. All others end with it.
     """
 
     name: str
     address: str
-    cores: tuple[int, ...]
-    folder: Path
     pid: int
 
     def command(self, *argv: object) -> list[str]:
-        """Returns the command that runs argv on this host, in the working directory of this
-        process, without ssh.
-        """
-        return [
-            *(
-                'nsenter',
-                f'--target={self.pid}',
-                '--mount',
-                '--uts',
-                '--ipc',
-                '--net',
-                '--pid',
-                '--',
-            ),
-            *(
-                'taskset',
-                '--cpu-list',
-                ','.join(map(str, self.cores)),
-                'env',
-                f'--chdir={os.getcwd()}',
-            ),
-            *map(str, argv),
-        ]
+        """Returns the command that runs argv on this host, without ssh."""
+        return _enter(self.pid, 'mount uts ipc net pid', argv)
 
     def run(self, *argv: object, **options: Any) -> 'subprocess.CompletedProcess[str]':
         """Runs a command on this host and returns what it wrote; fails if it fails."""
@@ -220,91 +200,53 @@ class Network:
 
     def command(self, *argv: object) -> list[str]:
         """Returns the command that runs argv at the desk: on the network, with names of hosts, else
-        on this machine.
-
-        The process itself becomes argv, so it gets signals, and ends with its parent if it is
-        tethered.
+        on this machine. The process itself becomes argv, so it gets signals.
         """
-        return [
-            *(
-                'nsenter',
-                f'--target={self.pid}',
-                '--mount',
-                '--net',
-                '--',
-                'env',
-                f'--chdir={os.getcwd()}',
-            ),
-            *map(str, argv),
-        ]
+        return _enter(self.pid, 'mount net', argv)
 
 
 @contextlib.contextmanager
 def make_hosts(
-    count: int,
-    *,
-    rate_mbit: float | None = None,
-    cores: Sequence[Sequence[int]] | None = None,
-    shared: Sequence[Path] = (),
+    count: int, *, rate_mbit: float | None = None, shared: Sequence[Path] = ()
 ) -> Iterator[Network]:
     """Makes hosts for the block. Two hosts take about 0.4 s on two idle cores.
 
     Args:
       rate_mbit: what each link carries in each direction, in Mbit/s with Ethernet's headers; None
         for no limit.
-      cores: the cores of each host; by default each has all cores of this process.
       shared: folders in /tmp, /run or /dev/shm that all hosts see, such as tmp_path. They see the
         program itself and its Python wherever these are.
     """
-    usable = sorted(os.sched_getaffinity(0))
-    sshd = shutil.which('sshd', path=_PATH)
     names = [f'node{i + 1}' for i in range(count)]
     with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_hosts_', dir='/tmp')
-            )
-        ).resolve()
+        temporary = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_hosts_', dir='/tmp')
+        folder = Path(stack.enter_context(temporary)).resolve()
         _write_settings(folder, names)
-        common = {'/etc/hosts': str(folder / 'hosts')}
+        files = {'/etc/hosts': str(folder / 'hosts')}
         if _SYSTEM_SSH_CONFIG.exists():
-            common[str(_SYSTEM_SSH_CONFIG)] = str(folder / 'ssh_config')
+            files[str(_SYSTEM_SSH_CONFIG)] = str(folder / 'ssh_config')
         # bash reads it in a command of ssh, too, where it may take longer than the command.
         on_hosts = {str(_BASHRC): '/dev/null'} if _BASHRC.exists() else {}
         paths = [folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
-        visible = [str(path.resolve()) for path in paths]
-        switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': common})))
+        switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': files})))
         processes = []
-        for i, name in enumerate(names):
-            facts = {
+        for name in names:
+            own = folder / name
+            sshd = [shutil.which('sshd', path=_PATH), '-D', '-f', f'{own}/sshd_config']
+            settings = {
                 'name': name,
-                'cores': list(cores[i] if cores else usable),
-                'shared': visible,
-                'files': common | on_hosts,
-                'sshd': [
-                    sshd,
-                    '-D',
-                    '-f',
-                    str(folder / name / 'sshd_config'),
-                    '-E',
-                    str(folder / name / 'sshd.log'),
-                ],
+                'shared': [str(path.resolve()) for path in paths],
+                'files': files | on_hosts,
+                'sshd': [*sshd, '-E', f'{own}/sshd.log'],
             }
-            processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', facts))))
+            processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', settings))))
         for process in (switch, *processes):
             process.await_ready()
         _connect(switch, [process.pid for process in processes], rate_mbit)
         for process in processes:
             process.start_sshd()
         hosts = tuple(
-            Host(
-                name,
-                f'{_ADDRESSES}.{i + 1}',
-                tuple(cores[i] if cores else usable),
-                folder / name,
-                processes[i].pid,
-            )
-            for i, name in enumerate(names)
+            Host(name, f'{_ADDRESSES}.{i + 1}', processes[i].pid) for i, name in enumerate(names)
         )
         yield Network(hosts, folder, switch.pid)
 
@@ -312,12 +254,8 @@ def make_hosts(
 def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) -> None:
     """Connects the hosts, whose first processes are given, with links of this rate."""
     ports = [f'port{i + 1}' for i in range(len(pids))]
-    lines = [
-        'link set lo up',
-        'link add br0 type bridge',
-        f'address add {_ADDRESSES}.{_DESK}/24 dev br0',
-    ]
-    lines += ['link set br0 up']
+    lines = ['link set lo up', 'link add br0 type bridge', 'link set br0 up']
+    lines.append(f'address add {_ADDRESSES}.{_DESK}/24 dev br0')
     for pid, port in zip(pids, ports, strict=True):
         lines.append(f'link add {port} type veth peer name eth0 netns {pid}')
         lines += [f'link set {port} master br0', f'link set {port} up']

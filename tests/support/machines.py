@@ -3,45 +3,21 @@
 import importlib.util
 import json
 import os
-import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import psutil
 import pytest
 
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.machine.missing_gpu import check_libraries
-from tf_cnn.machine.tensorflow_build import tensorflow_build
 from tf_cnn.run.params import Params
 
-# ---- captured machines ---------------------------------------------------------------------------
-# The files in which Linux describes some machines, as captured there, for tests that read them.
+ROOT = Path(__file__).resolve().parents[2]
 
-EPYC_FLAGS = (
-    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse '
-    'sse2 ht syscall nx mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc '
-    'cpuid extd_apicid amd_dcm aperfmperf pni pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 '
-    'movbe popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm abm sse4a misalignsse '
-    '3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap clflushopt sha_ni xsaveopt'
-)
-# A virtual machine of AWS Graviton2, an ARM processor.
-GRAVITON = {
-    'proc/cpuinfo': (
-        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 '
-        'crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: '
-        '0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
-    ),
-    'sys/devices/system/cpu/possible': '0\n',
-    'sys/devices/system/cpu/online': '0\n',
-    'sys/devices/system/cpu/cpu0/topology/core_siblings_list': '0\n',
-}
 # A container has its own namespace of control groups.
 CONTAINER = {
     'proc/self/cgroup': '0::/\n',
@@ -49,18 +25,6 @@ CONTAINER = {
     'sys/fs/cgroup/memory.max': '4294967296\n',
     'sys/fs/cgroup/cpu.stat': 'usage_usec 5000000\nnr_periods 100\nnr_throttled '
     '40\nthrottled_usec 2500000\n',
-}
-# A batch system limits the job; the process is in the group of a step of the job, which has no
-# limit of its own.
-BATCH_JOB = {
-    'proc/self/cgroup': '0::/system.slice/job_7/step_0\n',
-    'sys/fs/cgroup/system.slice/cpu.max': 'max 100000\n',
-    'sys/fs/cgroup/system.slice/job_7/cpu.max': '400000 100000\n',
-    'sys/fs/cgroup/system.slice/job_7/memory.max': '8589934592\n',
-    'sys/fs/cgroup/system.slice/job_7/cpu.stat': 'usage_usec 9000000\nthrottled_usec 700000\n',
-    'sys/fs/cgroup/system.slice/job_7/step_0/cpu.max': 'max 100000\n',
-    'sys/fs/cgroup/system.slice/job_7/step_0/memory.max': 'max\n',
-    'sys/fs/cgroup/system.slice/job_7/step_0/cpu.stat': 'usage_usec 8000000\nthrottled_usec 0\n',
 }
 
 
@@ -71,39 +35,21 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def epyc_2_sockets() -> dict[str, str]:
-    """A server with two AMD EPYC 7451, 24 cores with two threads each."""
-    files = {
-        'etc/os-release': 'NAME="Ubuntu"\nVERSION_ID="22.04"\nPRETTY_NAME="Ubuntu 22.04.4 '
-        'LTS"\nID=ubuntu\n',
-        'proc/cpuinfo': ''.join(
-            f'processor\t: {i}\nvendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n'
-            'model name\t: AMD EPYC 7451 24-Core Processor\nphysical id\t: '
-            f'{i // 24 % 2}\nsiblings\t: 48\n'
-            f'core id\t\t: {i % 24}\ncpu cores\t: 24\nflags\t\t: {EPYC_FLAGS}\nbogomips\t: '
-            '4590.83\n\n'
-            for i in range(96)
-        ),
-    }
-    for i in range(96):
-        topology = f'sys/devices/system/cpu/cpu{i}/topology'
-        files[f'{topology}/core_siblings_list'] = '0-23,48-71\n' if i % 48 < 24 else '24-47,72-95\n'
-        files[f'sys/devices/system/cpu/cpufreq/policy{i}/scaling_governor'] = 'performance\n'
-    return files
-
-
-def use_host(monkeypatch: pytest.MonkeyPatch, *, memory_bytes: int = 2**38) -> None:
-    """Imitates what psutil and Python say of that server, all of whose cores the process may
-    use.
+def run_python(code: str, *arguments: str, **environ: str | None) -> str:
+    """Runs code in a process of its own with these variables, or without those that are None;
+    returns what it prints.
     """
-    monkeypatch.setattr(platform, 'node', lambda: 'epyc')
-    monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: 96 if logical else 48)
-    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(96)))
-    monkeypatch.setattr(
-        psutil,
-        'virtual_memory',
-        lambda: SimpleNamespace(total=memory_bytes, available=memory_bytes),
+    merged = {**os.environ, **environ}
+    done = subprocess.run(
+        [sys.executable, '-c', code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env={name: value for name, value in merged.items() if value is not None},
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 # ---- cluster environments ------------------------------------------------------------------------
@@ -218,7 +164,7 @@ def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, st
     }
 
 
-# ---- fake nvml -----------------------------------------------------------------------------------
+# ---- nvml ----------------------------------------------------------------------------------------
 # NVIDIA's management library, as its package pynvml shows it, on a machine with equal GPUs.
 
 _MODULE = """
@@ -264,32 +210,3 @@ def use_pynvml(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
 
 def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'pynvml', None)
-
-
-# ---- compiled libraries --------------------------------------------------------------------------
-# Shared libraries for tests, made by the C compiler of the machine.
-
-BUILD = tensorflow_build()
-NEEDED = [
-    pytest.mark.skipif(
-        not (BUILD and BUILD.cuda_version), reason='TensorFlow is built without CUDA'
-    ),
-    pytest.mark.skipif(shutil.which('cc') is None, reason='there is no C compiler'),
-]
-
-
-def compile_library(folder: Path, name: str, code: str = 'int nothing;') -> Path:
-    command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name)]
-    subprocess.run(command, input=code, text=True, check=True)
-    return folder / name
-
-
-def compile_cuda(folder: Path, *left_out: str) -> dict[str, str]:
-    """Makes stand-ins for NVIDIA's libraries; returns the environment in which they can be
-    opened.
-    """
-    library = compile_library(folder, 'libgood.so')
-    for name in check_libraries():
-        if not name.startswith(left_out):
-            shutil.copy(library, folder / name)
-    return {**os.environ, 'LD_LIBRARY_PATH': str(folder)}

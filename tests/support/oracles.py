@@ -1,33 +1,31 @@
-"""References to compare with: optimizers and schedules in NumPy, batches in PIL."""
+"""References to compare with: optimizers in NumPy, and gradients without a variable manager."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from models.model_spec import Build, Network
+from models.networks import PlaceholderVariables, build_network
+from tf_cnn.inputs.pipeline import Batch
 from tf_cnn.training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 
-# ---- oracles -------------------------------------------------------------------------------------
-# Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy.
-
 Weights = dict[str, np.ndarray]
-Slots = dict[str, np.ndarray]
+# (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to subtract
+# from the variable. Changes the slots.
+Update = Callable[[np.ndarray, np.ndarray, dict[str, Any], float, int], np.ndarray]
 
 
 @dataclass(frozen=True)
 class NumpyOptimizer:
-    """An optimizer by its textbook formulas, in float64.
-
-    Attributes:
-      start: the values of a variable's slots before the first step.
-      update: (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to
-        subtract from the variable. Changes the slots.
+    """An optimizer by its textbook formulas, in float64. `start` has the initial values of the
+    slots.
     """
 
     start: dict[str, float]
-    update: Callable[[np.ndarray, np.ndarray, Slots, float, int], np.ndarray]
+    update: Update
 
     def train(
         self,
@@ -40,15 +38,12 @@ class NumpyOptimizer:
         number from 0.
         """
         weights = {name: value.astype(np.float64) for name, value in weights.items()}
-        slots = {
-            name: {slot: np.full(value.shape, start) for slot, start in self.start.items()}
-            for name, value in weights.items()
-        }
+        slots: dict[str, dict[str, Any]] = {name: dict(self.start) for name in weights}
         for step in range(num_steps):
             for name, gradient in gradients_at(dict(weights), step).items():
-                own = weights[name]
-                weights[name] = own - self.update(
-                    own, gradient.astype(np.float64), slots[name], learning_rate, step + 1
+                value, gradient = weights[name], gradient.astype(np.float64)
+                weights[name] = value - self.update(
+                    value, gradient, slots[name], learning_rate, step + 1
                 )
         return weights
 
@@ -56,37 +51,21 @@ class NumpyOptimizer:
 MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.01
 
 
-def _gradient_descent(
-    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
-) -> np.ndarray:
-    return rate * gradient
+def _momentum(is_nesterov: bool) -> Update:
+    def update(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
+        slots['a'] = MOMENTUM * slots['a'] + gradient
+        return rate * (gradient + MOMENTUM * slots['a'] if is_nesterov else slots['a'])
+
+    return update
 
 
-def _momentum(
-    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
-) -> np.ndarray:
-    slots['a'] = MOMENTUM * slots['a'] + gradient
-    return rate * slots['a']
-
-
-def _nesterov(
-    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
-) -> np.ndarray:
-    slots['a'] = MOMENTUM * slots['a'] + gradient
-    return rate * (gradient + MOMENTUM * slots['a'])
-
-
-def _rmsprop(
-    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
-) -> np.ndarray:
+def _rmsprop(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
     slots['s'] = DECAY * slots['s'] + (1 - DECAY) * gradient**2
     slots['m'] = MOMENTUM * slots['m'] + rate * gradient / np.sqrt(slots['s'] + EPSILON)
     return slots['m']
 
 
-def _adam(
-    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
-) -> np.ndarray:
+def _adam(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
     beta1, beta2 = BETAS
     slots['m'] = beta1 * slots['m'] + (1 - beta1) * gradient
     slots['v'] = beta2 * slots['v'] + (1 - beta2) * gradient**2
@@ -94,9 +73,7 @@ def _adam(
     return corrected_rate * slots['m'] / (np.sqrt(slots['v']) + EPSILON)
 
 
-def _lars(
-    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
-) -> np.ndarray:
+def _lars(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
     if value.ndim > 1:
         norm, gradient_norm = np.linalg.norm(value), np.linalg.norm(gradient)
         local_rate = (
@@ -121,12 +98,14 @@ class OptimizerForms:
 # By the values of --optimizer.
 OPTIMIZERS = {
     'sgd': OptimizerForms(
-        GradientDescent(), tf.train.GradientDescentOptimizer, NumpyOptimizer({}, _gradient_descent)
+        GradientDescent(),
+        tf.train.GradientDescentOptimizer,
+        NumpyOptimizer({}, lambda value, gradient, slots, rate, step: rate * gradient),
     ),
     'momentum': OptimizerForms(
         Momentum(MOMENTUM, nesterov=True),
         lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM, use_nesterov=True),
-        NumpyOptimizer({'a': 0.0}, _nesterov),
+        NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=True)),
     ),
     'rmsprop': OptimizerForms(
         RmsProp(DECAY, MOMENTUM, EPSILON),
@@ -146,5 +125,40 @@ OPTIMIZERS = {
 PLAIN_MOMENTUM = OptimizerForms(
     Momentum(MOMENTUM),
     lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
-    NumpyOptimizer({'a': 0.0}, _momentum),
+    NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=False)),
 )
+
+
+def plain_gradients(
+    session: Any,
+    network: Build,
+    num_classes: int,
+    batches: Sequence[Batch],
+    *,
+    weight_decay: float = 0.01,
+    dtype: tf.DType = tf.float32,
+    transfer: tf.DType = tf.float32,
+) -> Callable[[Weights, float], Weights]:
+    """Returns a function of weights and a loss scale: the sum of the scaled gradients of towers
+    with these batches, which are added in the dtype `transfer`.
+    """
+    fed, scale, of_towers = PlaceholderVariables(), tf.placeholder(tf.float32, []), []
+    for tower, batch in enumerate(batches):
+        logits = build_network(
+            Network(network), batch.images, num_classes, fed, 'NHWC', is_training=True, dtype=dtype
+        ).logits
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
+        objective = tf.reduce_mean(losses) / len(batches)
+        if tower == 0:
+            kernels = [value for name, value in fed.values.items() if name.endswith('kernel')]
+            objective += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+        gradients = tf.gradients(scale * objective, [*fed.values.values()])
+        of_towers.append([tf.cast(gradient, transfer) for gradient in gradients])
+    sums = dict(zip(fed.values, map(tf.add_n, zip(*of_towers, strict=True)), strict=True))
+
+    def gradients_at(weights: Weights, loss_scale: float) -> Weights:
+        values = {fed.values[name]: value for name, value in weights.items()}
+        totals = session.run(sums, {scale: loss_scale, **values})
+        return {name: total.astype(np.float32) for name, total in totals.items()}
+
+    return gradients_at

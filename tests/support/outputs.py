@@ -3,15 +3,20 @@ read.
 """
 
 import contextlib
+import io
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import pytest
 
+import tf_cnn_benchmarks
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
+
+Error = TypeVar('Error', bound=BenchmarkError)
 
 # ---- refusals ------------------------------------------------------------------------------------
 # Checks errors as users see them: one line, an exit code, and the flag, value, file or host
@@ -29,47 +34,51 @@ def check_line(line: object, *facts: object) -> str:
     return text
 
 
-@contextlib.contextmanager
-def refused(*facts: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
+def refused(*facts: object) -> AbstractContextManager[pytest.ExceptionInfo[UsageError]]:
     """Checks that the block raises UsageError, with exit code 2 and one line that names all of the
     facts.
     """
-    with _raised(UsageError, 2, facts) as caught:
-        yield caught
+    return _raises(UsageError, 2, facts)
+
+
+def failed(*facts: object) -> AbstractContextManager[pytest.ExceptionInfo[RunError]]:
+    """The same of RunError, with exit code 1."""
+    return _raises(RunError, 1, facts)
 
 
 @contextlib.contextmanager
-def failed(*facts: object) -> Iterator[pytest.ExceptionInfo[RunError]]:
-    """Checks that the block raises RunError, with exit code 1 and one line that names all of the
-    facts.
-    """
-    with _raised(RunError, 1, facts) as caught:
-        yield caught
-
-
-@contextlib.contextmanager
-def _raised(
-    kind: type[BenchmarkError], exit_code: int, facts: tuple[object, ...]
-) -> Iterator[pytest.ExceptionInfo]:
+def _raises(
+    kind: type[Error], exit_code: int, facts: tuple[object, ...]
+) -> Iterator[pytest.ExceptionInfo[Error]]:
     with pytest.raises(kind) as caught:
         yield caught
     assert caught.value.exit_code == exit_code
     check_line(caught.value, *facts)
 
 
-# ---- warned --------------------------------------------------------------------------------------
-# Checks warnings as users see them: lines of standard error with a fixed beginning and the facts
-# concerned.
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
+    """Runs the command in this process, which must end with this exit code; returns its standard
+    output and its standard error.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        exit_code = tf_cnn_benchmarks.main([*map(str, argv)])
+    assert exit_code == code, err.getvalue()
+    return out.getvalue(), err.getvalue()
+
+
+# ---- warnings ------------------------------------------------------------------------------------
 
 _START = 'tf_cnn_benchmarks: warning: '
 # Warnings about short runs, which tests make, and about runs on a busy machine.
 _NOISE = re.compile(
-    r'timed, too few for the noise|too short a time to compare|the first \w+ .*times the '
-    r'median|outliers? among|'
-    r'steps spread by|'
-    r'the second half of the timed steps|passed between the steps|other processes '
-    r'used|\(steal\)|the CPU quota of|'
-    r'slowed down'
+    'timed, too few for the noise|too short a time to compare|'
+    r'the first \w+ .*times the median|outliers? among|steps spread by|'
+    'the second half of the timed steps|passed between the steps|other processes used|'
+    r'\(steal\)|the CPU quota of|slowed down'
 )
 
 
@@ -92,9 +101,8 @@ def _all_warnings(err: str) -> list[str]:
     return [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
 
 
-# ---- output scripts ------------------------------------------------------------------------------
-# What people's scripts read from standard output, read as they do it: awk's last field, sed, grep,
-# line starts.
+# ---- standard output -----------------------------------------------------------------------------
+# Read as people's scripts do it: awk's last field, sed, grep, line starts.
 
 _RULE = '-' * 64
 _LABEL = re.compile(r'(\w[\w ]*):\s+(\S.*)')
@@ -148,53 +156,44 @@ def read_output(text: str, *, with_accuracy: bool = False) -> Read:
     banner: dict[str, list[str]] = {}
     label = ''
     for line in lines[:end_of_banner]:
-        if not line.startswith(' '):
-            label, value = _matched(_LABEL, line)
+        if line.startswith(' '):
+            banner[label].append(line.strip())
+        else:
+            label, value = _match(_LABEL, line)
             assert label not in banner, line
             banner[label] = [value]
-        else:
-            banner[label].append(line.strip())
-    first, middle, last = lines[-3:]
+    *body, first, middle, last = lines[end_of_banner + 1 :]
     assert (first, last) == (_RULE, _RULE)
     assert re.fullmatch(r'total images/sec: \d+\.\d\d', middle), middle
-    steps, accuracies = _read_body(lines[end_of_banner + 1 : -3], with_accuracy)
-    common: dict[str, Any] = {
-        'input': text,
-        'capture_output': True,
-        'text': True,
-        'timeout': 20,
-        'check': True,
-    }
-    [total] = {subprocess.run(program, **common).stdout.removesuffix('\n') for program in _PROGRAMS}
+    total = middle.rpartition(' ')[2]
+    for program in _PROGRAMS:
+        read = subprocess.run(program, input=text, capture_output=True, text=True, timeout=20)
+        assert read.stdout == f'{total}\n', program
     for pattern in _PATTERNS:
         assert re.findall(pattern, text, re.MULTILINE) == [total], pattern
-    return Read(banner, steps, accuracies, total)
+    return Read(banner, *_read_body(body, with_accuracy), total)
 
 
 def _read_body(
     lines: list[str], with_accuracy: bool
 ) -> tuple[list[tuple[float, ...]], list[tuple[float, float, int]]]:
     steps, accuracies = [], []
-    header, *rest = lines if lines and lines[0].startswith('Step') else ['', *lines]
-    if header:
-        assert (
-            header
-            == 'Step\tImg/sec\ttotal_loss' + '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
-        )
-    for line in rest:
+    has_header = bool(lines) and lines[0].startswith('Step')
+    if has_header:
+        columns = '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
+        assert lines.pop(0) == f'Step\tImg/sec\ttotal_loss{columns}'
+    for line in lines:
         if line.startswith('Accuracy'):
-            top_1, top_5, count = _matched(_ACCURACY, line)
+            top_1, top_5, count = _match(_ACCURACY, line)
             accuracies.append((float(top_1), float(top_5), int(count)))
         elif not _INTERIM.fullmatch(line):
-            assert header, f'no header is before: {line}'
-            # Most scripts split lines at tabs.
-            assert len(line.split('\t')) == len(header.split('\t'))
-            number, rate, _, _, *values = _matched(_WITH_ACCURACY if with_accuracy else _STEP, line)
+            assert has_header, f'no header is before: {line}'
+            number, rate, _, _, *values = _match(_WITH_ACCURACY if with_accuracy else _STEP, line)
             steps.append((int(number), float(rate), *map(float, values)))
     return steps, accuracies
 
 
-def _matched(pattern: re.Pattern[str], line: str) -> tuple[str, ...]:
+def _match(pattern: re.Pattern[str], line: str) -> tuple[str, ...]:
     match = pattern.fullmatch(line)
     assert match, line
     return match.groups()

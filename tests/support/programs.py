@@ -1,117 +1,23 @@
-"""Runs programs as users do: in processes of their own, on terminals, over slow networks; and the
-command.
-"""
+"""Runs programs as users do, in processes of their own and on terminals; and the command."""
 
 import contextlib
 import fcntl
-import io
 import os
 import pty
 import select
-import socket
 import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyte
 import pytest
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
-from tf_cnn.launch.hosts import ClusterTask, Command
-from tf_cnn.launch.launcher import launch
-
-# ---- programs ------------------------------------------------------------------------------------
-# Runs small programs as the processes of a cluster, and returns what the launcher prints.
-
-PREAMBLE = """
-import json, os, signal, subprocess, sys, threading
-def on_sigterm(function):
-    def handle(number, frame):
-        function()
-    signal.signal(signal.SIGTERM, handle)
-def wait():
-    while True:
-        signal.pause()
-"""
-CORES = sorted(os.sched_getaffinity(0))
-
-
-def program(name: str, code: str, **more: Any) -> Command:
-    """Returns the command of a process that runs Python code after PREAMBLE."""
-    return Command(name, (sys.executable, '-I', '-S', '-c', PREAMBLE + code), **more)
-
-
-def members(
-    ps_hosts: Sequence[str],
-    worker_hosts: Sequence[str],
-    controller_hosts: Sequence[str] = (),
-    *,
-    cores: Sequence[tuple[int, ...] | None] | None = None,
-    gpus: Sequence[str] | None = None,
-) -> list[ClusterTask]:
-    """Returns the processes of a cluster at these addresses of this machine.
-
-    `cores` and `gpus`, the CUDA_VISIBLE_DEVICES, are those of each worker; parameter servers then
-    see no GPUs.
-    """
-    servers = [
-        ClusterTask('ps', number, host, gpus=None if gpus is None else '')
-        for number, host in enumerate(ps_hosts)
-    ]
-    workers = [
-        ClusterTask(
-            'worker',
-            number,
-            host,
-            cores=cores[number] if cores else None,
-            gpus=gpus[number] if gpus else None,
-        )
-        for number, host in enumerate(worker_hosts)
-    ]
-    return (
-        servers
-        + workers
-        + [ClusterTask('controller', number, host) for number, host in enumerate(controller_hosts)]
-    )
-
-
-# A part of the lines on standard error in which the launcher reports a started process.
-STARTED = ' is process '
-
-
-def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
-    """Calls launch; returns its exit code, and the lines of both streams but for those about
-    starts.
-    """
-    out, err = io.StringIO(), io.StringIO()
-    code = launch(commands, out=out, err=err, **options)
-    return (
-        code,
-        out.getvalue().splitlines(),
-        [line for line in err.getvalue().splitlines() if STARTED not in line],
-    )
-
-
-class Watched:
-    """Processes for whose end a test waits, even if they are not its children."""
-
-    def __init__(self, stack: contextlib.ExitStack, pids: list[int]) -> None:
-        self._descriptors = []
-        for pid in pids:
-            descriptor = os.pidfd_open(pid)
-            stack.callback(os.close, descriptor)
-            self._descriptors.append(descriptor)
-
-    def assert_all_end(self) -> None:
-        for descriptor in self._descriptors:
-            assert select.select([descriptor], [], [], 30)[0], 'a process was left behind'
 
 
 def check_error(line: str, *facts: object) -> None:
@@ -208,66 +114,6 @@ def terminal(
 ) -> 'contextlib.closing[Terminal]':
     """Runs a command on a terminal; kills it after the block if it still runs."""
     return contextlib.closing(Terminal(command, columns=columns, cwd=cwd, environ=environ))
-
-
-# ---- relay ---------------------------------------------------------------------------------------
-# A fixed address that passes connections to changing servers, like that of a task that is killed
-# and restarted.
-
-
-class Relay:
-    """Passes connections at HOST:PORT on to a server, or closes them if there is none, until the
-    process ends.
-    """
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(('127.0.0.1', 0))
-        self.address = f'127.0.0.1:{self._listener.getsockname()[1]}'
-        self._lock = threading.Lock()
-        self._server: str | None = None
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def lead_to(self, server: str | None) -> None:
-        """Passes new connections to the server at this HOST:PORT, or to none. Closes all present
-        connections.
-        """
-        with self._lock:
-            self._server = server
-            for end in self._open:
-                _shut(end)
-            self._open.clear()
-
-    def _accept(self) -> None:
-        while True:
-            self._connect(self._listener.accept()[0])
-
-    def _connect(self, client: socket.socket) -> None:
-        with self._lock:
-            try:
-                if self._server is None:
-                    raise ConnectionRefusedError
-                host, port = self._server.split(':')
-                server = socket.create_connection((host, int(port)))
-            except OSError:
-                client.close()
-                return
-            self._open += [client, server]
-        for source, sink in (client, server), (server, client):
-            threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
-
-    @staticmethod
-    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        _shut(source)
-        _shut(sink)
-
-
-def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -1,16 +1,9 @@
-"""Result documents, and sweeps of a program that takes no time."""
+"""The result of a real run, with changes, for tests that read results."""
 
-import contextlib
 import json
 import math
-import os
-import select
-import signal
-import sys
-import threading
-import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +15,6 @@ from tf_cnn.machine.run_environment import fingerprint
 from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
-from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.request import override
-from tf_cnn.sweep.runner import Runner
-from tf_cnn.sweep.sweep_file import read_sweep_file
-
-# ---- sample results ------------------------------------------------------------------------------
-# The result of a real run, with changes, for tests that read results.
 
 # What --result_file wrote in a run of lenet on a CPU with 2 warm-up and 4 timed steps and
 # --measure_peak. Only what it says about its machine was changed.
@@ -40,17 +25,20 @@ _BEGIN = float(json.loads(_RECORDED)['workers'][0]['steps']['start'][0])
 def sample_document(
     *,
     rate: float = 100.0,
+    noise: float = 0.02,
+    num_steps: int = 50,
     seconds: ArrayLike | None = None,
     seed: int = 0,
-    gap: float = 0.0002,
+    gap: float = 0.0,
     flags: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> dict[str, Any]:
     """Returns a recorded result with changes; what follows from these is made to agree with them.
 
     Args:
-      rate: images/sec of all devices together.
-      seconds: the seconds of each timed step; by default 50 that are drawn around `rate`.
+      rate, noise, num_steps: images/sec of all devices together, the relative spread of the steps
+        that are drawn around it, and their number.
+      seconds: the seconds of each timed step, instead of those.
       gap: the seconds of printing after each step.
       flags: further given flags. They change facts of the run: num_gpus changes its devices,
         batch_size its images.
@@ -60,11 +48,17 @@ def sample_document(
     document: dict[str, Any] = json.loads(_RECORDED)
     for name, part in sections.items():
         document[name] = {**document[name], **part} if isinstance(part, Mapping) else part
-    _give(document, flags or {})
+    for name, value in (flags or {}).items():
+        document['command']['flags'][name] = value
+        document['command']['given_flags'][name] = f'--{name}={value}'
+        if name in document['run']:
+            document['run'][name] = value
+    document['command']['argv'] = list(document['command']['given_flags'].values())
+    document['model']['name'] = document['command']['flags']['model']
     _make_cluster(document)
     document['machine']['fingerprint'] = fingerprint(document['machine'])
     if seconds is None:
-        seconds = step_seconds(document['run']['images_per_step'] / rate, seed=seed)
+        seconds = step_seconds(document['run']['images_per_step'] / rate, num_steps, noise, seed)
     _take_steps(document, np.asarray(seconds, np.float64), gap)
     # Two documents have the same id if they are equal.
     document['id'] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(document)).hex
@@ -87,48 +81,32 @@ def untimed_document(reason: str, **changes: Any) -> dict[str, Any]:
     document = sample_document(seed=77, **cut_off(reason), **changes)
     steps = document['workers'][0]['steps']
     steps['phase'] = ['warmup'] * len(steps['phase'])
+    document['statistics'] = as_json(StatisticsSection.of([]))
     none = {'images': 0, 'wall_seconds': 0.0, 'step_seconds': 0.0, 'between_seconds': {}}
     document['throughput'] = {**dict.fromkeys(document['throughput']), **none}
     return document
 
 
-def evaluations(*top_1: float) -> dict[str, Any]:
-    """Returns the section of evaluations with these accuracies: one every 10 steps, which end 10
-    seconds apart.
-    """
-    rest = {'num_images': 100, 'seconds': 1.0, 'images_per_second': 100.0}
-    ended = [
-        {'step': 10 * number, 'end': _BEGIN + 10.0 * number, **rest}
-        for number in range(1, len(top_1) + 1)
+def evaluations(*top_1: float) -> list[dict[str, Any]]:
+    """Returns evaluations with these accuracies: one every 10 steps, which end 10 seconds apart."""
+    return [
+        {'step': 10 * number, 'end': _BEGIN + 10.0 * number, 'top_1': value, 'top_5': value}
+        | {'num_images': 100, 'seconds': 1.0, 'images_per_second': 100.0}
+        for number, value in enumerate(top_1, start=1)
     ]
-    return {
-        'evaluations': [
-            {**one, 'top_1': value, 'top_5': value} for one, value in zip(ended, top_1, strict=True)
-        ]
-    }
-
-
-def _give(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
-    command, run = document['command'], document['run']
-    for name, value in flags.items():
-        command['flags'][name] = value
-        command['given_flags'][name] = f'--{name}={value}'
-        if name in run:
-            run[name] = value
-    command['argv'] = list(command['given_flags'].values())
-    document['model']['name'] = command['flags']['model']
 
 
 def _make_cluster(document: dict[str, Any]) -> None:
     """Makes the devices, images and workers agree with the flags and the numbers of processes."""
     run, cluster, flags = document['run'], document['cluster'], document['command']['flags']
     workers, devices, num_ps = cluster['num_workers'], flags['num_gpus'], cluster['num_ps']
-    tasks = [f'worker {number}' for number in range(workers)] + [
-        f'ps {number}' for number in range(num_ps)
-    ]
-    is_alone = len(tasks) == 1
-    cluster |= {'devices_per_worker': devices, 'tasks': [] if is_alone else tasks}
-    cluster['shape'] = f'{workers}*{devices}' + (f'+{num_ps}' if num_ps else '')
+    names = [f'worker {number}' for number in range(workers)]
+    is_alone = workers + num_ps == 1
+    cluster |= {
+        'devices_per_worker': devices,
+        'tasks': [] if is_alone else names + [f'ps {number}' for number in range(num_ps)],
+        'shape': f'{workers}*{devices}' + (f'+{num_ps}' if num_ps else ''),
+    }
     images = flags['batch_size'] * devices * workers
     run |= {'devices': [f'/cpu:{number}' for number in range(devices)]}
     run |= {'images_per_step': images, 'global_batch_size': images}
@@ -137,11 +115,10 @@ def _make_cluster(document: dict[str, Any]) -> None:
     document['workers'] = [
         {
             **worker,
-            'task': None if is_alone else f'worker {number}',
+            'task': None if is_alone else name,
             'host': f'{host}-{number}' if number else host,
-            'steps': {**worker['steps']},
         }
-        for number in range(workers)
+        for number, name in enumerate(names)
     ]
 
 
@@ -150,37 +127,25 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
     times the mean.
     """
     run, num_warmup = document['run'], document['command']['flags']['num_warmup_batches']
-    every = np.concatenate([np.full(num_warmup, seconds.mean() * 1.5), seconds])
-    starts = _BEGIN + np.concatenate([[0.0], np.cumsum(every + gap)[:-1]])
-    phases = [Phase.WARMUP] * num_warmup + [Phase.TIMED] * len(seconds)
-    indices = [*range(1, num_warmup + 1), *range(1, len(seconds) + 1)]
-    (rate,) = {*document['workers'][0]['steps']['learning_rate']}
-    steps = [
-        Step(
-            phase,
-            index,
-            second,
-            StepValues(
-                7 * math.exp(-i / 30) + 0.5, learning_rate=rate, steps_before=i, steps_after=i + 1
-            ),
-            start,
-        )
-        for i, phase, index, second, start in zip(
-            range(len(every)), phases, indices, every.tolist(), starts.tolist(), strict=True
-        )
-    ]
     run |= {'num_warmup': num_warmup, 'num_timed': len(seconds)}
-    workers = len(document['workers'])
+    (rate,) = {*document['workers'][0]['steps']['learning_rate']}
+    steps, start = [], 0.0
+    for i, second in enumerate([*[float(seconds.mean()) * 1.5] * num_warmup, *seconds.tolist()]):
+        values = StepValues(
+            7 * math.exp(-i / 30) + 0.5, learning_rate=rate, steps_before=i, steps_after=i + 1
+        )
+        is_timed = i >= num_warmup
+        phase, index = (Phase.TIMED, i - num_warmup) if is_timed else (Phase.WARMUP, i)
+        steps.append(Step(phase, index + 1, second, values, _BEGIN + start))
+        start += second + gap
     between = ({PauseCause.PRINTING: gap},) * len(steps)
-    section = convert(run, RunSection)
-    measured = StepLog(section, tuple(steps), between, workers)
-    throughput = measured.throughput
+    log = StepLog(convert(run, RunSection), tuple(steps), between, len(document['workers']))
     for worker in document['workers']:
-        worker['steps'] = as_json(measured.steps_section())
-    document['throughput'] = as_json(throughput)
+        worker['steps'] = as_json(log.steps_section())
+    document['throughput'] = as_json(log.throughput)
     document['statistics'] = as_json(StatisticsSection.of(seconds))
     compute = document['compute']
-    compute['flops_per_second'] = compute['flops_per_image'] * throughput.images_per_second
+    compute['flops_per_second'] = compute['flops_per_image'] * log.throughput.images_per_second
     compute['share_of_peak'] = compute['flops_per_second'] / compute['peak_flops_per_second']
 
 
@@ -206,16 +171,16 @@ def sample_failure(
     }
 
 
-def sample_record(source: str = 'sample.json', **changes: Any) -> Result:
-    """Returns sample_document as read from a file."""
-    return record_of(sample_document(**changes), source)
-
-
 def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Result:
     """Returns the result in a document as read from a file."""
     found = read_document(json.dumps(document), source)
     assert isinstance(found, Result)
     return found
+
+
+def sample_record(source: str = 'sample.json', **changes: Any) -> Result:
+    """Returns sample_document as read from a file."""
+    return record_of(sample_document(**changes), source)
 
 
 def failed_run(source: str = 'failed.json', **changes: Any) -> Failure:
@@ -225,95 +190,12 @@ def failed_run(source: str = 'failed.json', **changes: Any) -> Failure:
     return found
 
 
-def write_sample(path: Path, **changes: Any) -> Path:
+def write_document(path: Path | str, document: Mapping[str, Any]) -> Path:
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(sample_document(**changes)), encoding='utf-8')
+    path.write_text(json.dumps(document), encoding='utf-8')
     return path
 
 
-# ---- sweeping ------------------------------------------------------------------------------------
-# Sweeps of tests: plans from TOML, and the small program that takes the place of the real one.
-
-_DEADLINE_SECS = 60
-FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark.py')))
-
-
-def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
-    """Makes the plan of a TOML file with this text, and of the flags after --."""
-    path = folder / 'sweep_file.toml'
-    path.write_text(text)
-    return make_sweep_plan(override(read_sweep_file(path), rest, {}), lambda params, alone: None)
-
-
-def environment(
-    folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 8
-) -> dict[str, str]:
-    """Returns the environment of the small program; its result has num_steps steps."""
-    document = folder / 'document.txt'
-    document.write_text(json.dumps(sample_document(seconds=step_seconds(num_steps=num_steps))))
-    return {
-        'FAKE_LOG': str(folder / 'log.txt'),
-        'FAKE_DOCUMENT': str(document),
-        'FAKE_BEHAVIOURS': json.dumps(behaviours or {}),
-    }
-
-
-def starter(
-    folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None
-) -> Runner:
-    return Runner(
-        FAKE, environment(folder, behaviours), plan.settings.timeout_secs if plan else None
-    )
-
-
-def created(folder: Path, plan: SweepPlan) -> Folder:
-    made = Folder(folder / 'out')
-    made.create_for_plan(plan)
-    return made
-
-
-@contextlib.contextmanager
-def interrupt_when_waiting(folder: Path) -> Iterator[None]:
-    """Interrupts this process in the block, as Ctrl-C does, once a run of the small program
-    waits.
-    """
-
-    def interrupt() -> None:
-        while not (folder / 'log.txt.waiting').exists():
-            time.sleep(0.02)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    yield
-    thread.join()
-
-
-def await_waiting(tmp_path: Path, count: int) -> list[int]:
-    """Waits until so many processes of a run that waits have started; returns their numbers."""
-    path, deadline = tmp_path / 'log.txt.waiting', time.monotonic() + _DEADLINE_SECS
-    while not path.exists() or len(path.read_text().splitlines()) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return [int(line) for line in path.read_text().split()]
-
-
-def assert_ended(pids: list[int]) -> None:
-    """Waits until these processes, which need not be children of this one, have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                assert select.select([descriptor], [], [], _DEADLINE_SECS)[0], pid
-            finally:
-                os.close(descriptor)
-
-
-def sizes_in(folder: Path) -> list[int]:
-    """Returns the batch size of each started run, in order, from its last flag."""
-    log = folder / 'log.txt'
-    words = [json.loads(line)[1:] for line in log.read_text().splitlines()] if log.exists() else []
-    return [
-        int([word for word in run if word.startswith('--batch_size=')][-1].partition('=')[2])
-        for run in words
-    ]
+def write_sample(path: Path | str, **changes: Any) -> Path:
+    return write_document(path, sample_document(**changes))

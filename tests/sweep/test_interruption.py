@@ -10,24 +10,24 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import (
+from tests.sweep.fake_runs import (
     FAKE,
     assert_ended,
     await_waiting,
-    created,
     environment,
+    fake_runner,
+    make_sweep,
     plan_of,
     sizes_in,
-    starter,
 )
-from tf_cnn.cli.sweep import run_plan
 from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.run_plan import run_plan
 
 pytestmark = pytest.mark.distributed
 
@@ -43,13 +43,15 @@ DEADLINE_SECS = 60
 
 @contextlib.contextmanager
 def sweeping(
-    tmp_path: Path, *argv: str, behaviours: Mapping[str, object] | None = None, num_steps: int = 4
+    tmp_path: Path, *argv: object, waits: str = '', num_steps: int = 4
 ) -> Iterator[subprocess.Popen]:
-    """A process that runs `sweep` with these arguments; ends with the block."""
+    """A process that runs `sweep` with these arguments; ends with the block. Runs with the word
+    `waits` in their command line wait for ever.
+    """
     process = subprocess.Popen(
-        [sys.executable, '-c', COMMAND.format(FAKE), 'sweep', *argv],
+        [sys.executable, '-c', COMMAND.format(FAKE), 'sweep', *map(str, argv)],
         cwd=ROOT,
-        env={**os.environ, **environment(tmp_path, behaviours, num_steps)},
+        env={**os.environ, **environment(tmp_path, {waits: 'wait'}, num_steps)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -61,12 +63,19 @@ def sweeping(
             process.kill()
 
 
-def test_a_sweep_that_was_killed_continues_with_what_is_missing(tmp_path: Path) -> None:
-    file, out = tmp_path / 'sizes.toml', tmp_path / 'out'
+@pytest.fixture
+def sizes(tmp_path: Path) -> tuple[Path, str]:
+    """The arguments of a sweep of three batch sizes, two runs of each, in the folder out/."""
+    file = tmp_path / 'sizes.toml'
     file.write_text(TEXT)
-    with sweeping(
-        tmp_path, str(file), f'--output={out}', behaviours={'--batch_size=3': 'wait'}
-    ) as process:
+    return file, f'--output={tmp_path}/out'
+
+
+def test_a_sweep_that_was_killed_continues_with_what_is_missing(
+    sizes: tuple[Path, str], tmp_path: Path
+) -> None:
+    out = tmp_path / 'out'
+    with sweeping(tmp_path, *sizes, waits='--batch_size=3') as process:
         # The run and its child, which has a session of its own.
         pids = await_waiting(tmp_path, 2)
         process.kill()
@@ -75,61 +84,55 @@ def test_a_sweep_that_was_killed_continues_with_what_is_missing(tmp_path: Path) 
     assert sizes_in(tmp_path) == [1, 2, 3]
     # What a run had begun to write when the power failed.
     (out / 'results' / '.3-3-1x1.1.json').write_text('{"schema": "tf_cnn')
-    with sweeping(tmp_path, '--resume', str(out)) as process:
-        table, said = process.communicate(timeout=DEADLINE_SECS)
-    assert process.returncode == 0, said
+    with sweeping(tmp_path, '--resume', out) as process:
+        table, messages = process.communicate(timeout=DEADLINE_SECS)
+    assert process.returncode == 0, messages
     assert Counter(sizes_in(tmp_path)) == {1: 2, 2: 2, 3: 3}
     assert len(list((out / 'results').iterdir())) == 6
     assert table == (out / 'table.md').read_text()
     assert [line.split('|')[1].strip() for line in table.splitlines()[2:5]] == ['1', '2', '3']
     # Now nothing is missing.
-    with sweeping(tmp_path, '--resume', str(out)) as process:
+    with sweeping(tmp_path, '--resume', out) as process:
         assert process.communicate(timeout=DEADLINE_SECS)[0] == table
     assert len(sizes_in(tmp_path)) == 7
 
 
 @pytest.mark.parametrize(('number', 'exit_code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_and_says_how_to_continue(
-    number: int, exit_code: int, tmp_path: Path
+    number: int, exit_code: int, sizes: tuple[Path, str], tmp_path: Path
 ) -> None:
-    out = tmp_path / 'out'
-    (tmp_path / 'sizes.toml').write_text(TEXT)
-    argv = (f'{tmp_path}/sizes.toml', f'--output={out}')
-    with sweeping(tmp_path, *argv, behaviours={'--batch_size=2': 'wait'}) as process:
+    with sweeping(tmp_path, *sizes, waits='--batch_size=2') as process:
         pids = await_waiting(tmp_path, 2)
         process.send_signal(number)
-        _, said = process.communicate(timeout=DEADLINE_SECS)
-        assert process.returncode == exit_code, said
+        _, messages = process.communicate(timeout=DEADLINE_SECS)
+        assert process.returncode == exit_code, messages
     assert_ended(pids)
-    lines = said.splitlines()
-    check_line(lines[-2], '1 of 6', f'sweep --resume {out}')
-    assert lines[-1].startswith('tf_cnn_benchmarks: error: ')
-    assert [path.name for path in (out / 'results').iterdir()] == ['1-1-1x1.1.json']
+    *_, advice, error = messages.splitlines()
+    check_line(advice, '1 of 6', f'sweep --resume {tmp_path}/out')
+    assert error.startswith('tf_cnn_benchmarks: error: ')
+    assert [path.name for path in (tmp_path / 'out/results').iterdir()] == ['1-1-1x1.1.json']
 
 
 def test_a_table_that_cannot_be_written_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
-    folder = created(tmp_path, plan)
+    plan, folder = make_sweep(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     (folder.path / 'table.md').mkdir()
     with failed(folder.path / 'table.md'):
-        run_plan(plan, folder, starter(tmp_path, plan))
+        run_plan(plan, folder, fake_runner(tmp_path))
     assert '20.00' in capsys.readouterr().out
 
 
-def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
-    out = tmp_path / 'out'
-    (tmp_path / 'sizes.toml').write_text(TEXT)
-    argv = (f'{tmp_path}/sizes.toml', f'--output={out}')
-    with sweeping(tmp_path, *argv, behaviours={'--batch_size=1': 'wait'}) as process:
+def test_two_sweeps_do_not_share_a_folder(sizes: tuple[Path, str], tmp_path: Path) -> None:
+    folder = Folder(tmp_path / 'out')
+    with sweeping(tmp_path, *sizes, waits='--batch_size=1') as process:
         await_waiting(tmp_path, 2)
-        plan = Folder(out).read_plan()
-        with refused(out):
-            run_plan(plan, Folder(out), starter(tmp_path, plan))
+        plan = folder.read_plan()
+        with refused(folder.path):
+            run_plan(plan, folder, fake_runner(tmp_path))
         assert process.poll() is None
-    with refused(out, '--resume'):
-        Folder(out).create_for_plan(plan)
+    with refused(folder.path, '--resume'):
+        folder.create_for_plan(plan)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
@@ -144,12 +147,10 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
-    plan = plan_of(
-        tmp_path,
-        TEXT + 'shape = ["1*1", "2*1+1"]\nvariable_update = ["replicated", "parameter_server"]',
-    )
+    modes = 'shape = ["1*1", "2*1+1"]\nvariable_update = ["replicated", "parameter_server"]'
+    plan, folder = make_sweep(tmp_path, TEXT + modes)
     assert plan.left_out
-    assert created(tmp_path, plan).read_plan() == plan
+    assert folder.read_plan() == plan
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='mounting a small disk needs root')
@@ -170,27 +171,18 @@ def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path
         size = int(2.5 * len((tmp_path / 'document.txt').read_bytes()))
         ballast = disk / 'ballast'
         ballast.write_bytes(bytes(shutil.disk_usage(disk).free - size))
-        with sweeping(tmp_path, '--resume', str(folder.path), num_steps=2000) as process:
-            _, said = process.communicate(timeout=DEADLINE_SECS)
+        with sweeping(tmp_path, '--resume', folder.path, num_steps=2000) as process:
+            _, messages = process.communicate(timeout=DEADLINE_SECS)
         assert process.returncode == 1
-        check_line(
-            said.splitlines()[-1],
-            'tf_cnn_benchmarks: error',
-            folder.path,
-            'No space left',
-            '--resume',
-        )
-        kept = {
-            path.name: path.read_bytes() for path in folder.results.iterdir() if path.name[0] != '.'
-        }
-        assert len(kept) == 2
+        error = messages.splitlines()[-1]
+        assert error.startswith('tf_cnn_benchmarks: error')
+        check_line(error, folder.path, 'No space left', '--resume')
+        whole = {path: path.read_bytes() for path in folder.results.glob('[!.]*')}
+        assert len(whole) == 2
         ballast.unlink()
-        assert run_plan(plan, folder, starter(tmp_path, plan)) == 0
-        assert {name: (folder.results / name).read_bytes() for name in kept} == kept
-        assert all(
-            json.loads(path.read_text())['schema'].endswith('result')
-            for path in folder.results.iterdir()
-        )
-        assert len(list(folder.results.iterdir())) == 6
+        assert run_plan(plan, folder, fake_runner(tmp_path)) == 0
+        assert {path: path.read_bytes() for path in whole} == whole
+        results = [json.loads(path.read_text()) for path in folder.results.iterdir()]
+        assert [result['schema'] for result in results] == ['tf_cnn_benchmarks.result'] * 6
     finally:
         subprocess.run(['umount', disk], check=True)

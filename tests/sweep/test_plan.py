@@ -8,12 +8,12 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import check_line, refused
-from tests.support.sample_results import plan_of
+from tests.sweep.fake_runs import plan_of
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.managers.modes import MODES
 from tf_cnn.run.params import Params
 from tf_cnn.run.plan import check_launch
-from tf_cnn.sweep.configurations import make_sweep_plan
+from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.duration import guess_seconds
 from tf_cnn.sweep.request import add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
@@ -22,7 +22,6 @@ from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
 
-LAPTOP = ['--model=lenet', '--num_batches=20']
 TABLE = """
 title = "Modes"
 [flags]
@@ -40,73 +39,68 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path:
     plan = plan_of(tmp_path, TABLE)
     assert plan.columns == ('variable_update', 'batch_size', 'shape')
     assert [tuple(one.varied.values()) for one in plan.configurations] == [
-        *(('replicated', size, shape) for size in ('32', '64') for shape in ('1*1', '1*2')),
-        *(
-            ('parameter_server', size, shape)
-            for size in ('32', '64')
-            for shape in ('1*1', '1*2', '2*1+1')
-        ),
+        ('replicated', '32', '1*1'),
+        ('replicated', '32', '1*2'),
+        ('replicated', '64', '1*1'),
+        ('replicated', '64', '1*2'),
+        ('parameter_server', '32', '1*1'),
+        ('parameter_server', '32', '1*2'),
+        ('parameter_server', '32', '2*1+1'),
+        ('parameter_server', '64', '1*1'),
+        ('parameter_server', '64', '1*2'),
+        ('parameter_server', '64', '2*1+1'),
     ]
+    assert len({one.id for one in plan.configurations}) == 10
     left_out = [(one.varied['batch_size'], one.varied['shape']) for one in plan.left_out]
     assert left_out == [('32', '2*1+1'), ('64', '2*1+1')]
     check_line(plan.left_out[0].reason, 'replicated')
-    assert len({one.id for one in plan.configurations}) == 10
-    # A shape says how a run is started.
-    commands = {one.caption: one.command for one in plan.configurations}
-    common = (
-        '--model=lenet',
-        '--device=cpu',
-        '--num_batches=5',
-        '--variable_update=parameter_server',
-    )
+
+
+def test_a_shape_says_how_a_run_is_started(tmp_path: Path) -> None:
+    commands = {one.caption: one.command for one in plan_of(tmp_path, TABLE).configurations}
+    flags = '--model=lenet --device=cpu --num_batches=5 --variable_update=parameter_server'
     alone = commands['variable_update=parameter_server batch_size=32 shape=1*2']
-    assert alone == (*common, '--batch_size=32', '--num_gpus=2')
+    assert ' '.join(alone) == f'{flags} --batch_size=32 --num_gpus=2'
     several = commands['variable_update=parameter_server batch_size=64 shape=2*1+1']
-    start = ('cluster', '--workers=2', '--ps=1', '--')
-    assert several == (*start, *common, '--batch_size=64', '--num_gpus=1')
+    start = 'cluster --workers=2 --ps=1 --'
+    assert ' '.join(several) == f'{start} {flags} --batch_size=64 --num_gpus=1'
 
 
 def test_each_mode_has_its_shapes() -> None:
     alone, peers, servers = ['1*1', '1*2'], ['1*1', '1*2', '2*1'], ['1*1+1', '2*2+1']
-    fitting = {
+    for mode, shapes in {
         'replicated': alone,
         'independent': alone,
         'parameter_server': alone + servers,
         'horovod': [],
-    }
-    fitting |= {
         'distributed_replicated': servers,
         'collective_all_reduce': peers,
         'distributed_all_reduce': peers,
-    }
-    for mode, shapes in fitting.items():
-        assert [
-            text
-            for text in peers + servers
-            if Shape.parse(text).unsupported_reason(MODES[mode]) is None
-        ] == shapes, mode
+    }.items():
+        reasons = {
+            text: Shape.parse(text).unsupported_reason(MODES[mode]) for text in peers + servers
+        }
+        assert [text for text, reason in reasons.items() if reason is None] == shapes, mode
 
 
 def test_several_grids_and_included_rows(tmp_path: Path) -> None:
-    plan = plan_of(
-        tmp_path,
-        """
-        [flags]
-        model = "lenet"
-        [[grids]]
-        variable_update = "replicated"
-        batch_size = 8
-        [[grids]]
-        variable_update = "parameter_server"
-        shape = ["1*1", "2*1+1"]
-        batch_size = 8
-        [[include]]
-        xla = true
-        [[include]]
-        variable_update = "replicated"
-        batch_size = 8
-        """,
-    )
+    text = """
+    [flags]
+    model = "lenet"
+    [[grids]]
+    variable_update = "replicated"
+    batch_size = 8
+    [[grids]]
+    variable_update = "parameter_server"
+    shape = ["1*1", "2*1+1"]
+    batch_size = 8
+    [[include]]
+    xla = true
+    [[include]]
+    variable_update = "replicated"
+    batch_size = 8
+    """
+    plan = plan_of(tmp_path, text)
     assert [one.caption for one in plan.configurations] == [
         'variable_update=replicated batch_size=8 xla=false shape=1*1',
         'variable_update=parameter_server batch_size=8 xla=false shape=1*1',
@@ -130,32 +124,26 @@ def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> Non
         plan_of(tmp_path, TABLE, '--modle=lenet')
 
 
+def plan_grid(grid: list[str], flags: list[str] | None = None, **settings: object) -> SweepPlan:
+    request = override(read_grid(grid), flags or [], settings)
+    return make_sweep_plan(request, lambda params, alone: None)
+
+
 def test_a_grid_of_flags_is_one_of_a_file() -> None:
-    plan = make_sweep_plan(
-        read_grid(['--batch_size=8,16', 'shape=1*1,1*2']), lambda params, alone: None
-    )
-    assert [tuple(one.varied.values()) for one in plan.configurations] == [
-        *(('8', '1*1'), ('8', '1*2'), ('16', '1*1'), ('16', '1*2'))
-    ]
-    for text, facts in (
-        ('--batch_size', ()),
-        ('--batch_size=8,two', ('batch_size', 'two')),
-        ('x=1', ('x',)),
+    plan = plan_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
+    varied = [tuple(one.varied.values()) for one in plan.configurations]
+    assert varied == [('8', '1*1'), ('8', '1*2'), ('16', '1*1'), ('16', '1*2')]
+
+
+def test_a_wrong_grid_is_refused_with_all_of_its_mistakes() -> None:
+    for text, *facts in (
+        ('--batch_size',),
+        ('--batch_size=8,two', 'batch_size', 'two'),
+        ('x=1', 'x'),
+        ('num_gpus=1,2', 'use --grid=shape=1*1,1*2'),
     ):
         with refused('--grid', *facts):
             read_grid([text])
-    with refused('--grid=num_gpus=1,2', 'use --grid=shape=1*1,1*2'):
-        read_grid(['num_gpus=1,2'])
-    wide, narrow, named = (
-        read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu'])
-    )
-    # A machine without a GPU gets its device where a sweep names none.
-    assert add_device_cpu(wide).flags == {'device': 'cpu'}
-    assert add_device_cpu(narrow) is narrow
-    assert add_device_cpu(named) is named
-
-
-def test_all_wrong_values_of_a_grid_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         read_grid(['batch_size=one,2,three', 'modle=lenet', 'num_gpus=4,8'])
     facts = ['"one"', '"three"', '--modle', 'shape=1*4,1*8']
@@ -163,45 +151,36 @@ def test_all_wrong_values_of_a_grid_are_reported_at_once() -> None:
         check_line(line, '--grid=', fact)
 
 
-def check_launch_of(params: Params, alone: bool) -> None:
-    check_launch(params, is_single_process=alone)
+def test_without_a_gpu_a_sweep_of_one_process_that_names_no_device_gets_the_cpu() -> None:
+    assert add_device_cpu(read_grid(['shape=1*1,1*2'])).flags == {'device': 'cpu'}
+    for grid in ('shape=1*1,2*1+1', 'device=cpu,gpu'):
+        request = read_grid([grid])
+        assert add_device_cpu(request) is request
 
 
-GRID = '[grid]\nbatch_size = [8, 16]\n'
-
-
-@pytest.mark.parametrize(
-    ('text', 'facts'),
-    [
-        ('[flags]\nbatch_sizes = 3\n' + GRID, ('[flags]', 'batch_sizes', 'batch_size')),
-        ('[flags]\nnum_batches = "two"\n' + GRID, ('[flags]', 'num_batches = "two"', 'integer')),
-        ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'use shape = "1*2"')),
-        (
-            '[grid]\nnum_gpus = [1, 2, 8]\n',
-            ('num_gpus = [1, 2, 8]', 'use shape = ["1*1", "1*2", "1*8"]'),
-        ),
-        ('[flags]\ntrain_dir = "out"\n' + GRID, ('--train_dir=out',)),
-        ('[grid]\nshape = ["two"]\n', ('[grid]', 'shape = "two"', 'W*G')),
-        ('[grid]\nbatch_size = []\n', ('[grid]', 'batch_size')),
-        ('', ('[grid]',)),
-        ('grids = 3\n', ('grids',)),
-        ('repeats = "many"\n' + GRID, ('repeats = "many"',)),
-        ('[[include]]\nbatch_size = 1\npublished = -2\n', ('float', '> 0')),
-        ('repeat = 3\n' + GRID, ('repeat',)),
-        ('[[include]]\nbatch_sise = 1\n' + GRID, ('[[include]] 1', 'batch_sise')),
-        ('[grid\n', ('line 1',)),
-        (
-            '[[include]]\nvariable_update = "replicated"\nshape = "2*1+1"\n',
-            ('[[include]] 1', 'replicated'),
-        ),
-        ('[grid]\nvariable_update = "horovod"\n', ('[grid]', 'horovod')),
-    ],
-)
-def test_a_wrong_file_is_refused_in_one_line(
-    text: str, facts: tuple[str, ...], tmp_path: Path
-) -> None:
-    with refused('sweep_file.toml', *facts):
-        plan_of(tmp_path, text)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    grid = '[grid]\nbatch_size = [8, 16]\n'
+    cluster = 'variable_update = "replicated"\nshape = "2*1+1"\n'
+    for text, *facts in (
+        (f'[flags]\nbatch_sizes = 3\n{grid}', '[flags]', 'batch_sizes', 'batch_size'),
+        (f'[flags]\nnum_batches = "two"\n{grid}', '[flags]', 'num_batches = "two"', 'integer'),
+        (f'[flags]\nnum_gpus = 2\n{grid}', 'num_gpus = 2', 'use shape = "1*2"'),
+        ('[grid]\nnum_gpus = [1, 8]\n', 'num_gpus = [1, 8]', 'use shape = ["1*1", "1*8"]'),
+        (f'[flags]\ntrain_dir = "out"\n{grid}', '--train_dir=out'),
+        ('[grid]\nshape = ["two"]\n', '[grid]', 'shape = "two"', 'W*G'),
+        ('[grid]\nbatch_size = []\n', '[grid]', 'batch_size'),
+        ('', '[grid]'),
+        ('grids = 3\n', 'grids'),
+        (f'repeats = "many"\n{grid}', 'repeats = "many"'),
+        ('[[include]]\nbatch_size = 1\npublished = -2\n', 'float', '> 0'),
+        (f'repeat = 3\n{grid}', 'repeat'),
+        (f'[[include]]\nbatch_sise = 1\n{grid}', '[[include]] 1', 'batch_sise'),
+        ('[grid\n', 'line 1'),
+        (f'[[include]]\n{cluster}', '[[include]] 1', 'replicated'),
+        ('[grid]\nvariable_update = "horovod"\n', '[grid]', 'horovod'),
+    ):
+        with refused('sweep_file.toml', *facts):
+            plan_of(tmp_path, text)
 
 
 def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
@@ -210,6 +189,10 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
         read_sweep_file(tmp_path / 'binary.toml')
     with refused('precison', 'precision'):
         find_sweep_file('precison')
+
+
+def check_launch_of(params: Params, alone: bool) -> None:
+    check_launch(params, is_single_process=alone)
 
 
 @pytest.mark.parametrize('name', list_shipped_sweeps())
@@ -223,34 +206,31 @@ def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
 
 def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     alone = ['1*1', '1*2', '1*4']
-    with_server = ['1*1+1', '1*2+1', '1*4+1', '2*1+1', '4*1+1', '2*2+1', '8*1+1', '2*4+1', '4*2+1']
-    shapes = {
-        'replicated': alone,
-        'parameter_server': with_server,
-        'distributed_replicated': with_server,
-    }
+    servers = ['1*1+1', '1*2+1', '1*4+1', '2*1+1', '4*1+1', '2*2+1', '8*1+1', '2*4+1', '4*2+1']
     rows = [
-        (mode, size, shape) for size in ('32', '64') for mode in shapes for shape in shapes[mode]
+        (mode, size, shape)
+        for size in ('32', '64')
+        for mode in ('replicated', 'parameter_server', 'distributed_replicated')
+        for shape in (alone if mode == 'replicated' else servers)
     ]
-    request = read_sweep_file(find_sweep_file('seed_table'))
-    for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
-        asked = override(request, argv, {})
-        plan = make_sweep_plan(asked if has_gpu else add_device_cpu(asked), check_launch_of)
+    published = read_sweep_file(find_sweep_file('seed_table'))
+    assert published.flags == {'model': 'inception3', 'num_batches': 200}
+    laptop = ['--model=lenet', '--num_batches=20']
+    for request in (published, add_device_cpu(override(published, laptop, {}))):
+        plan = make_sweep_plan(request, check_launch_of)
         assert [tuple(one.varied.values()) for one in plan.configurations] == rows
         assert not plan.left_out
-        assert all({*argv} <= {*one.argv} for one in plan.configurations)
         assert [plan.configurations[row].published for row in (0, 11, 41)] == [27.21, 196.96, 206.3]
         # As the report prints them, although the rates give 1.00, 3.35 and 6.79.
-        printed = [plan.configurations[row].published_speed_up for row in (24, 26, 19)]
-        assert printed == [1.005, 3.45, 6.7]
+        speed_ups = [plan.configurations[row].published_speed_up for row in (24, 26, 19)]
+        assert speed_ups == [1.005, 3.45, 6.7]
         assert 'K40' in plan.published_in
-    assert override(request, [], {}).flags == {'model': 'inception3', 'num_batches': 200}
+    assert all({*laptop} <= {*one.argv} for one in plan.configurations)
 
 
 def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu() -> None:
     def guess(*flags: str, has_gpu: bool = False) -> float:
-        grid = read_grid(['--batch_size=8,16', *(f'--{flag}' for flag in flags)])
-        return guess_seconds(make_sweep_plan(grid, lambda params, alone: None), 2, has_gpu=has_gpu)
+        return guess_seconds(plan_grid(['batch_size=8,16', *flags]), 2, has_gpu=has_gpu)
 
     large = guess('model=alexnet')
     # The network for images of 32 pixels has a 25th of the multiply-adds.
@@ -260,15 +240,13 @@ def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu() -> Non
 
 
 def test_a_search_needs_a_limit_of_memory_and_no_other_batch_sizes() -> None:
-    def check(*grid: str, has_limit: bool = False, **settings: object) -> None:
-        request = override(read_grid(grid), ['--device=cpu'], settings)
-        check_search(
-            make_sweep_plan(request, lambda params, alone: None), has_gpu=True, has_limit=has_limit
-        )
+    def check(grid: str, *, has_limit: bool = True, **settings: object) -> None:
+        plan = plan_grid([grid], ['--device=cpu'], **settings)
+        check_search(plan, has_gpu=True, has_limit=has_limit)
 
+    check('xla=true,false')
     with refused('--find_batch_size', 'CPU'):
-        check('xla=true,false')
-    check('xla=true,false', has_limit=True)
+        check('xla=true,false', has_limit=False)
     for grid, repeats in (('batch_size=1,2', 1), ('xla=true,false', 2)):
         with refused('--find_batch_size', '--repeats', 'batch_size'):
-            check(grid, has_limit=True, repeats=repeats)
+            check(grid, repeats=repeats)

@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import Model, cpus, open_session
+from tests.training.number_model import NumberModel, open_model
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[tuple[Model, Any]]:
-    """A model on two devices that keeps two checkpoints in tmp_path, and a session of it."""
-    with tf.Graph().as_default() as graph, open_session(2) as session:
-        model = Model(tmp_path, cpus(2), max_to_keep=2)
-        graph.finalize()
-        yield model, session
+def model(tmp_path: Path) -> Iterator[NumberModel]:
+    """A model on two devices that keeps two checkpoints in tmp_path."""
+    with open_model(tmp_path, 2, max_to_keep=2) as opened:
+        yield opened

@@ -1,6 +1,7 @@
 """Every optimizer takes the steps of its textbook formulas and of TensorFlow's own."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,19 +9,25 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import open_session
+from tests.support.networks import assert_close
 from tests.support.oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 
 pytestmark = pytest.mark.graph
 
-SHAPES: dict[str, list[int]] = {'kernel': [3, 2], 'bias': [4], 'scalar': []}
 LEARNING_RATE, NUM_STEPS = 0.1, 5
 START: Weights = {
-    name: np.random.default_rng(1).normal(size=shape) for name, shape in SHAPES.items()
-}
-START['zeros'] = np.zeros([2, 2])
+    name: np.random.default_rng(1).normal(size=shape)
+    for name, shape in {'kernel': (3, 2), 'bias': (4,), 'scalar': ()}.items()
+} | {'zeros': np.zeros([2, 2])}
 FORMS = {**OPTIMIZERS, 'plain momentum': PLAIN_MOMENTUM}
+
+
+@pytest.fixture(autouse=True)
+def _new_graph() -> Iterator[None]:
+    with tf.Graph().as_default():
+        yield
 
 
 def gradients_at(weights: Weights, step: int) -> Weights:
@@ -28,93 +35,79 @@ def gradients_at(weights: Weights, step: int) -> Weights:
     step.
     """
     return {
-        name: np.asarray(value * (step + 1) - 0.5 * (-1) ** step) for name, value in weights.items()
+        name: np.float64(value) * (step + 1) - 0.5 * (-1) ** step for name, value in weights.items()
     }
 
 
 def trained(
     optimizer: Optimizer,
-    start: Weights,
+    start: Weights = START,
+    gradients_at: Callable[[Weights, int], Weights] = gradients_at,
     *,
     gradient_clip: float | None = None,
-    gradients_at: Callable[[Weights, int], Weights] = gradients_at,
+    dtype: tf.DType = tf.float32,
 ) -> Weights:
-    """The weights after all steps of ours."""
-    with tf.Graph().as_default(), open_session() as session:
-        step, rate = tf.placeholder(tf.int64, []), tf.placeholder(tf.float32, [])
-        variables = {
-            name: create_variable(name, value.shape, scope='v', device='/cpu:0', trainable=True)
-            for name, value in start.items()
-        }
-        gradients = {name: tf.placeholder(tf.float32, value.shape) for name, value in start.items()}
-        optimizer_step = OptimizerStep(optimizer, rate, step, gradient_clip)
-        apply = [optimizer_step.apply(gradients[name], variables[name]) for name in start]
-        initial = [
-            variables[name].assign(tf.constant(value, tf.float32)) for name, value in start.items()
-        ]
-        values = {name: variables[name].value for name in start}
-        session.run([initial, optimizer_step.initializers])
+    """Returns the weights after all steps of our optimizer."""
+    step = tf.placeholder(tf.int64, [])
+    optimizer_step = OptimizerStep(optimizer, tf.constant(LEARNING_RATE), step, gradient_clip)
+    values, fed, ops = {}, {}, []
+    for name, value in start.items():
+        variable = create_variable(
+            name, value.shape, scope='v', device='/cpu:0', trainable=True, dtype=dtype
+        )
+        fed[name], values[name] = tf.placeholder(tf.float32, value.shape), variable.value
+        ops.append(optimizer_step.apply(fed[name], variable))
+        optimizer_step.initializers.append(variable.assign(tf.constant(value, dtype)))
+    with open_session() as session:
+        session.run(optimizer_step.initializers)
         for number in range(NUM_STEPS):
-            now = gradients_at(session.run(values), number)
-            session.run(
-                apply,
-                {step: number, rate: LEARNING_RATE}
-                | {gradients[name]: now[name] for name in start},
-            )
+            gradients = gradients_at(session.run(values), number)
+            session.run(ops, {step: number, **{fed[name]: gradients[name] for name in fed}})
         return session.run(values)
 
 
-def trained_by_tensorflow(optimizer: Any, start: Weights) -> Weights:
-    with tf.Graph().as_default(), open_session() as session:
-        variables = {
-            name: tf.get_variable(
-                name, initializer=tf.constant(value, tf.float32), use_resource=True
-            )
-            for name, value in start.items()
-        }
-        gradients = {name: tf.placeholder(tf.float32, value.shape) for name, value in start.items()}
-        apply = optimizer.apply_gradients([(gradients[name], variables[name]) for name in start])
+def trained_by_tensorflow(optimizer: Any) -> Weights:
+    values = {
+        name: tf.get_variable(name, initializer=tf.constant(value, tf.float32), use_resource=True)
+        for name, value in START.items()
+    }
+    fed = {name: tf.placeholder(tf.float32, value.shape) for name, value in START.items()}
+    apply = optimizer.apply_gradients([(fed[name], values[name]) for name in START])
+    with open_session() as session:
         session.run(tf.global_variables_initializer())
         for number in range(NUM_STEPS):
-            now = gradients_at(session.run(variables), number)
-            session.run(apply, {gradients[name]: now[name] for name in start})
-        return session.run(variables)
-
-
-def assert_equal(weights: Weights, expected: Weights) -> None:
-    for name in expected:
-        np.testing.assert_allclose(
-            weights[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name
-        )
+            gradients = gradients_at(session.run(values), number)
+            session.run(apply, {fed[name]: gradients[name] for name in fed})
+        return session.run(values)
 
 
 @pytest.mark.parametrize('name', FORMS)
 def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name: str) -> None:
     forms = FORMS[name]
-    found = trained(forms.ours, START)
-    assert_equal(found, forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS))
+    weights = trained(forms.ours)
+    oracles = [forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)]
     if forms.tensorflow:
-        assert_equal(found, trained_by_tensorflow(forms.tensorflow(LEARNING_RATE), START))
+        oracles.append(trained_by_tensorflow(forms.tensorflow(LEARNING_RATE)))
+    for expected, variable in itertools.product(oracles, START):
+        np.testing.assert_allclose(
+            weights[variable], expected[variable], rtol=2e-5, atol=1e-6, err_msg=variable
+        )
 
 
 def test_without_a_gradient_lars_trusts_the_weight_decay() -> None:
-    forms = OPTIMIZERS['lars']
-    still = {'kernel': np.zeros([3, 2])}
-    expected = forms.numpy.train(
-        {'kernel': START['kernel']}, lambda *_: still, LEARNING_RATE, NUM_STEPS
-    )
-    assert_equal(
-        trained(forms.ours, {'kernel': START['kernel']}, gradients_at=lambda *_: still), expected
-    )
+    lars, start = OPTIMIZERS['lars'], {'kernel': START['kernel']}
+    no_gradient = {'kernel': np.zeros([3, 2])}
+    expected = lars.numpy.train(start, lambda *_: no_gradient, LEARNING_RATE, NUM_STEPS)
+    assert_close(trained(lars.ours, start, lambda *_: no_gradient), expected)
 
 
 def test_every_element_of_a_gradient_is_clipped_on_both_sides() -> None:
+    def clipped(weights: Weights, step: int) -> Weights:
+        return {'kernel': np.clip(gradients_at(weights, step)['kernel'], -0.6, 0.6)}
+
     start = {'kernel': np.array([[-7.0, -0.4], [0.2, 9.0]])}
-    weights = start['kernel']
-    for step in range(NUM_STEPS):
-        gradient = gradients_at({'kernel': weights}, step)['kernel']
-        weights = weights - LEARNING_RATE * np.clip(gradient, -0.6, 0.6)
-    assert_equal(trained(GradientDescent(), start, gradient_clip=0.6), {'kernel': weights})
+    expected = OPTIMIZERS['sgd'].numpy.train(start, clipped, LEARNING_RATE, NUM_STEPS)
+    assert_close(trained(GradientDescent(), start, gradient_clip=0.6), expected)
 
 
 @pytest.mark.parametrize(
@@ -124,27 +117,14 @@ def test_without_fused_kernels_16_bits_get_the_same_bits(
     optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GPUs have no fused kernels for bfloat16."""
-    random = np.random.default_rng(6)
-    start, *gradients = (random.normal(size=1000).astype(np.float32) for _ in range(4))
-
-    def end(*, is_fused: bool) -> np.ndarray:
+    start = {'kernel': np.random.default_rng(6).normal(size=1000)}
+    ends = []
+    for is_fused in (False, True):
         monkeypatch.setattr(
-            'tf_cnn.training.optimizers.has_fused_kernels', lambda learning_rate: is_fused
+            'tf_cnn.training.optimizers.has_fused_kernels', lambda *_, fused=is_fused: fused
         )
-        with tf.Graph().as_default() as graph, open_session() as session:
-            gradient = tf.placeholder(tf.float32, [1000])
-            own = create_variable(
-                'kernel', [1000], scope='v', device='/cpu:0', trainable=True, dtype=tf.bfloat16
-            )
-            step = OptimizerStep(
-                optimizer, tf.constant(LEARNING_RATE), tf.constant(0, tf.int64), None
-            )
-            applied = step.apply(gradient, own)
-            types = {op.type for op in graph.get_operations()}
-            assert any(name.startswith('ResourceApply') for name in types) is is_fused
-            session.run([own.assign(tf.constant(start, tf.bfloat16)), step.initializers])
-            for values in gradients:
-                session.run(applied, {gradient: values})
-            return np.asarray(session.run(tf.cast(own.read_again(), tf.float32)))
-
-    np.testing.assert_array_equal(end(is_fused=False), end(is_fused=True))
+        with tf.Graph().as_default() as graph:
+            ends.append(trained(optimizer, start, dtype=tf.bfloat16)['kernel'])
+        types = {op.type for op in graph.get_operations()}
+        assert any(name.startswith('ResourceApply') for name in types) is is_fused
+    np.testing.assert_array_equal(ends[0], ends[1])

@@ -4,16 +4,13 @@ Does not import TensorFlow before the flags are checked.
 """
 
 import contextlib
-import io
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Sequence
 
 from tf_cnn.machine import quiet
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import THIS_PROCESS
-from tf_cnn.results.console import Console
+from tf_cnn.results.console import Console, reserve_stdout
 from tf_cnn.results.file_names import STDOUT
 from tf_cnn.run.invocation import invocation_of_command
 from tf_cnn.run.params import Params
@@ -27,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse_argv(argv)
     documents_only = arguments.params.results.result_file == STDOUT
     with (
-        _reserve_stdout() as out,
+        reserve_stdout() as out,
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if arguments.params.results.repeat > 1:
@@ -69,7 +66,8 @@ def main(argv: Sequence[str]) -> int:
             is_synchronous=role.is_synchronous,
             connect=role.connect,
             linger_secs=plan.linger_secs,
-            console=console,
+            report=console.progress,
+            warn=console.warning,
         )
     return 0
 
@@ -85,29 +83,3 @@ def _note_default_model(console: Console, params: Params) -> None:
             'does the least that a step can do; use --model=resnet50, or another model that the '
             'subcommand models lists'
         )
-
-
-@contextlib.contextmanager
-def _reserve_stdout() -> Iterator[TextIO]:
-    """Reserves standard output for results.
-
-    All other output to it, also from native code, goes to standard error during the block.
-    """
-    sys.stdout.flush()
-    try:
-        descriptor = sys.stdout.fileno()
-    except io.UnsupportedOperation:
-        # sys.stdout has no file descriptor, for example because a Python program captures it.
-        out = sys.stdout
-        with contextlib.redirect_stdout(sys.stderr):
-            yield out
-        return
-    out = os.fdopen(os.dup(descriptor), 'w', encoding=sys.stdout.encoding)
-    os.dup2(sys.stderr.fileno(), descriptor)
-    try:
-        yield out
-    finally:
-        os.dup2(out.fileno(), descriptor)
-        # All lines were flushed. If close() fails, an earlier write failed too and was reported.
-        with contextlib.suppress(OSError):
-            out.close()

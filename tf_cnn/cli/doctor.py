@@ -1,74 +1,24 @@
 """`tf_cnn_benchmarks.py doctor`: checks what works on this machine. Does not import TensorFlow."""
 
 import os
-import signal
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
 
 from tf_cnn.cli.options import Arguments, Declaration
-from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.doctor.check_process import FAMILIES
-from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
-from tf_cnn.flags.spec import flag
-from tf_cnn.machine.gpus import has_nvidia_gpu
+from tf_cnn.doctor.checks import WARNING, WRONG, DoctorDocument, Finding
+from tf_cnn.doctor.config import DoctorOptions
+from tf_cnn.doctor.families import any_wrong, check_family
 from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.results import VERSION
 from tf_cnn.system.errors import UsageError, format_flag, nearest, plural
-from tf_cnn.system.limited_process import TIMEOUT, run_process
-from tf_cnn.system.place import FOLDER
 from tf_cnn.system.signals import SIGNALS
 
-_CHECK_COMMAND = (sys.executable, '-m', 'tf_cnn.doctor.check_process')
-# A family takes a few minutes at most. But if TensorFlow has no machine code for a GPU, the driver
-# compiles all kernels, which takes half an hour on one core.
-_TIMEOUT_SECS, _COMPILING_TIMEOUT_SECS = 600.0, 3600.0
-_GRACE_SECS = 5.0
-# How many of the last output lines of a failed family --json contains, and how many are printed.
-_NUM_LOG_LINES, _NUM_PRINTED_LINES = 60, 15
-_NCCL = (
-    'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then '
-    '--all_reduce_spec=xring'
-)
-_ADVICE = 'report it with the output of doctor --json, which has the stacks of all threads'
-_ADVICE_FOR_SIGNALS: Mapping[int, str] = {
-    signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; '
-    'install a build for this processor',
-    signal.SIGKILL: 'the kernel may have killed it for lack of memory: see dmesg, and free memory',
-}
-
-
-class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
-    """The document of --json."""
-
-    schema_version: Literal[3]
-    program: str
-    machine: Mapping[str, Any]
-    environment: Mapping[str, str]
-    checks: Sequence[Finding]
-    logs: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class DoctorOptions:
-    only: str | None = flag(
-        None,
-        'The families of checks to run, separated by commas. By default all: '
-        f'{", ".join(FAMILIES)}.',
-    )
-    json: bool = flag(
-        False,
-        'Print a JSON document for a bug report, with all findings and the last output lines of '
-        'failed checks; the lines for people then go to standard error.',
-    )
+# How many of the last output lines of a failed family are printed.
+_NUM_PRINTED_LINES = 15
 
 
 DECLARATION = Declaration(
@@ -109,7 +59,7 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
             for family in (name for name in FAMILIES if name in families):
                 SIGNALS.check()
                 print(f'checking {family} ...', file=sys.stderr, flush=True)
-                family_findings, log = _check_family(family, findings)
+                family_findings, log = check_family(family, findings)
                 findings += family_findings
                 for finding in family_findings:
                     print(
@@ -121,7 +71,7 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
                         print(f'         -> {finding.advice}', file=stream, flush=True)
                 if any(finding.outcome in (WARNING, WRONG) for finding in family_findings):
                     logs[family] = log
-                for line in log[-_NUM_PRINTED_LINES:] if _any_wrong(family_findings) else ():
+                for line in log[-_NUM_PRINTED_LINES:] if any_wrong(family_findings) else ():
                     print(f'         | {line}', file=stream)
         counts = Counter(finding.outcome for finding in findings)
         listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
@@ -136,81 +86,4 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
                 3, VERSION, describe_machine(), library_variables(os.environ), findings, logs
             )
             print(msgspec.json.format(msgspec.json.encode(document)).decode())
-    return int(_any_wrong(findings))
-
-
-def _any_wrong(findings: Iterable[Finding]) -> bool:
-    return any(finding.outcome == WRONG for finding in findings)
-
-
-def _check_family(
-    family: str, earlier_findings: Sequence[Finding]
-) -> tuple[list[Finding], list[str]]:
-    if _any_wrong(finding for finding in earlier_findings if finding.name.startswith('tensorflow')):
-        return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
-    compiles = any(
-        finding.outcome == WARNING
-        for finding in earlier_findings
-        if finding.name == 'gpu/architecture'
-    )
-    return run_family(family, _COMPILING_TIMEOUT_SECS if compiles else _TIMEOUT_SECS)
-
-
-def run_family(
-    family: str, timeout_secs: float, command: Sequence[str] = _CHECK_COMMAND
-) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family in a process (tf_cnn/doctor/check_process.py); kills it
-    after timeout_secs.
-
-    Returns the findings, and the last output lines of the process. If it crashes or hangs, the
-    check that was running gets the outcome WRONG, and the checks after it SKIPPED.
-    """
-    # A folder for the process's temporary files: even if it is killed, none remain.
-    with tempfile.TemporaryDirectory(
-        prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True
-    ) as folder:
-        findings_file, log = Path(folder, 'findings'), Path(folder, 'log')
-        environment = {
-            # Makes NCCL say why it fails.
-            'NCCL_DEBUG': 'WARN',
-            # 4 GiB, the maximum, so that the driver keeps all kernels that earlier checks compiled.
-            'CUDA_CACHE_MAXSIZE': '4294967296',
-            **remove_cluster_variables(os.environ),
-            'PYTHONPATH': os.pathsep.join(
-                filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])
-            ),
-            'TF_CPP_MIN_LOG_LEVEL': '0',
-            'TMPDIR': folder,
-        }
-        process_exit = run_process(
-            [*command, family, str(findings_file)], log, timeout_secs, environment, _GRACE_SECS
-        )
-        # The last line of a killed process may be incomplete.
-        lines = (
-            findings_file.read_text(encoding='utf-8').rpartition('\n')[0].splitlines()
-            if findings_file.exists()
-            else []
-        )
-        output, stacks = (
-            path.read_text(encoding='utf-8', errors='backslashreplace').splitlines()
-            if path.exists()
-            else []
-            for path in (log, Path(f'{findings_file}.stacks'))
-        )
-    names = msgspec.json.decode(lines[0]) if lines else [family]
-    findings = [msgspec.json.decode(line, type=Finding) for line in lines[1:]]
-    if process_exit.exit_code or len(findings) < len(names):
-        summary = f'its process failed: {process_exit.reason or "it ended early"}'
-        if process_exit.cause == TIMEOUT:
-            summary = f'no answer within {timeout_secs:g} s'
-        interrupted_check, *skipped_checks = names[len(findings) :] or [f'{family}/end']
-        advice = _ADVICE_FOR_SIGNALS.get(process_exit.exit_code - 128, _ADVICE)
-        if has_nvidia_gpu() and ('nccl' in interrupted_check or 'collective' in interrupted_check):
-            advice = _NCCL
-        findings.append(
-            Finding(WRONG, summary, advice, {'stacks': stacks[:_NUM_LOG_LINES]}, interrupted_check)
-        )
-        findings += [
-            Finding(SKIPPED, 'not run: its process has ended', name=name) for name in skipped_checks
-        ]
-    return findings, output[-_NUM_LOG_LINES:]
+    return int(any_wrong(findings))

@@ -6,7 +6,6 @@ tf_cnn/cli/models.py.
 """
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
@@ -14,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import Value, asks_for_help, specs_of
-from tf_cnn.system.errors import ErrorCollector, UsageError, format_warning, nearest
+from tf_cnn.system.errors import ErrorCollector, UsageError, nearest
 
 OptionsT = TypeVar('OptionsT')
 
@@ -161,8 +160,3 @@ class Declaration(Generic[OptionsT]):
         run_flags_hint = f'put {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
         hint = f'did you mean --{near}?' if near else f'{run_flags_hint}{self._help_hint}'
         return f'--{name}: {self.name} has no such flag; {hint}'
-
-
-def warn(*lines: str) -> None:
-    for line in lines:
-        print(format_warning(line), file=sys.stderr, flush=True)

@@ -5,51 +5,26 @@ Does not import TensorFlow.
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tf_cnn.cli.options import Arguments, Declaration, warn
+from tf_cnn.cli.options import Arguments, Declaration
+from tf_cnn.compare.config import PredictOptions
 from tf_cnn.compare.prediction_rows import (
     NO_RULE,
     PREDICTION_COLUMNS,
-    Workload,
     predict_rows,
     prediction_document,
     read_measurements,
+    select_workloads,
 )
-from tf_cnn.flags.spec import flag, parse_numbers
+from tf_cnn.flags.spec import parse_numbers
 from tf_cnn.results.tables import Table, abbreviate, print_table
-from tf_cnn.system.errors import UsageError, format_flag, join_with_or
+from tf_cnn.system.errors import UsageError, format_flag, warn
 
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
 _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 # TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of
 # timestamps; 38 bytes of preamble, header, checksum and gap).
 _PAYLOAD = 1448 / 1538
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    model: str | None = flag(
-        None, 'Models, separated by commas; by default all models of the results.'
-    )
-    workers: str | None = flag(
-        None,
-        'Numbers of workers, separated by commas, with one worker on each host; by default 2,4,8, '
-        'or 1 with --num_gpus.',
-    )
-    num_gpus: str | None = flag(
-        None,
-        'Numbers of devices of each worker, separated by commas; by default as in the largest '
-        'cluster of the results.',
-    )
-    network: str | None = flag(
-        None,
-        "The rate of a host's link, such as 10Gbit, for clusters that the results do not cover.",
-    )
-    format: str = flag(
-        'text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json')
-    )
 
 
 DECLARATION = Declaration(
@@ -83,7 +58,7 @@ def main(arguments: Arguments[PredictOptions]) -> int:
             f'{abbreviate(arguments.positional)}: no training run that predict can use; add the '
             'result of training on one device'
         )
-    workloads = _select_workloads(measurements.workloads, options.model)
+    workloads = select_workloads(measurements.workloads, options.model)
     rows = predict_rows(measurements, workloads, workers, gpus, network)
     if all(row.rule == NO_RULE for row in rows):
         raise UsageError(
@@ -116,14 +91,3 @@ def read_network(text: str) -> float:
         problem = 'not a rate; use a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
         raise UsageError(f'{format_flag("network", text)}: {problem}')
     return rate * _PAYLOAD
-
-
-def _select_workloads(workloads: Sequence[Workload], models: str | None) -> list[Workload]:
-    measured_models = sorted({workload.model for workload in workloads})
-    names = measured_models if models is None else models.split(',')
-    if unknown := [name for name in names if name not in measured_models]:
-        raise UsageError(
-            f'{format_flag("model", models)}: the results have only '
-            f'{join_with_or(measured_models)}; run {unknown[0]} on one device, and add its result'
-        )
-    return [workload for workload in workloads if workload.model in names]

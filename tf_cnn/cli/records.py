@@ -1,42 +1,17 @@
 """`tf_cnn_benchmarks.py records`: makes or checks TFRecord shards. Does not import TensorFlow."""
 
-import functools
-import importlib
-import os
-import sys
-from collections import Counter
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tf_cnn.cli.options import Arguments, Declaration
-from tf_cnn.convert.config import IMAGES_PER_SHARD, MIN_SHARDS, RecordsOptions
-from tf_cnn.inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
-from tf_cnn.inputs.framing import Fault
-from tf_cnn.inputs.layout import (
-    DATASET_INFO_FILE,
-    LABELS_FILE,
-    SHARD_NAME,
-    ImageFolder,
-    SubsetInfo,
-    read_dataset_info,
-    read_labels,
-    scan_folder,
-    shard_name,
-    subset_of,
-)
-from tf_cnn.inputs.shard_check import check_shards
-from tf_cnn.system.errors import RunError, UsageError, missing_package_message, plural
-from tf_cnn.system.parallel import num_cores
-from tf_cnn.system.signals import SIGNALS
+from tf_cnn.convert.check import check_folder
+from tf_cnn.convert.config import RecordsOptions
+from tf_cnn.convert.write_folder import write_folder
+from tf_cnn.inputs.data_sets import SUBSETS
+from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    pass
 
-    from tf_cnn.convert.write import WriteSummary
-
-# The most files listed for one problem, and the most faults listed for one subset.
-_MAX_LISTED = 20
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 
@@ -59,230 +34,14 @@ DECLARATION = Declaration(
 def main(arguments: Arguments[RecordsOptions]) -> int:
     options, given_flags = arguments.options, arguments.given_flags
     if options.check is None:
-        return _write(options)
+        return write_folder(options)
     if write_flags := sorted(given_flags - _CHECK_FLAGS):
         raise UsageError(
             f'--check={options.check}: --{write_flags[0]} is only for writing shards; '
             'remove one of them'
         )
-    return _check(
+    return check_folder(
         options.check,
         [options.subset] if 'subset' in given_flags else list(SUBSETS),
         options.num_processes,
     )
-
-
-def _write(options: RecordsOptions) -> int:
-    if not options.input or not options.output:
-        missing = 'output' if options.input else 'input'
-        raise UsageError(
-            f'--{missing} is missing: use --input=DIR and --output=DIR, or --check=DIR; see '
-            'records --help'
-        )
-    try:
-        importlib.import_module('PIL')
-    except ModuleNotFoundError:
-        raise UsageError(
-            f'records reads images with Pillow: {missing_package_message("PIL")}'
-        ) from None
-    from tf_cnn.convert.output import check_output
-    from tf_cnn.convert.write import write_shards
-
-    folder = scan_folder(options.input)
-    labels = ('background',) * options.first_label + folder.classes
-    num_images = len(folder.images)
-    num_shards = options.shards or min(
-        num_images, max(MIN_SHARDS, round(num_images / IMAGES_PER_SHARD))
-    )
-    if num_shards > num_images:
-        raise UsageError(
-            f'--shards={num_shards}: --input={options.input} has only '
-            f'{plural(num_images, "image")}; use {num_images} or fewer'
-        )
-    check_output(
-        options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
-    )
-    for reason, paths in sorted(folder.skipped_paths.items()):
-        for path in paths[:_MAX_LISTED]:
-            print(f'passed over {path}: {reason}', file=sys.stderr)
-    num_processes = options.num_processes or num_cores()
-    options = replace(options, shards=num_shards, num_processes=num_processes)
-    with SIGNALS.storing(), _progress() as progress:
-        task = progress.add_task(f'{options.subset} images', total=num_images)
-        report = functools.partial(progress.console.out, highlight=False)
-
-        def count() -> None:
-            SIGNALS.check()
-            progress.advance(task)
-
-        summary = write_shards(folder, labels, options, count, report)
-    _print_summary(options, folder, summary)
-    return 0
-
-
-def _print_summary(options: RecordsOptions, folder: ImageFolder, summary: 'WriteSummary') -> None:
-    images = _format_count(summary.num_records, 'image')
-    classes = plural(len(folder.classes), 'class', 'es')
-    size = f'{plural(options.shards, "shard")} of {summary.num_bytes / options.shards / 1e6:.1f} MB'
-    print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
-    print(
-        f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'
-    )
-    print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
-    skipped = ', '.join(
-        f'{len(paths)} {reason}' for reason, paths in sorted(folder.skipped_paths.items())
-    )
-    print(f'  passed over: {skipped or 0}')
-    if empty := [
-        name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
-    ]:
-        print(f'  classes without an image: {", ".join(empty)}')
-
-
-def _progress() -> 'Progress':
-    from rich.console import Console
-    from rich.progress import Progress
-
-    return Progress(console=Console(stderr=True))
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f'{number:,} {noun}{"s" * (number != 1)}'
-
-
-def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
-    present = (
-        {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
-    )
-    shards_by_subset = [
-        find_shards(data_dir, subset, '--check') for subset in subsets if subset in present
-    ]
-    shards_by_subset = shards_by_subset or [find_shards(data_dir, subsets[0], '--check')]
-    names = read_labels(data_dir)
-    num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
-    source = (
-        f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
-    )
-    print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
-    stated_counts, fault = (None, None) if names is None else _read_stated_counts(data_dir)
-    num_faults, listed_faults = 0, list[Fault]()
-    if fault:
-        num_faults, listed_faults = 1, [fault]
-        print(f'{DATASET_INFO_FILE}:\n  faults: {fault.kind} 1')
-    for shards in shards_by_subset:
-        subset_counts = stated_counts.get(shards.subset) if stated_counts else None
-        kinds, first_faults = _check_subset(
-            data_dir, shards, subset_counts, num_classes, num_threads
-        )
-        num_faults += kinds.total()
-        listed_faults += first_faults
-    if not num_faults:
-        return 0
-    for fault in listed_faults:
-        print(fault)
-    if num_faults > len(listed_faults):
-        print(f'and {num_faults - len(listed_faults):,} more')
-    raise RunError(
-        f'--check={data_dir}: {_format_count(num_faults, "fault")}, first {listed_faults[0]}'
-    )
-
-
-def _read_stated_counts(data_dir: str) -> tuple[dict[str, SubsetInfo] | None, Fault | None]:
-    """Returns the counts of each subset in dataset.json, or the fault that makes it unusable."""
-    path = str(Path(data_dir) / DATASET_INFO_FILE)
-    try:
-        return read_dataset_info(data_dir), None
-    except UsageError as error:
-        return None, Fault(
-            path, None, '', 'unusable dataset.json', str(error).removeprefix(f'{path}: ')
-        )
-
-
-def _find_wrong_number(
-    stated_counts: SubsetInfo, subset: str, num_shards: int, num_records: int | None
-) -> str | None:
-    """Describes a count in dataset.json that differs from the shards, or returns None.
-
-    num_records is None if it is unknown.
-    """
-    for noun, stated, actual in (
-        ('shards', stated_counts.shards, num_shards),
-        ('images', stated_counts.images, num_records),
-    ):
-        if actual is not None and stated != actual:
-            return (
-                f'it says {stated:,} {subset} {noun}, but there are {actual:,}; '
-                'remove it, then the shards are counted'
-            )
-    return None
-
-
-def _missing_shards(shards: Shards) -> list[str]:
-    """Returns the names of the shards that the numbers of the others say are missing."""
-    matches = [SHARD_NAME.fullmatch(Path(path).name) for path in shards.paths]
-    numbered = [match for match in matches if match and match['index']]
-    count = len(numbered) + shards.num_missing
-    return [
-        f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
-        for index in sorted({*range(count)} - {int(match['index']) for match in numbered})
-    ]
-
-
-def _check_subset(
-    data_dir: str,
-    shards: Shards,
-    stated_counts: SubsetInfo | None,
-    num_classes: int,
-    num_threads: int,
-) -> tuple[Counter[str], list[Fault]]:
-    """Checks the shards of a subset and prints a summary.
-
-    Returns the number of faults of each kind, and the first faults.
-    """
-    total, num_records, labels = len(shards.paths) + shards.num_missing, 0, set[int]()
-    # False if a shard is missing or cannot be read to its end: then num_records is too small.
-    is_complete = not shards.num_missing
-    kinds, first_faults = Counter[str](), list[Fault]()
-
-    def add(fault: Fault) -> None:
-        kinds[fault.kind] += 1
-        if len(first_faults) < _MAX_LISTED:
-            first_faults.append(fault)
-
-    for name in _missing_shards(shards):
-        add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
-    for name in shards.skipped_files:
-        print(
-            f'passed over {Path(data_dir) / name}: only .tfrecord or .tfrecords may follow the '
-            'name of a shard',
-            file=sys.stderr,
-        )
-    # A broken symbolic link has no size.
-    num_bytes = sum(os.path.getsize(path) for path in shards.paths if os.path.exists(path))
-    with _progress() as progress:
-        task = progress.add_task(shards.subset, total=num_bytes)
-        for record in check_shards(shards.paths, num_classes, num_threads):
-            progress.advance(task, record.num_bytes)
-            num_records += record.num_bytes > 0
-            if record.label is not None:
-                labels.add(record.label)
-            if record.fault:
-                add(record.fault)
-                is_complete &= record.num_bytes > 0
-    wrong_number = stated_counts and _find_wrong_number(
-        stated_counts, shards.subset, total, num_records if is_complete else None
-    )
-    if wrong_number:
-        info_path = str(Path(data_dir) / DATASET_INFO_FILE)
-        add(Fault(info_path, None, '', 'wrong dataset.json', wrong_number))
-    num_seen = sum(0 <= label < num_classes for label in labels)
-    print(
-        f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, '
-        f'{_format_count(num_records, "record")}, '
-        f'{num_seen} of {plural(num_classes, "label")} seen'
-    )
-    print(
-        '  faults: '
-        + (', '.join(f'{kind} {number:,}' for kind, number in kinds.most_common()) or 'none')
-    )
-    return kinds, first_faults

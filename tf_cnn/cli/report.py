@@ -3,35 +3,25 @@
 import importlib
 import logging
 import os
-import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tf_cnn.cli.options import Arguments, Declaration, warn
-from tf_cnn.flags.spec import flag
+from tf_cnn.cli.options import Arguments, Declaration
+from tf_cnn.compare.config import ReportOptions
 from tf_cnn.results.collection import collect
-from tf_cnn.results.tables import abbreviate
 from tf_cnn.run.outputs import check_file
 from tf_cnn.system.atomic import write_atomically
-from tf_cnn.system.errors import RunError, UsageError, format_flag, missing_package_message, plural
-
-
-@dataclass(frozen=True)
-class ReportOptions:
-    output: str = flag('report.html', 'The file to write.', is_path=True)
-    title: str | None = flag(None, 'The heading of the page; by default the names of the models.')
-    plots: str | None = flag(
-        None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True
-    )
-
-
-# matplotlib's warning about a character that its font lacks. SVG files are not affected: they
-# contain the text, and the viewer has another font.
-_MISSING_GLYPH = re.compile(r'Glyph (\d+) ')
+from tf_cnn.system.errors import (
+    RunError,
+    UsageError,
+    format_flag,
+    missing_package_message,
+    plural,
+    warn,
+)
 
 DECLARATION = Declaration(
     'report',
@@ -42,18 +32,6 @@ DECLARATION = Declaration(
     positional='A folder of results that --result_file or sweep wrote, or one result file.',
     takes_paths=True,
 )
-
-
-def _plot_warnings(messages: Sequence[str], folder: str | None) -> Iterator[str]:
-    """Yields the warnings of matplotlib, in terms of the plots."""
-    glyphs = [(_MISSING_GLYPH.match(message), message) for message in dict.fromkeys(messages)]
-    letters = [chr(int(match[1])) for match, _ in glyphs if match]
-    if letters and folder:
-        yield (
-            f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: '
-            'the PNG files show a box instead; a browser shows it in the page and the SVG files'
-        )
-    yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)
 
 
 @DECLARATION.main
@@ -75,6 +53,7 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
                 f'report draws with jinja2 and matplotlib: {missing_package_message(name)}'
             ) from None
     from tf_cnn.compare.report_page import make_page
+    from tf_cnn.compare.report_plots import plot_warnings
 
     output = Path(options.output)
     if (
@@ -105,7 +84,7 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
             raise RunError(f'{target}: it cannot be written ({reason})') from None
     warn(
         *collection.problems,
-        *_plot_warnings([str(warning.message) for warning in caught], options.plots),
+        *plot_warnings([str(warning.message) for warning in caught], options.plots),
     )
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')

@@ -1,9 +1,7 @@
 """A training task of a cluster: joins the other tasks, and stops with them if one is lost."""
 
 import contextlib
-import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +21,7 @@ from tf_cnn.cluster.rendezvous import Incarnations, Rendezvous, ResumePoint, Sha
 from tf_cnn.cluster.server import KeyValueStore, start_server
 from tf_cnn.cluster.topology import Cluster, Timeout, name_tasks
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.results.console import Console
-from tf_cnn.system.errors import UsageError, format_error
+from tf_cnn.system.errors import UsageError
 from tf_cnn.system.signals import SIGNALS
 
 _POLL_SECS = 0.1
@@ -50,8 +47,10 @@ class ClusterWorker(Worker):
     Args:
       connect: limits the wait for the other tasks at the start.
       step_limit: limits the wait for other tasks in a step.
+      report: tells the user which tasks this one waits for.
       finish: saves the result so far, given the exit reason in one line. Called on another thread
-        if the process must exit while its main thread is stuck in TensorFlow.
+        if the process must exit while its main thread is stuck in TensorFlow; abort, with the
+        reason and the exit code, then exits.
     """
 
     cluster: Cluster
@@ -65,8 +64,9 @@ class ClusterWorker(Worker):
         is_synchronous: bool,
         connect: Timeout,
         step_limit: Timeout,
-        console: Console,
+        report: Callable[[str], None],
         finish: Callable[[str], object],
+        abort: Callable[[str, int], None],
     ) -> None:
         super().__init__(tf.ConfigProto.FromString(config.SerializeToString()), cluster)
         self.is_synchronous = is_synchronous
@@ -84,12 +84,12 @@ class ClusterWorker(Worker):
         )
         self.config.device_filters.extend([cluster.own_task.device, *device_filters])
         self._rendezvous = Rendezvous(
-            cluster, is_synchronous=is_synchronous, settings=settings, report=console.progress
+            cluster, is_synchronous=is_synchronous, settings=settings, report=report
         )
         self._connect = connect
         self._step_limit = StepLimit(self._rendezvous, step_limit)
-        self._console = console
         self._finish = finish
+        self._abort = abort
         self._watch: FailureWatch | None = None
         self._forced_end: threading.Timer | None = None
         self._calm_secs = _CALM_SECS
@@ -158,9 +158,7 @@ class ClusterWorker(Worker):
         reason = str(failure or 'a step does not end')
         self._finish(reason)
         self._rendezvous.record_exit(1, reason)
-        self._console.close()
-        print(format_error(reason), file=sys.stderr, flush=True)
-        os._exit(failure.exit_code if failure else 1)
+        self._abort(reason, failure.exit_code if failure else 1)
 
     def await_peer_failure(self) -> PeerError | None:
         if self._watch is None:

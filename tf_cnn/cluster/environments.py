@@ -3,9 +3,8 @@
 import contextlib
 import itertools
 import re
-import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -14,7 +13,7 @@ import msgspec
 from tf_cnn.cluster.config import PROTOCOL
 from tf_cnn.cluster.topology import LOOPBACK, Cluster, read_hosts
 from tf_cnn.system.documents import DocumentError, decode_json
-from tf_cnn.system.errors import UsageError, format_warning, plural
+from tf_cnn.system.errors import UsageError, plural
 
 Environ = Mapping[str, str]
 
@@ -109,7 +108,9 @@ def remove_cluster_variables(environment: Environ) -> dict[str, str]:
     }
 
 
-def environment_for_runs(environment: Environ, command: str) -> dict[str, str]:
+def environment_for_runs(
+    environment: Environ, command: str, warn: Callable[[str], None]
+) -> dict[str, str]:
     """Returns the environment for the runs that a command starts.
 
     Warns if a launcher may have started several of these commands. Raises UsageError if it has.
@@ -122,11 +123,10 @@ def environment_for_runs(environment: Environ, command: str) -> dict[str, str]:
             'launcher or TF_CONFIG'
         )
     if rank_variables := find_rank_variables(environment):
-        warning = format_warning(
+        warn(
             f'{rank_variables}: if a launcher started {command} several times, each does the same '
             'work'
         )
-        print(warning, file=sys.stderr, flush=True)
     return remove_cluster_variables(environment)
 
 

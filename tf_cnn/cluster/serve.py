@@ -14,7 +14,6 @@ from tf_cnn.cluster.failure_detector import (
 from tf_cnn.cluster.rendezvous import Exit, Incarnations, Rendezvous, SharedSettings
 from tf_cnn.cluster.server import start_server
 from tf_cnn.cluster.topology import Cluster, Task, Timeout
-from tf_cnn.results.console import Console
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 from tf_cnn.system.signals import SIGNALS, Stopped
 
@@ -33,7 +32,8 @@ def run_server(
     is_synchronous: bool,
     connect: Timeout,
     linger_secs: float,
-    console: Console,
+    report: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> None:
     """Runs this process as a server until the training tasks have exited.
 
@@ -41,13 +41,14 @@ def run_server(
       is_synchronous: whether no training task can go on without the others.
       connect: limits the wait for the training tasks at the start.
       linger_secs: how long to stay after all training tasks have exited.
+      report, warn: receive lines for the user.
 
     Raises:
       RunError: a training task failed, or a required task is lost.
     """
     start_server(cluster, config)
     rendezvous = Rendezvous(
-        cluster, is_synchronous=is_synchronous, settings=settings, report=console.progress
+        cluster, is_synchronous=is_synchronous, settings=settings, report=report
     )
 
     def finish(stop: Stopped) -> None:
@@ -59,11 +60,11 @@ def run_server(
             # The chief may save the variables of this server.
             rendezvous.await_exits(cluster.training_tasks, _STAY_SECS)
             rendezvous.wait_for_other_tasks()
-        console.warning(reason)
+        warn(reason)
 
     with SIGNALS.storing(finish, may_exit=True):
         try:
-            serve(rendezvous, connect, linger_secs, console.warning)
+            serve(rendezvous, connect, linger_secs, warn)
         except Stopped as stop:
             finish(stop)
             SIGNALS.exit(stop.exit_code)

@@ -14,7 +14,8 @@ from tf_cnn.compare.differences import (
     machine_differences,
 )
 from tf_cnn.compare.intervals import MIN_RUNS, Estimate
-from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
+from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.ratios import Ratio, Significance
 from tf_cnn.compare.repeats import outlier_rates, workload_differences
 from tf_cnn.compare.run_sets import (
     SEPARATE_COLUMNS,
@@ -32,7 +33,6 @@ from tf_cnn.results.advice import (
     doubtful_codes,
     noise_warnings,
 )
-from tf_cnn.results.document import Result
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.tables import Column, abbreviate, escape_unprintable, format_known
 from tf_cnn.system.errors import UsageError, plural
@@ -47,8 +47,8 @@ _TOO_FEW_RUNS = f'an interval needs {MIN_RUNS} runs or more (--repeat={MIN_RUNS}
 
 
 @dataclass(frozen=True)
-class ComparisonRow:
-    """A row of the comparison.
+class ComparisonRow(Measured):
+    """A row of the comparison; a run that is left out has no runs.
 
     Attributes:
       name: the argument, and the values that distinguish the group from the argument's other
@@ -69,17 +69,15 @@ class ComparisonRow:
     shape: str
     status: str
     remark: str = ''
-    flags: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
     is_baseline: bool = False
     baseline: str | None = None
-    estimate: Estimate | None = None
     ratio: Ratio | None = None
     flag_changes: Changes = field(default_factory=dict)
     machine_changes: Changes = field(default_factory=dict)
     work_changes: Changes = field(default_factory=dict)
     warnings: tuple[WarningRow, ...] = ()
     outliers: Mapping[str, float] = field(default_factory=dict)
-    results: tuple[Result, ...] = ()
 
 
 def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[ComparisonRow]:
@@ -88,7 +86,6 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
     Raises UsageError if runs did different work, unless force is set.
     """
     comparisons = pair_with_baselines(run_sets, across_work=force)
-    estimates = {id(pair.group): estimate(pair.group.results) for pair in comparisons}
     flags = [
         name
         for name in find_varying_names([pair.group.flag_values for pair in comparisons])
@@ -107,7 +104,6 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
             _make_row(
                 pair,
                 names,
-                estimates,
                 flags,
                 has_partner=id(pair.group) in matched,
                 no_partner_remark=no_partner_remark,
@@ -181,43 +177,39 @@ def make_notes(rows: Sequence[ComparisonRow], problems: Sequence[str]) -> list[s
 def _make_row(
     comparison: Comparison,
     names: Mapping[int, str],
-    estimates: Mapping[int, Estimate],
     flags: Sequence[str],
     *,
     has_partner: bool,
     no_partner_remark: str,
 ) -> ComparisonRow:
     group, baseline = comparison.group, comparison.baseline
-    ratio = compare(estimates[id(baseline)], estimates[id(group)]) if baseline else None
     remarks = [f'incomplete: {group.incomplete_reason}'] if group.incomplete_reason else []
     remarks += [] if baseline or (comparison.is_baseline and has_partner) else [no_partner_remark]
     warnings = {warning.text: warning for result in group.results for warning in result.warnings}
     compared = [baseline.first, group.first] if baseline else []
     return ComparisonRow(
+        group.runs,
         name=names[id(group)],
         argument=group.argument,
-        files=tuple(result.source for result in group.results),
+        files=tuple(run.source for run in group.runs),
         shape=group.first.shape,
         status='incomplete' if group.incomplete_reason else 'complete',
         remark='; '.join(remarks),
         flags={name: group.flag_values.get(name) for name in flags},
         is_baseline=comparison.is_baseline,
         baseline=names[id(baseline)] if baseline else None,
-        estimate=estimates[id(group)],
-        ratio=ratio,
+        ratio=group.ratio_to(baseline) if baseline else None,
         flag_changes=flag_differences(compared),
         machine_changes=machine_differences(compared),
         work_changes=workload_differences(baseline.first, group.first) if baseline else {},
         warnings=tuple(warnings.values()),
-        outliers=outlier_rates(
-            {result.source: result.images_per_second for result in group.results}
-        ),
-        results=group.results,
+        outliers=outlier_rates({run.source: run.images_per_second for run in group.runs}),
     )
 
 
 def _make_excluded_row(excluded_run: ExcludedRun) -> ComparisonRow:
     return ComparisonRow(
+        (),
         excluded_run.name,
         excluded_run.argument,
         (excluded_run.name,),

@@ -6,23 +6,23 @@ Differences map the name of a property to its values, one for each run; None if 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_cnn.compare.original_logs import is_log
+from tf_cnn.compare.original_logs import Log, Run
 from tf_cnn.compare.settings import default_setting, settings_of
-from tf_cnn.results.document import Result, as_json
+from tf_cnn.results.document import as_json
 from tf_cnn.run.params import SPECS
 
 Properties = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]
 
 
-def flag_differences(results: Sequence[Result]) -> Differences:
+def flag_differences(results: Sequence[Run]) -> Differences:
     """Returns the flags that differ, with the values that were used.
 
     If a run's version lacks a flag, the flag counts as its default. A flag that this version lacks
     counts only if it was given, or if all runs have it.
     """
     flag_values = [settings_of(result) for result in results]
-    if any(map(is_log, results)):
+    if any(isinstance(result, Log) for result in results):
         return find_differences(flag_values)
     explicit_flags = {name for result in results for name in result.given_flags}
     values_by_name = {
@@ -35,19 +35,19 @@ def flag_differences(results: Sequence[Result]) -> Differences:
     return {name: values for name, values in values_by_name.items() if not _all_same(values)}
 
 
-def machine_differences(results: Sequence[Result]) -> Differences:
+def machine_differences(results: Sequence[Run]) -> Differences:
     """Returns the differences between machines and their software, with limit_differences."""
     properties_of_runs = [_machine_properties(result) for result in results]
     return find_differences(properties_of_runs) | limit_differences(results)
 
 
-def limit_differences(results: Sequence[Result]) -> Differences:
+def limit_differences(results: Sequence[Run]) -> Differences:
     """Returns the differences between the limits (Result.limits) and environment variables of runs.
 
     A limit or variable that some runs lack counts as a difference: None for these runs. Logs
     contain neither limits nor variables.
     """
-    if any(map(is_log, results)):
+    if any(isinstance(result, Log) for result in results):
         return {}
     limits_of_runs = [
         {
@@ -78,7 +78,7 @@ def format_property(value: object) -> str:
     )
 
 
-def _machine_properties(result: Result) -> Properties:
+def _machine_properties(result: Run) -> Properties:
     """Returns the machine and software as one flat mapping: 'cpu_model', 'versions.tensorflow'."""
     ignored_names = {'fingerprint', 'load_average', *result.limits}
     properties: dict[str, Any] = {}

@@ -1,21 +1,21 @@
-"""Reads the printed output of this program, or of the original tf_cnn_benchmarks, as a result.
+"""Reads the printed output of this program, or of the original tf_cnn_benchmarks.
 
 Logs in the field have time stamps, ranks or pod names before each line, so the parser searches each
-line for a label. This takes time linear in the line's length. Missing values are None.
+line for a label. This takes time linear in the line's length.
 """
 
 import hashlib
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 from tf_cnn.managers.modes import MODES
-from tf_cnn.results import sections
 from tf_cnn.results.console import IN_TF32
-from tf_cnn.results.document import SCHEMA_VERSION, Result
-from tf_cnn.results.sections import partial_section
-from tf_cnn.system.errors import UsageError, plural
+from tf_cnn.results.document import Result
+from tf_cnn.system.errors import UsageError, format_flag, plural
 
 _LABELS = (
     *(
@@ -59,7 +59,7 @@ class _LogContent:
     Attributes:
       banner: the first value of each banner line, by label.
       ps_numbers: the numbers of the parameter servers; only this program prints them.
-      last_step: images/sec, standard error and jitter of the last step line.
+      last_step: images/sec of the last step line.
       invalid_total: the text of the last total, if it is not a number.
       total: images/sec of the last total; an evaluation during training may print an earlier one.
       models: the model of each banner; each task or run prints a banner.
@@ -70,7 +70,7 @@ class _LogContent:
     banner: dict[str, str] = field(default_factory=dict)
     batch_size_per_device: float | None = None
     ps_numbers: set[str] = field(default_factory=set)
-    last_step: tuple[float, float, float] | None = None
+    last_step: float | None = None
     total: float | None = None
     invalid_total: str | None = None
     models: list[str] = field(default_factory=list)
@@ -133,16 +133,62 @@ class _LogContent:
             self.devices_of_tasks.append(value)
 
 
-class LogResult(Result):
-    """A result read from a log."""
+@dataclass(frozen=True)
+class Log:
+    """What a log says about its run, with the attributes of a Result that `compare` uses.
+
+    Attributes:
+      flags: the flags that the banner shows, by name.
+      workload: see Result.workload; an unknown value is None.
+      images_per_second: the total, or the rate of the last step line if the log ends before.
+      tensorflow: the version, such as 1.13; None if unknown.
+      reason: why the log is incomplete; None if it is complete.
+    """
+
+    source: str
+    id: str
+    shape: str
+    flags: Mapping[str, object]
+    workload: Mapping[str, object]
+    images_per_second: float
+    tensorflow: str | None
+    reason: str | None
+
+    images: ClassVar[float] = math.nan
+    started_at: ClassVar[str | None] = None
+    program: ClassVar[None] = None
+    limits: ClassVar[Mapping[str, object]] = {}
+    environment: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return self.reason is None
+
+    @property
+    def given_flags(self) -> Mapping[str, str]:
+        return {name: format_flag(name, value) for name, value in self.flags.items()}
+
+    @property
+    def batch_size(self) -> int | None:
+        size = self.flags.get('batch_size')
+        return size if isinstance(size, int) else None
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        return {'versions': {'tensorflow': self.tensorflow}}
 
 
-def is_log(result: Result) -> bool:
-    """Whether the result was read from a log, so that most of its fields are unknown."""
-    return isinstance(result, LogResult)
+# What `compare` compares.
+Run = Result | Log
+AnyRun = TypeVar('AnyRun', bound=Run)
 
 
-def read_log(text: str, source: str) -> LogResult:
+def documents(runs: Iterable[Run]) -> list[Result]:
+    """Returns the runs whose steps are known."""
+    return [run for run in runs if isinstance(run, Result)]
+
+
+def read_log(text: str, source: str) -> Log:
     """Reads the log of one run; the log may contain lines of other programs.
 
     The tasks of one job are one run, whether their lines are mixed or follow each other.
@@ -171,9 +217,8 @@ def read_log(text: str, source: str) -> LogResult:
             f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a '
             'file for each run'
         )
-    result = _make_result(run, hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24])
-    result.source = source
-    return result
+    identity = hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24]
+    return _make_log(run, source, identity)
 
 
 def _parse_log(text: str) -> _LogContent:
@@ -189,7 +234,7 @@ def _parse_log(text: str) -> _LogContent:
                 elif no_rate := _NO_RATE.match(after):
                     run.invalid_total = no_rate[1]
             elif before[-1:].isdigit() and (step_match := _SPREAD.match(after)):
-                run.last_step = float(step_match[1]), float(step_match[2]), float(step_match[3])
+                run.last_step = float(step_match[1])
         elif banner_match := _BANNER_LINE.search(line):
             name, value = banner_match[1], banner_match[2].strip()
             if name == 'TensorFlow':
@@ -212,14 +257,14 @@ def _parse_log(text: str) -> _LogContent:
     return run
 
 
-def _make_result(run: _LogContent, identity: str) -> LogResult:
+def _make_log(run: _LogContent, source: str, identity: str) -> Log:
     banner = run.banner
     data_set, _, kind = banner.get('Dataset', '').partition(' (')
-    devices = run.devices
     num_workers, num_devices = run.shape
-    rate, error, jitter = run.last_step or (run.total, None, None)
+    workers, devices = (str(number) if number else '?' for number in (num_workers, num_devices))
     precision = banner.get('Precision', 'fp32')
-    settings = {
+    flags = {
+        'model': banner.get('Model'),
         'batch_size': None if run.batch_size_per_device is None else int(run.batch_size_per_device),
         'variable_update': banner.get('Variables'),
         'optimizer': banner.get('Optimizer'),
@@ -228,53 +273,28 @@ def _make_result(run: _LogContent, identity: str) -> LogResult:
         # A banner without TF32 may come from a version that does not report it.
         'tf32': precision.endswith(IN_TF32) or None,
         'all_reduce_spec': banner.get('AllReduce'),
+        'device': run.devices[0].rpartition('/')[2].partition(':')[0].lower()
+        if run.devices
+        else None,
+        'num_gpus': num_devices,
     }
-    flag_values = {'model': banner.get('Model'), **settings, 'num_gpus': num_devices}
-    flags = {name: value for name, value in flag_values.items() if value is not None}
-    reason = None if run.total is not None else 'the log ends before its total'
-    workers_text, devices_text = (
-        str(number) if number else '?' for number in (num_workers, num_devices)
-    )
-    return partial_section(
-        LogResult,
-        schema_version=SCHEMA_VERSION,
-        id=identity,
-        is_complete=reason is None,
-        exit_status=partial_section(sections.ExitSection, reason=reason),
-        command=sections.CommandSection(
-            (), flags, {name: f'--{name}={value}' for name, value in flags.items()}
-        ),
-        run=partial_section(
-            sections.RunSection,
-            **settings,
-            role=_role(banner.get('Mode', '')),
-            sync={'True': True, 'False': False}.get(banner.get('Sync', '')),
-            device=devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
-            data_set=None if data_set in ('', 'synthetic') else data_set,
-            is_synthetic=kind.startswith('synthetic')
-            if kind
-            else (True if data_set == 'synthetic' else None),
-            global_batch_size=run.global_batch_size,
-        ),
-        cluster=partial_section(
-            sections.ClusterSection,
-            shape=f'{workers_text}*{devices_text}'
-            + (f'+{len(run.ps_numbers)}' if run.ps_numbers else ''),
-            num_workers=num_workers,
-            devices_per_worker=num_devices,
-            num_ps=len(run.ps_numbers) or None,
-        ),
-        model=partial_section(sections.ModelSection, name=banner.get('Model')),
-        workers=(),
-        throughput=partial_section(
-            sections.ThroughputSection,
-            images_per_second=rate if run.total is None else run.total,
-            images_per_second_of_steps=rate,
-            standard_error=error,
-            jitter=jitter,
-        ),
-        machine={'versions': {'tensorflow': banner.get('TensorFlow')}, 'fingerprint': None},
-        warnings=(),
+    workload = {
+        'model': banner.get('Model'),
+        'data_set': None if data_set in ('', 'synthetic') else data_set,
+        'is_synthetic': kind.startswith('synthetic') if kind else data_set == 'synthetic' or None,
+        'image_size': None,
+        'role': _role(banner.get('Mode', '')),
+    }
+    rate = run.last_step if run.total is None else run.total
+    return Log(
+        source,
+        identity,
+        f'{workers}*{devices}' + (f'+{len(run.ps_numbers)}' if run.ps_numbers else ''),
+        {name: value for name, value in flags.items() if value is not None},
+        workload,
+        math.nan if rate is None else rate,
+        banner.get('TensorFlow'),
+        None if run.total is not None else 'the log ends before its total',
     )
 
 

@@ -20,7 +20,7 @@ from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, abbreviate, format_known
-from tf_cnn.system.errors import plural
+from tf_cnn.system.errors import UsageError, format_flag, join_with_or, plural
 
 SCHEMA, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _ONE_DEVICE = Shape(1, 1)
@@ -364,3 +364,14 @@ def _make_row(workload: Workload, mode: str, shape: Shape, prediction: Predictio
         high=images / prediction.fastest if has_interval else None,
         rule=prediction.rule,
     )
+
+
+def select_workloads(workloads: Sequence[Workload], models: str | None) -> list[Workload]:
+    measured_models = sorted({workload.model for workload in workloads})
+    names = measured_models if models is None else models.split(',')
+    if unknown := [name for name in names if name not in measured_models]:
+        raise UsageError(
+            f'{format_flag("model", models)}: the results have only '
+            f'{join_with_or(measured_models)}; run {unknown[0]} on one device, and add its result'
+        )
+    return [workload for workload in workloads if workload.model in names]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tf_cnn.compare.intervals import MIN_RUNS, Estimate, estimate_runs, interval_around
+from tf_cnn.compare.original_logs import Run, documents
 from tf_cnn.results.advice import is_short
 from tf_cnn.results.document import Result
 
@@ -59,11 +60,11 @@ class Ratio:
         return self.verdict in (Significance.FASTER, Significance.SLOWER)
 
 
-def estimate(results: Sequence[Result]) -> Estimate:
+def estimate(runs: Sequence[Run]) -> Estimate:
     """Estimates the throughput of one setting from one or more runs; see estimate_runs."""
-    images = [result.images for result in results]
+    images, results = [run.images for run in runs], documents(runs)
     throughput = estimate_runs(
-        [result.images_per_second for result in results],
+        [run.images_per_second for run in runs],
         images if all(number > 0 for number in images) else None,
     )
     spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]

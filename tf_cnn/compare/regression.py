@@ -16,7 +16,9 @@ from tf_cnn.compare.differences import (
     machine_differences,
 )
 from tf_cnn.compare.intervals import MIN_RUNS
-from tf_cnn.compare.ratios import Significance, estimate
+from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.original_logs import Run
+from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.repeats import repeat_key, setting_key
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark, is_short, noise_warnings
 from tf_cnn.results.document import Result
@@ -40,17 +42,15 @@ SPREAD_MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10:
 
 
 @dataclass(frozen=True)
-class RegressionCheck:
+class RegressionCheck(Measured):
     """A row: the new runs of one setting, checked against the earlier runs.
 
     Attributes:
-      rate: images/sec of the new runs.
       num_earlier: the number of earlier runs that count.
       num_compared: how many of them, the last ones, are compared.
       median: the median of their images/sec; None if they are too few.
-      interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are
+      expected: the images/sec that count as unchanged, (low, high); None if the earlier runs are
         too few or differ too much.
-      results: the new runs.
       changes: the differences between the machines, versions and commits of the compared runs: name
         -> the values in the order of the runs, the new runs last.
       num_left_out: the number of earlier runs of the same setting on the same machine that do not
@@ -59,12 +59,10 @@ class RegressionCheck:
     """
 
     name: str
-    results: tuple[Result, ...]
-    rate: float
     num_earlier: int
     num_compared: int
     median: float | None
-    interval: tuple[float, float] | None
+    expected: tuple[float, float] | None
     changes: Differences
     num_left_out: int = 0
     left_out_differences: Differences = field(default_factory=dict)
@@ -79,11 +77,11 @@ class RegressionCheck:
 
     @property
     def has_verdict(self) -> bool:
-        return self.interval is not None and not self.is_short
+        return self.expected is not None and not self.is_short
 
     @property
     def is_slower(self) -> bool:
-        return self.interval is not None and self.rate < self.interval[0] and not self.is_short
+        return self.expected is not None and self.rate < self.expected[0] and not self.is_short
 
     @property
     def verdict(self) -> str:
@@ -93,9 +91,9 @@ class RegressionCheck:
             return 'no run before this one'
         if self.median is None:
             return f'too few runs: {self.num_earlier} of {MIN_RUNS}'
-        if self.interval is None:
+        if self.expected is None:
             return 'the runs before differ too much'
-        if self.interval[0] <= self.rate <= self.interval[1]:
+        if self.expected[0] <= self.rate <= self.expected[1]:
             return 'as before'
         return (
             f'{"slower" if self.is_slower else "faster"} than the {self.num_compared} runs before'
@@ -120,7 +118,7 @@ def expected_throughput(
 
 
 def check_regression(
-    new: Sequence[Result], earlier: Sequence[Result], name: str = ''
+    new: Sequence[Run], earlier: Sequence[Result], name: str = ''
 ) -> RegressionCheck:
     """Checks the runs of one setting on one machine against earlier runs, sorted by start time.
 
@@ -147,9 +145,8 @@ def check_regression(
     left_out = [result for result in of_setting if repeat_key(result, across_versions=True) != key]
     compared = comparable[-MAX_RUNS:]
     return RegressionCheck(
-        name,
         tuple(new),
-        estimate(new).images_per_second,
+        name,
         len(comparable),
         len(compared),
         *expected_throughput([result.images_per_second for result in compared]),
@@ -161,13 +158,13 @@ def check_regression(
 
 REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
     Column('run', lambda row: row.name, wraps=True),
-    Column('shape', lambda row: row.results[0].shape),
-    Column('runs', lambda row: len(row.results), is_number=True),
+    Column('shape', lambda row: row.runs[0].shape),
+    Column('runs', lambda row: len(row.runs), is_number=True),
     Column('images/sec', lambda row: f'{doubt_mark(row.results)}{row.rate:.2f}', is_number=True),
     Column('median before', lambda row: format_known('{:.2f}', row.median), is_number=True),
     Column(
         'expected',
-        lambda row: format_known('{:.2f} to {:.2f}', *(row.interval or (None,))),
+        lambda row: format_known('{:.2f} to {:.2f}', *(row.expected or (None,))),
         is_number=True,
     ),
     Column('ratio', lambda row: format_known('{:.3f}', row.ratio), is_number=True),
@@ -213,7 +210,7 @@ def _format_changes(changes: Differences) -> str:
     )
 
 
-def _machine_changes(results: Sequence[Result]) -> Differences:
+def _machine_changes(results: Sequence[Run]) -> Differences:
     """Returns the differences between machines: name -> known values in the order of the runs.
 
     A value that equals the value before is dropped.
@@ -228,11 +225,11 @@ def _machine_changes(results: Sequence[Result]) -> Differences:
 
 
 def _document_row(row: RegressionCheck) -> dict[str, Any]:
-    low, high = row.interval or (None, None)
+    low, high = row.expected or (None, None)
     return {
         'name': row.name,
-        'shape': row.results[0].shape,
-        'num_runs': len(row.results),
+        'shape': row.runs[0].shape,
+        'num_runs': len(row.runs),
         'images_per_second': row.rate,
         'num_earlier_runs': row.num_earlier,
         'num_runs_compared': row.num_compared,

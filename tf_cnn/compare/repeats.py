@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tf_cnn.compare.original_logs import AnyRun, Run
 from tf_cnn.compare.settings import non_default_settings
-from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
@@ -16,7 +16,7 @@ _OUTLIER_SCORE = 3.5
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
-def workload_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
+def workload_differences(first: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     """Returns the workload properties that differ, by name, with both values.
 
     Only runs without a difference have comparable throughputs. An unknown property, as in a log, is
@@ -26,12 +26,12 @@ def workload_differences(first: Result, other: Result) -> dict[str, tuple[Any, A
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
-def workload_key(result: Result) -> str:
+def workload_key(result: Run) -> str:
     """Returns a text that is equal for runs of the same workload, if all properties are known."""
     return equality_key(result.workload)
 
 
-def baseline_indices(results: Sequence[Result], *, across_workloads: bool = False) -> list[int]:
+def baseline_indices(results: Sequence[Run], *, across_workloads: bool = False) -> list[int]:
     """Returns, for each result, the index of its baseline; each result has another setting.
 
     The baseline is the first result of the same workload, and of the same batch size if at least
@@ -55,13 +55,13 @@ def baseline_indices(results: Sequence[Result], *, across_workloads: bool = Fals
     for indices in by_work:
         by_size: dict[int | None, list[int]] = {}
         for index in indices:
-            by_size.setdefault(results[index].run.batch_size, []).append(index)
+            by_size.setdefault(results[index].batch_size, []).append(index)
         for same_size in by_size.values():
             firsts |= dict.fromkeys(same_size, same_size[0] if len(same_size) > 1 else indices[0])
     return [firsts[index] for index in range(len(results))]
 
 
-def repeat_key(result: Result, *, across_versions: bool = False) -> str:
+def repeat_key(result: Run, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for repeats: runs with throughputs that may be pooled.
 
     Repeats have the same workload, non-default settings, machine, limits, library versions and
@@ -75,24 +75,24 @@ def repeat_key(result: Result, *, across_versions: bool = False) -> str:
     return equality_key([setting_key(result), result.limits, versions, result.environment or {}])
 
 
-def setting_key(result: Result) -> str:
+def setting_key(result: Run) -> str:
     """Returns a text that is equal for runs of one setting on one machine, under any limits."""
     return equality_key(
         [result.machine.get('fingerprint'), workload_key(result), non_default_settings(result)]
     )
 
 
-def group_repeats(results: Iterable[Result]) -> list[list[Result]]:
+def group_repeats(results: Iterable[AnyRun]) -> list[list[AnyRun]]:
     """Groups results that are repeats, in the order of the results."""
-    groups: dict[str, list[Result]] = {}
+    groups: dict[str, list[AnyRun]] = {}
     for result in results:
         groups.setdefault(repeat_key(result), []).append(result)
     return list(groups.values())
 
 
-def differing_limits(results: Iterable[Result]) -> set[str]:
+def differing_limits(results: Iterable[Run]) -> set[str]:
     """Returns the names of the limits that differ between runs on the same machine."""
-    by_machine: dict[str | None, list[Result]] = {}
+    by_machine: dict[str | None, list[Run]] = {}
     for result in results:
         by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)
     names: set[str] = set()

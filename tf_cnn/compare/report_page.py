@@ -84,7 +84,7 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],
         warnings=_warning_rows(summary),
         machines=_machines(summary),
-        commands=[(row.label, _command(row)) for row in summary.rows if row.runs],
+        commands=[(row.label, _command(row)) for row in summary.rows if row.results],
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
     )
     return Page(html, plots)
@@ -153,7 +153,7 @@ def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
     """
     runs_by_folder: dict[str, list[Result]] = {}
     for setting in summary.rows:
-        runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.runs)
+        runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
     if len(runs_by_folder) != 2:
         return None, []
     run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
@@ -191,11 +191,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _time_to_goal(row: ReportRow) -> str | None:
-    goals = [goal for run in row.runs if (goal := accuracy_goal(run))]
+    goals = [goal for run in row.results if (goal := accuracy_goal(run))]
     reached = [goal.seconds for goal in goals if goal.top_1 >= goal.target]
     if not goals:
         return None
-    of_runs = f'top-1 {goals[0].target:g}, {len(reached)} of {plural(len(row.runs), "run")}'
+    of_runs = f'top-1 {goals[0].target:g}, {len(reached)} of {plural(len(row.results), "run")}'
     return (
         f'{format_number(_mean(reached), 3)} s ({of_runs})'
         if reached
@@ -207,7 +207,7 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     Column(
         'images/sec',
         lambda row: format_known(
-            '{}{}', doubt_mark(row.runs) if row.is_shown else '', _format_metric(row, row.rate)
+            '{}{}', doubt_mark(row.results) if row.is_shown else '', _format_metric(row, row.rate)
         ),
         is_number=True,
         is_optional=True,
@@ -224,7 +224,7 @@ _METRICS: tuple[Column[ReportRow], ...] = (
         is_number=True,
         is_optional=True,
     ),
-    Column('verdict', lambda row: row.verdict or None, is_optional=True),
+    Column('verdict', lambda row: row.verdict_against(row.baseline), is_optional=True),
     Column(
         'published images/sec',
         lambda row: format_known('{:.2f}', row.source_file.published),
@@ -237,22 +237,22 @@ _METRICS: tuple[Column[ReportRow], ...] = (
         is_number=True,
         is_optional=True,
     ),
-    Column('runs', lambda row: len(row.runs), is_number=True, is_optional=True),
+    Column('runs', lambda row: len(row.results), is_number=True, is_optional=True),
     Column(
         'doubtful runs',
-        lambda row: format_doubtful(row.runs) or None,
+        lambda row: format_doubtful(row.results) or None,
         is_number=True,
         is_optional=True,
     ),
     Column(
         'of peak',
-        lambda row: format_percent(_mean(run.compute.share_of_peak for run in row.runs), 3),
+        lambda row: format_percent(_mean(run.compute.share_of_peak for run in row.results), 3),
         is_number=True,
         is_optional=True,
     ),
     Column(
         'J per image',
-        lambda row: format_number(_mean(run.energy.joules_per_image for run in row.runs), 3),
+        lambda row: format_number(_mean(run.energy.joules_per_image for run in row.results), 3),
         is_number=True,
         is_optional=True,
     ),
@@ -265,7 +265,7 @@ def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     first_texts: dict[str, str] = {}
     rates: dict[str, dict[str, list[str]]] = {}
     for row in summary.rows:
-        for run in row.runs:
+        for run in row.results:
             for warning in {warning.code: warning for warning in run.warnings}.values():
                 first_texts.setdefault(warning.code, warning.text)
                 by_label = rates.setdefault(warning.code, {})
@@ -292,7 +292,7 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 def _command(row: ReportRow) -> str:
     """Returns the command line of one run: each flag once, with the value that was used."""
-    flag_texts = row.runs[0].command.given_flags
+    flag_texts = row.results[0].command.given_flags
     return shlex.join(
         [
             'tf_cnn_benchmarks',

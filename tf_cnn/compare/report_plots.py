@@ -6,6 +6,7 @@ scales it up on larger screens. A plot without enough data is omitted.
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from tf_cnn.compare.report_rows import (
 )
 from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
+from tf_cnn.results.tables import abbreviate
+from tf_cnn.system.errors import format_flag
 
 # Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.
 INK, SOFT = '#191c20', '#555d66'
@@ -303,9 +306,12 @@ def _published_plot(summary: Summary) -> Plot | None:
 
 def _steps_plot(summary: Summary) -> Plot | None:
     seconds_by_label = {
-        row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown
+        row.label: np.concatenate([run.step_seconds() for run in row.results])
+        for row in summary.shown
     }
-    with_steps = [row for row in summary.shown if seconds_by_label[row.label].size > len(row.runs)]
+    with_steps = [
+        row for row in summary.shown if seconds_by_label[row.label].size > len(row.results)
+    ]
     rows = _fastest(with_steps)
     if not rows:
         return None
@@ -373,7 +379,7 @@ def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
 
 def _runs_as_dots(row: ReportRow) -> list[Result]:
     """Returns the runs to draw as dots; none if the row has a single run."""
-    return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
+    return [run for run in row.results if run.images_per_second > 0] if len(row.results) > 1 else []
 
 
 def _dot_style(run: Result, color: str) -> dict[str, Any]:
@@ -443,3 +449,20 @@ def _find_scaling_series(summary: Summary) -> dict[str, dict[str, list[ReportRow
                 )
             )
     return facets
+
+
+# matplotlib's warning about a character that its font lacks. SVG files are not affected: they
+# contain the text, and the viewer has another font.
+_MISSING_GLYPH = re.compile(r'Glyph (\d+) ')
+
+
+def plot_warnings(messages: Sequence[str], folder: str | None) -> Iterator[str]:
+    """Yields the warnings of matplotlib, in terms of the plots."""
+    glyphs = [(_MISSING_GLYPH.match(message), message) for message in dict.fromkeys(messages)]
+    letters = [chr(int(match[1])) for match, _ in glyphs if match]
+    if letters and folder:
+        yield (
+            f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: '
+            'the PNG files show a box instead; a browser shows it in the page and the SVG files'
+        )
+    yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)

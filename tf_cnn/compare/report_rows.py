@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tf_cnn.compare.differences import format_property
-from tf_cnn.compare.intervals import Estimate
-from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
+from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.repeats import (
     baseline_indices,
     differing_limits,
@@ -46,13 +46,12 @@ _LARGEST_IN_DIGITS = 1e12
 
 
 @dataclass(frozen=True)
-class ReportRow:
+class ReportRow(Measured):
     """One setting on one machine.
 
     Attributes:
       properties: text by column name; a failure has only the flags that were given.
       work: model, data set, image size and role as text; empty for a failure.
-      runs: the repeats; empty for a failure.
       reason: why the run failed or is incomplete; None if it is complete.
       baseline: the row of the same folder that speed-ups refer to, see baseline_indices; None if
         this row is not shown.
@@ -62,9 +61,7 @@ class ReportRow:
     properties: Mapping[str, str]
     work: str
     source_file: ResultSource
-    runs: tuple[Result, ...]
     reason: str | None
-    estimate: Estimate | None = None
     baseline: 'ReportRow | None' = None
     label: str = ''
 
@@ -77,16 +74,8 @@ class ReportRow:
     @property
     def num_devices(self) -> int:
         """Workers * devices per worker; 0 for failures."""
-        cluster = self.runs[0].cluster if self.runs else None
+        cluster = self.results[0].cluster if self.results else None
         return cluster.num_workers * cluster.devices_per_worker if cluster else 0
-
-    @property
-    def rate(self) -> float:
-        return self.estimate.images_per_second if self.estimate else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        return self.estimate.interval if self.estimate else None
 
     @property
     def is_shown(self) -> bool:
@@ -95,23 +84,6 @@ class ReportRow:
     @property
     def speed_up(self) -> float | None:
         return self.rate / self.baseline.rate if self.baseline else None
-
-    @property
-    def verdict(self) -> str | None:
-        """The verdict of `compare` on this row and its baseline; None if the row is not shown."""
-        if self.baseline is None:
-            return None
-        return (
-            'baseline'
-            if self.baseline.runs is self.runs
-            else self.ratio_to(self.baseline).verdict.value
-        )
-
-    def ratio_to(self, other: 'ReportRow') -> Ratio:
-        """Returns this row's throughput over the other's; both rows must be shown."""
-        assert self.estimate
-        assert other.estimate
-        return compare(other.estimate, self.estimate)
 
     def has_same_work(self, other: 'ReportRow') -> bool:
         """Whether the throughputs may be compared; both rows must have runs."""
@@ -146,7 +118,7 @@ class Summary:
 
     @property
     def runs(self) -> list[Result]:
-        return [run for row in self.rows for run in row.runs]
+        return [run for row in self.rows for run in row.results]
 
 
 def summarize_collection(collection: Collection) -> Summary:
@@ -161,22 +133,20 @@ def summarize_collection(collection: Collection) -> Summary:
     for results in groups.values():
         first, source_file = results[0], collection.source_of(results[0])
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
-        timed = [result for result in results if result.images_per_second > 0]
-        throughput = estimate(timed) if timed else None
         work = escape_unprintable(', '.join(str(value) for value in first.workload.values()))
         properties = {
             FOLDER: escape_unprintable(source_file.folder),
             **_result_properties(first, limits),
         }
-        rows.append(ReportRow(properties, work, source_file, tuple(results), reason, throughput))
+        rows.append(ReportRow(tuple(results), properties, work, source_file, reason))
     for failure in collection.failures:
         source_file = collection.source_of(failure)
         rows.append(
             ReportRow(
+                (),
                 {FOLDER: escape_unprintable(source_file.folder), **_failure_properties(failure)},
                 '',
                 source_file,
-                (),
                 failure.reason,
             )
         )
@@ -249,7 +219,7 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
             [best, second],
         )
     is_doubtful = Significance.TOO_SHORT not in by_verdict and doubt_mark(
-        [run for row in named_rows for run in row.runs]
+        [run for row in named_rows for run in row.results]
     )
     return f'{text}{"; some of these runs were disturbed" if is_doubtful else ""}.'
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tf_cnn.compare.differences import Properties, find_varying_names, format_property
-from tf_cnn.compare.original_logs import read_log
+from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.original_logs import Run, read_log
 from tf_cnn.compare.repeats import baseline_indices, differing_limits, equality_key, group_repeats
 from tf_cnn.compare.settings import settings_of
 from tf_cnn.results.collection import collect, is_folder
@@ -22,11 +23,10 @@ SEPARATE_COLUMNS = ('shape',)
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Measured):
     """The repeats of one setting on one machine in a run set, sorted by start time."""
 
     argument: str
-    results: tuple[Result, ...]
 
     @functools.cached_property
     def flag_values(self) -> Properties:
@@ -42,17 +42,13 @@ class Group:
         return {**limits, **self.flag_values, **versions, **(self.first.environment or {})}
 
     @property
-    def first(self) -> Result:
-        return self.results[0]
+    def first(self) -> Run:
+        return self.runs[0]
 
     @property
     def incomplete_reason(self) -> str | None:
         return next(
-            (
-                result.reason or 'it is incomplete'
-                for result in self.results
-                if not result.is_complete
-            ),
+            (run.reason or 'it is incomplete' for run in self.runs if not run.is_complete),
             None,
         )
 
@@ -130,7 +126,7 @@ def read_run_set(argument: str) -> RunSet:
     return run_set
 
 
-def _read_file(argument: str) -> Result | Failure:
+def _read_file(argument: str) -> Run | Failure:
     try:
         data = read_regular_file(Path(argument), MAX_BYTES)
     except OSError as error:
@@ -141,7 +137,7 @@ def _read_file(argument: str) -> Result | Failure:
     return _read_text(data, argument)
 
 
-def _read_text(data: bytes, source: str) -> Result | Failure:
+def _read_text(data: bytes, source: str) -> Run | Failure:
     if not data.strip():
         raise UsageError(f'{source}: it is empty; was its run stopped before it wrote a result?')
     text = data.decode(errors='replace')
@@ -229,13 +225,13 @@ def group_names(run_sets: Sequence[RunSet]) -> dict[int, str]:
 
 
 def make_run_set(
-    argument: str, results: Iterable[Result], failures: Iterable[Failure], problems: Iterable[str]
+    argument: str, results: Iterable[Run], failures: Iterable[Failure], problems: Iterable[str]
 ) -> RunSet:
     excluded_runs = [_make_excluded_run(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for result in results:
         if not result.images_per_second > 0:
-            is_evaluation = result.run.role == 'evaluation'
+            is_evaluation = isinstance(result, Result) and result.run.role == 'evaluation'
             why = (
                 'it is an evaluation (--eval) without timed steps'
                 if is_evaluation
@@ -251,7 +247,7 @@ def make_run_set(
     for repeats in group_repeats(timed):
         complete = [result for result in repeats if result.is_complete]
         counted_runs = complete or repeats
-        groups.append(Group(argument, tuple(counted_runs)))
+        groups.append(Group(tuple(counted_runs), argument))
         excluded_runs += [
             _make_excluded_run(argument, result, f'incomplete: {result.reason}')
             for result in repeats
@@ -261,7 +257,7 @@ def make_run_set(
 
 
 def _make_excluded_run(
-    argument: str, run: Result | Failure, reason: str | None = None, *, is_missing: bool = False
+    argument: str, run: Run | Failure, reason: str | None = None, *, is_missing: bool = False
 ) -> ExcludedRun:
     return ExcludedRun(
         argument,

@@ -2,44 +2,45 @@
 import TensorFlow.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from tf_cnn.results.document import Result
+from tf_cnn.compare.original_logs import Log, Run
 from tf_cnn.run.params import SPECS
 
 
-def settings_of(result: Result) -> dict[str, Any]:
+def settings_of(run: Run) -> dict[str, Any]:
     """Returns the shape, and the values of flags that affect a step or the time between steps: of
     given flags what the run used, of others the default.
 
     A flag that names an output has the value True if the run wrote there, else False. A few flags,
     such as --batch_size, always have the value that the run used.
     """
-    settings: dict[str, Any] = {'shape': result.shape}
-    for name, value in result.command.flags.items():
+    settings: dict[str, Any] = {'shape': run.shape}
+    for name, value in _flags(run).items():
         if not is_setting(name):
             continue
         if name not in SPECS:
             settings[name] = value
-        elif name not in result.given_flags:
+        elif name not in run.given_flags:
             settings[name] = default_setting(name)
         else:
             settings[name] = value is not None if SPECS[name].output else value
-    return settings | _resolved_settings(result)
+    return settings | _resolved_settings(run)
 
 
-def non_default_settings(result: Result) -> tuple[tuple[str, Any], ...]:
+def non_default_settings(run: Run) -> tuple[tuple[str, Any], ...]:
     """Returns the settings that are not defaults, sorted by name. Runs with equal ones have one
     configuration.
 
     Defaults are left out, so that a new flag does not separate older results from newer ones.
     """
-    resolved = {'shape', *_resolved_settings(result)}
+    resolved = {'shape', *_resolved_settings(run)}
     return tuple(
         (name, value)
-        for name, value in sorted(settings_of(result).items())
+        for name, value in sorted(settings_of(run).items())
         if name in resolved
-        or (value != default_setting(name) if name in SPECS else name in result.given_flags)
+        or (value != default_setting(name) if name in SPECS else name in run.given_flags)
     )
 
 
@@ -53,7 +54,11 @@ def default_setting(name: str) -> Any:
     return False if SPECS[name].output else SPECS[name].default
 
 
-def _resolved_settings(result: Result) -> dict[str, Any]:
+def _flags(run: Run) -> Mapping[str, Any]:
+    return run.flags if isinstance(run, Log) else run.command.flags
+
+
+def _resolved_settings(run: Run) -> dict[str, Any]:
     # Records whether TF32 was used, not whether the flag allowed it, and a file's content, not its
     # path.
     names = (
@@ -62,7 +67,8 @@ def _resolved_settings(result: Result) -> dict[str, Any]:
         'variable_mgr_file_sha256',
         *(name for name, spec in SPECS.items() if spec.in_run_section),
     )
-    values = {name: getattr(result.run, name, None) for name in names} | {
-        'model': result.model.name
-    }
+    if isinstance(run, Log):
+        values = {name: run.flags.get(name) for name in (*names, 'model')}
+    else:
+        values = {name: getattr(run.run, name, None) for name in names} | {'model': run.model.name}
     return {name: value for name, value in values.items() if value is not None}

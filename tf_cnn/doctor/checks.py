@@ -7,7 +7,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -54,7 +54,7 @@ class Finding(Struct, frozen=True):
     outcome: str
     found: str
     advice: str | None = None
-    figures: Mapping[str, Any] = {}  # a Struct copies it
+    figures: Mapping[str, object] = {}  # a Struct copies it
     name: str = ''
 
 
@@ -218,3 +218,14 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
     },
     'tensorflow': {'devices': check_devices},
 }
+
+
+class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
+    """The document of --json."""
+
+    schema_version: Literal[3]
+    program: str
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+    checks: Sequence[Finding]
+    logs: Mapping[str, Sequence[str]]

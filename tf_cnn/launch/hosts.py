@@ -1,11 +1,11 @@
-"""Starts the processes of a cluster on hosts. Linux only; does not import TensorFlow.
+"""The tasks and processes of a cluster on this machine. Linux only; does not import TensorFlow.
 
 A launcher calls Host.prepare, makes the command lines, and starts the processes by Host.start.
-launch.ssh.SshHost passes these calls to a Host on another machine; see launch.agent.
 """
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,20 +14,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.cluster.topology import LOOPBACK, join_host_port
+from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.visible_gpus import divide_gpus, has_visible_gpus, select_gpus
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.place import COMMAND
 
+_PORT_RANGE = Path('/proc/sys/net/ipv4/ip_local_port_range')
+# Lower ports often belong to services.
+_FIRST_PICKED_PORT = 10_000
 # No other program uses ports in a private network; the kernel gives connections other ports.
 _FIRST_PRIVATE_PORT = 2222
-# The time agents have to end their processes when the launcher ends.
-CLOSE_SECS = 4.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Command:
 
     Attributes:
       name: the unique prefix of its lines.
-      env: its whole environment, or None for this process's environment; on another host, the
+      env: its whole environment, or None for the environment of this process; on another host, the
         variables to add there.
       cores: the logical cores it may run on; None for all usable ones.
       is_server: whether it ends by itself after all other processes have ended.
@@ -82,11 +83,7 @@ TaskIds = Sequence[tuple[str, int]]
 
 
 class LocalProcess(ChildProcess):
-    """A process of a cluster on this machine.
-
-    Other threads call show and show_error with each line of its streams, and on_exit with the
-    process after it has ended.
-    """
+    """A process of a cluster on this machine."""
 
     # Whether the launcher has sent it a signal that ends it.
     is_stopped = False
@@ -96,22 +93,36 @@ class LocalProcess(ChildProcess):
     def __init__(
         self,
         command: Command,
-        show: Show,
-        show_error: Show,
-        on_exit: Callable[[Any], None],
+        argv: Sequence[str] = (),
         network: int | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         super().__init__(
-            command.argv,
+            argv or command.argv,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=command.env,
-            cores=command.cores or (),
+            env=None if argv else command.env,
+            cores=() if argv else command.cores or (),
             network=network,
         )
         self.command = command
-        self.read_lines(show, show_error)
 
+    def listen(
+        self,
+        show: Show,
+        show_error: Show,
+        on_start: Callable[[int], None],
+        on_exit: Callable[['LocalProcess'], None],
+    ) -> None:
+        """Calls show and show_error on other threads with each line of its streams, on_start with
+        its process id, and on_exit after it has ended.
+        """
+        on_start(self.pid)
+        self.read_lines(show, show_error)
+        self._report_exit(on_exit)
+
+    def _report_exit(self, on_exit: Callable[['LocalProcess'], None]) -> None:
         def wait_for_exit() -> None:
             # The launcher reaps it first if another process could not be started.
             with contextlib.suppress(ChildProcessError):
@@ -126,55 +137,6 @@ class LocalProcess(ChildProcess):
         self.signal(number)
 
 
-class RemoteProcess:
-    """A process of a cluster on another machine; send passes a request to its agent."""
-
-    is_stopped = False
-    lost_reason: str | None = None
-
-    def __init__(
-        self,
-        command: Command,
-        show: Show,
-        show_error: Show,
-        on_exit: Callable[[Any], None],
-        send: Callable[..., None],
-    ) -> None:
-        self.command = command
-        self.pid = 0
-        self._show = {'out': show, 'err': show_error}
-        self._on_exit = on_exit
-        self._send = send
-        self._has_ended = threading.Event()
-        self._exit_code = 0
-
-    def end(self, number: signal.Signals) -> None:
-        self.is_stopped = True
-        self._send(end=int(number), name=self.command.name)
-
-    def reap(self) -> int:
-        # Unless it has ended or its host is lost, the launcher gives up and the agent ends it.
-        self._has_ended.wait(CLOSE_SECS)
-        return self._exit_code
-
-    def handle_message(self, kind: str, value: Any) -> None:
-        """Handles an agent's message: kind 'out' or 'err' with a line, 'ended' with a code."""
-        if kind == 'ended':
-            self._exit_code = value
-            self._has_ended.set()
-            self._on_exit(self)
-        else:
-            self._show[kind](value)
-
-    def mark_lost(self, reason: str) -> None:
-        """Reports that the process has ended, since its host is lost."""
-        self.lost_reason = reason
-        self.handle_message('ended', 1)
-
-
-HostProcess = LocalProcess | RemoteProcess
-
-
 class Host:
     """A machine that runs processes of a cluster: this machine, unless overridden.
 
@@ -184,10 +146,17 @@ class Host:
 
     name = 'this machine'
 
-    def __init__(self, address: str = LOOPBACK, network: PrivateNetwork | None = None) -> None:
+    def __init__(
+        self,
+        address: str = LOOPBACK,
+        network: PrivateNetwork | None = None,
+        *,
+        holds_ports: bool = True,
+    ) -> None:
         self.program = (sys.executable, str(COMMAND))
         self._address = address
         self._network = network
+        self._holds_ports = holds_ports
         self._reserved_ports = contextlib.ExitStack()
 
     def prepare(
@@ -200,7 +169,8 @@ class Host:
 
         The ports stay bound until close(), so that the kernel gives them to no other launcher or
         connection. The task can still bind to its port, also after a restart: both sockets set
-        SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)).
+        SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)). If this
+        process ends before the tasks start, use ports that the kernel gives to no connection.
         """
         environ: Mapping[str, str] = os.environ
         if num_gpus and gpu_indices and has_visible_gpus(environ):
@@ -208,7 +178,9 @@ class Host:
         num_workers = sum(job == 'worker' for job, _ in processes)
         gpus = divide_gpus(num_gpus, num_workers, environ)
         cores = share_cores(_usable_cores(), num_workers) if num_workers else []
-        if self._network:
+        if not self._holds_ports:
+            addresses = pick_addresses(len(processes), self._address)
+        elif self._network:
             addresses = [
                 join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number)
                 for number in range(len(processes))
@@ -234,13 +206,9 @@ class Host:
         """Returns the launcher's environment variables that Command.env passes on."""
         return remove_cluster_variables(environ)
 
-    def start(
-        self, command: Command, show: Show, show_error: Show, on_exit: Callable[[Any], None]
-    ) -> HostProcess:
-        """Starts a process; raises OSError, RuntimeError or RunError if that fails."""
-        return LocalProcess(
-            command, show, show_error, on_exit, self._network.pid if self._network else None
-        )
+    def start(self, command: Command) -> LocalProcess:
+        """Starts a process; raises OSError or RuntimeError if that fails."""
+        return LocalProcess(command, network=self._network.pid if self._network else None)
 
     def close(self) -> None:
         """Frees the addresses, and ends the launcher's remaining processes on this host."""
@@ -273,6 +241,28 @@ def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]
         yield addresses
 
 
+def pick_addresses(count: int, address: str) -> list[str]:
+    """Returns HOST:PORT for free ports below the range that the kernel gives to connections (ip(7),
+    ip_local_port_range). They are random, so that two launchers hardly pick the same.
+    """
+    first_of_connections = int(_PORT_RANGE.read_text().split()[0])
+    family, _, _, _, (host, _, *scope) = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    addresses: list[str] = []
+    ports = range(_FIRST_PICKED_PORT, first_of_connections)
+    for port in random.SystemRandom().sample(ports, len(ports)):
+        if len(addresses) == count:
+            break
+        with contextlib.suppress(OSError), socket.socket(family) as port_socket:
+            port_socket.bind((host, port, *scope))
+            addresses.append(join_host_port(address, port))
+    if len(addresses) < count:
+        raise RunError(
+            f'{address}: only {len(addresses)} of {count} ports from {_FIRST_PICKED_PORT} to '
+            f'{first_of_connections - 1} are free; start fewer processes'
+        )
+    return addresses
+
+
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
     """Gives each worker the same number of consecutive cores.
 
@@ -297,3 +287,26 @@ def _usable_cores() -> list[int]:
         return [0, core]
 
     return sorted(os.sched_getaffinity(0), key=core_order)
+
+
+# The file that CUDA opens first.
+_CUDA_FILE = '/dev/nvidia-uvm'
+
+
+def make_network(is_private: bool | None) -> PrivateNetwork | None:
+    """Returns a private network for the processes; None: they use the network of this machine."""
+    if is_private is False:
+        return None
+    # NVIDIA's driver makes this file with a program that has no rights in a user namespace.
+    if os.geteuid() and has_nvidia_gpu() and not os.path.exists(_CUDA_FILE):
+        reason = f'the NVIDIA driver has not made {_CUDA_FILE} yet'
+    else:
+        try:
+            return PrivateNetwork()
+        except OSError as error:
+            reason = str(error)
+    if is_private:
+        raise RunError(
+            f'--private_network=true: no network namespace can be made ({reason}); remove the flag'
+        )
+    return None

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
-from tf_cnn.launch.hosts import Command, Host, HostProcess
+from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.results.live import LiveLine
 from tf_cnn.results.summary import is_summary_line
 from tf_cnn.system.errors import RunError, UsageError, format_error, format_warning, plural
@@ -86,7 +86,7 @@ class _Cluster:
         self._lines = lines
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
-        self._running: list[HostProcess] = []
+        self._running: list[LocalProcess] = []
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
         # Until when stopped processes, or the remaining servers, may run (time.monotonic).
@@ -131,36 +131,34 @@ class _Cluster:
             self._lines.write_process_line, command.name, is_chief=command.has_result
         )
         host = command.host or Host()
+
+        def report_start(pid: int) -> None:
+            if not self._lines.is_quiet:
+                self._lines.write_message(f'{command.name} is process {pid} of {host.name}')
+
         try:
-            process = host.start(
-                command,
-                show=functools.partial(
-                    self._show, self._lines.write_result_line if command.has_result else write_line
-                ),
-                show_error=functools.partial(self._show, write_line),
-                on_exit=lambda process: self._events.put(
-                    functools.partial(self._handle_exit, process)
-                ),
+            process = host.start(command)
+            self._running.append(process)
+            show_output = self._lines.write_result_line if command.has_result else write_line
+            process.listen(
+                functools.partial(self._show, show_output),
+                functools.partial(self._show, write_line),
+                report_start,
+                lambda process: self._events.put(functools.partial(self._handle_exit, process)),
             )
-        except (
-            OSError,
-            RuntimeError,
-            RunError,
-        ) as error:  # RuntimeError: no more threads can be started
+        # RuntimeError: no more threads can be started.
+        except (OSError, RuntimeError) as error:
             reason = getattr(error, 'strerror', error)
             raise RunError(
                 f'{command.name} cannot be started: {reason}; start fewer processes'
             ) from error
-        self._running.append(process)
-        if not self._lines.is_quiet:
-            self._lines.write_message(f'{command.name} is process {process.pid} of {host.name}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
         if self._lines.error:
             self._events.put(self._stop)
 
-    def _handle_exit(self, process: HostProcess) -> None:
+    def _handle_exit(self, process: LocalProcess) -> None:
         code = process.reap()
         self._running.remove(process)
         # The result is complete, whatever fails later.
@@ -173,7 +171,7 @@ class _Cluster:
         if self._deadline is None and all(other.command.is_server for other in self._running):
             self._deadline = time.monotonic() + self._servers_end_secs
 
-    def _handle_failure(self, process: HostProcess, code: int) -> None:
+    def _handle_failure(self, process: LocalProcess, code: int) -> None:
         name, exit_code = process.command.name, code if code > 0 else 128 - code
         if process.lost_reason:
             reason = f'{name} is lost: {process.lost_reason}'

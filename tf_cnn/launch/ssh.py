@@ -1,37 +1,43 @@
 """Runs processes of a cluster on other hosts, over the user's ssh. Linux only, no TensorFlow.
 
-One connection for each host starts launch.agent there, and the agent starts the processes. So
-nothing needs to run on a host beforehand, the user's ssh configuration decides about names, keys,
-ports and proxies, and everything ends with the connection.
+Each process is one `ssh HOST`, which runs launch.remote there. So nothing needs to run on a host
+beforehand, the user's ssh configuration decides about names, keys, ports and proxies, and a process
+ends with its connection.
 """
 
 import contextlib
-import json
-import queue
+import ipaddress
 import shlex
 import signal
 import subprocess
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tf_cnn.launch.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
-from tf_cnn.launch.hosts import CLOSE_SECS, ClusterTask, Command, Host, RemoteProcess, Show, TaskIds
+from tf_cnn.cluster.topology import split_host_port
+from tf_cnn.launch.host_layout import Layout
+from tf_cnn.launch.hosts import ClusterTask, Command, Host, LocalProcess, Show
+from tf_cnn.launch.remote import ALIVE_SECS, MARK, SILENCE_SECS, versions
 from tf_cnn.machine.run_environment import is_library_variable
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import RunError, UsageError
 from tf_cnn.system.place import COMMAND, FOLDER
+from tf_cnn.system.signals import SIGNALS
 
 # The program on the other host is a checkout or an installation, as it is here.
 _COMMAND = COMMAND.relative_to(FOLDER)
-# How long a host may take to answer, and ssh to end after its output, in seconds.
-_REPLY_SECS, _END_SECS = 30.0, 1.0
+# How long a host may take to answer, and ssh to end after its process. How often to look for a
+# signal.
+_REPLY_SECS, _END_SECS, _POLL_SECS = 30.0, 4.0, 0.2
 # The exit code of ssh itself if it cannot connect.
 _SSH_FAILED = 255
+# How many connections may be opening at once: sshd drops some above ten (MaxStartups in
+# sshd_config(5)).
+_MAX_OPENING = 8
+_opening = threading.BoundedSemaphore(_MAX_OPENING)
 
 
 @dataclass(frozen=True)
@@ -50,19 +56,20 @@ class SshTarget:
     def program(self) -> tuple[str, str]:
         return self.python, f'{self.folder}/{_COMMAND}'
 
-    def command(self, name: str) -> list[str]:
-        """Returns the command line that starts an agent on the host of this name."""
-        folder, python, working_folder = map(
-            shlex.quote, (self.folder, self.python, self.working_folder)
-        )
-        # echo: the answers begin on a new line, even after an unfinished line of a login script.
+    def command(self, name: str, *words: str) -> list[str]:
+        """Returns the command line that runs launch.remote with these words on a host."""
+        # echo: the output begins on a new line, even after an unfinished line of a login script.
         line = (
-            f'echo; cd {folder} && ls {_COMMAND} > /dev/null && exec {python} -m '
-            f'tf_cnn.launch.agent {working_folder}'
+            f'echo; cd {shlex.quote(self.folder)} && ls {_COMMAND} > /dev/null && exec '
+            f'{shlex.join([self.python, "-m", "tf_cnn.launch.remote", *words])}'
         )
         # BatchMode: otherwise many hosts could ask for passwords at once, between other output.
-        options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
-        options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')
+        options = [
+            'BatchMode=yes',
+            f'ConnectTimeout={_REPLY_SECS:.0f}',
+            f'ServerAliveInterval={ALIVE_SECS:.0f}',
+            f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}',
+        ]
         return [
             *self.ssh,
             '-T',
@@ -73,147 +80,200 @@ class SshTarget:
 
 
 class SshHost(Host):
-    """Another machine, by its name for ssh. Connects at once; wait_for_agent() waits."""
+    """Another machine, by its name for ssh."""
 
     def __init__(self, name: str, target: SshTarget) -> None:
+        super().__init__()
         self.name = name
         self.program = target.program
         self._target = target
-        self._processes: dict[str, RemoteProcess] = {}
-        # The answers to requests, in order; None at the end of the connection.
-        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        # The last lines of ssh, which give the reason of a failure, and of login scripts.
-        self._errors: deque[str] = deque(maxlen=20)
-        self._write_lock = threading.Lock()
-        self._is_closed = threading.Event()
-        self._failure_reason = 'the connection has ended'
-        self._ssh = ChildProcess(
-            target.command(name),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self._ssh.read_lines(self._handle_line, self._errors.append, self._handle_disconnect)
-        threading.Thread(target=self._keep_alive, daemon=True).start()
-
-    def wait_for_agent(self) -> None:
-        """Waits for the agent; raises RunError if it does not answer, or if its program differs."""
-        answer = self._next_answer()
-        if answer is None:
-            raise RunError(f'{self.name}: {self._connection_error()}')
-        for name, here in hello().items():
-            there = answer['hello'].get(name)
-            # A folder that no git knows has no commit to compare.
-            if there != here and not (name == 'commit' and None in (there, here)):
-                raise RunError(
-                    f'{self.name}: it has {name} {there} in {self._target.folder} with '
-                    f'{self._target.python}, and this machine has {here}; install the same on '
-                    f'both, or set --remote_dir and --remote_python'
-                )
-
-    def prepare(
-        self, processes: TaskIds, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
-    ) -> list[ClusterTask]:
-        return [
-            ClusterTask(**task_fields)
-            for task_fields in self._request('members', prepare=[processes, num_gpus, gpu_indices])
-        ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if is_library_variable(name)}
 
-    def start(
-        self, command: Command, show: Show, show_error: Show, on_exit: Callable[[Any], None]
-    ) -> RemoteProcess:
-        process = RemoteProcess(command, show, show_error, on_exit, self._send)
-        self._processes[command.name] = process
-        command_fields = {
-            field.name: getattr(command, field.name)
-            for field in fields(command)
-            if field.name != 'host'
-        }
-        process.pid = self._request('started', start=command_fields)
-        return process
+    def start(self, command: Command) -> LocalProcess:
+        cores = ','.join(map(str, command.cores or ()))
+        variables = [f'{name}={value}' for name, value in (command.env or {}).items()]
+        words = ['run', self._target.working_folder, cores, *variables, '--', *command.argv]
+        return _SshProcess(command, self._target.command(self.name, *words), self.name)
 
-    def close(self) -> None:
-        # The agent ends its processes.
-        self._is_closed.set()
-        with contextlib.suppress(OSError, ValueError):
-            self._ssh.input.close()
-        if not self._ssh.wait(CLOSE_SECS):
-            self._ssh.signal(signal.SIGKILL)
-        self._ssh.reap()
 
-    # ---- requests and answers --------------------------------------------------------------------
+class _SshProcess(LocalProcess):
+    """An ssh on this machine with a process of a cluster at its other end, see launch.remote."""
 
-    def _request(self, key: str, **request: Any) -> Any:
-        self._send(**request)
-        answer = self._next_answer()
-        if answer is None:
-            raise RunError(f'{self.name}: {self._failure_reason}')
-        if 'refused' in answer:
-            kind = UsageError if answer['is_usage'] else RunError
-            raise kind(*(f'{self.name}: {line}' for line in answer['refused']))
-        return answer[key]
-
-    def _next_answer(self) -> dict[str, Any] | None:
+    def __init__(self, command: Command, argv: Sequence[str], host_name: str) -> None:
+        while not _opening.acquire(timeout=_POLL_SECS):
+            SIGNALS.check()
+        self._is_opening = True
         try:
-            return self._answers.get(timeout=_REPLY_SECS)
-        except queue.Empty:
-            self._failure_reason = f'it does not answer within {_REPLY_SECS:g} s'
-            return None
+            super().__init__(command, argv, stdin=subprocess.PIPE)
+        except BaseException:
+            self._end_opening()
+            raise
+        self._host_name = host_name
+        self._exit_code: int | None = None
+        self._has_ended = threading.Event()
 
-    def _send(self, **request: Any) -> None:
-        # If the connection has ended, _handle_disconnect reports it.
-        with self._write_lock, contextlib.suppress(OSError, ValueError):
-            print(json.dumps(request), file=self._ssh.input, flush=True)
+    def listen(
+        self,
+        show: Show,
+        show_error: Show,
+        on_start: Callable[[int], None],
+        on_exit: Callable[[LocalProcess], None],
+    ) -> None:
+        def handle_line(line: str) -> None:
+            # The last line of the process may be incomplete.
+            text, mark, answer = line.partition(MARK)
+            # The lines before the first answer belong to login scripts.
+            if not self._is_opening and (text or not mark):
+                show(text)
+            if answer == 'ready':
+                self._end_opening()
+            elif answer.startswith('process '):
+                on_start(int(answer.split()[1]))
+            elif answer.startswith('exit '):
+                self._exit_code = int(answer.split()[1])
+                # ssh goes on as long as a descendant has its output open.
+                self._kill_ssh_after(_END_SECS)
 
-    def _handle_line(self, line: str) -> None:
-        answer = None
-        # The last line of a connection may be incomplete.
-        with contextlib.suppress(DocumentError):
-            answer = (
-                decode_json(line.removeprefix(ANSWER), dict[str, Any])
-                if line.startswith(ANSWER)
-                else None
-            )
-        if answer is None:
-            self._errors.append(line)
-            return
-        name = answer.pop('name', None)
-        if name is None:
-            self._answers.put(answer)
-        elif process := self._processes.get(name):
-            [(kind, value)] = answer.items()
-            process.handle_message(kind, value)
-            if kind == 'ended':
-                del self._processes[name]
+        self.read_lines(handle_line, show_error, self._end_opening)
+        threading.Thread(target=self._keep_alive, daemon=True).start()
+        self._report_exit(on_exit)
 
-    def _handle_disconnect(self) -> None:
-        self._answers.put(None)
-        for process in [*self._processes.values()]:
-            process.mark_lost(f'the connection to {self.name} has ended')
+    def _end_opening(self) -> None:
+        if self._is_opening:
+            self._is_opening = False
+            _opening.release()
 
     def _keep_alive(self) -> None:
-        while not self._is_closed.wait(ALIVE_SECS):
-            self._send()
+        """Kills an ssh that does not connect; then tells the host that the launcher is there."""
+        if not self._has_ended.wait(_REPLY_SECS) and self._is_opening:
+            self.lost_reason = f'{self._host_name} does not answer within {_REPLY_SECS:g} s'
+            self.signal(signal.SIGKILL)
+        while not self._has_ended.wait(ALIVE_SECS):
+            self._send('')
 
-    def _connection_error(self) -> str:
+    def _send(self, line: str) -> None:
+        # If the connection has ended, so has ssh.
+        with contextlib.suppress(OSError, ValueError):
+            print(line, file=self.input, flush=True)
+
+    def end(self, number: signal.Signals) -> None:
+        self.is_stopped = True
+        self._send(str(int(number)))
+        if number == signal.SIGKILL:
+            # The host may be lost.
+            self._kill_ssh_after(_END_SECS)
+
+    def _kill_ssh_after(self, secs: float) -> None:
+        def kill_ssh() -> None:
+            if not self._has_ended.wait(secs):
+                self.signal(signal.SIGKILL)
+
+        threading.Thread(target=kill_ssh, daemon=True).start()
+
+    def reap(self) -> int:
+        self.wait()
+        self._has_ended.set()
+        super().reap()
+        if self._exit_code is None:
+            self.lost_reason = self.lost_reason or f'the connection to {self._host_name} has ended'
+            return 1
+        return self._exit_code
+
+
+# ---- the call before the start -------------------------------------------------------------------
+
+
+def prepare_hosts(
+    layout: Layout, target: SshTarget, num_gpus: int, gpu_indices: Sequence[int]
+) -> list[ClusterTask]:
+    """Returns the tasks of all hosts, with their addresses, cores and GPUs there.
+
+    Raises:
+      RunError: hosts cannot be used; it has a line for each.
+      UsageError: a host has too few GPUs, or an address that other hosts cannot reach.
+    """
+    tasks: list[ClusterTask] = []
+    lines: list[str] = []
+    names = [*layout]
+    for first in range(0, len(names), _MAX_OPENING):
+        with contextlib.ExitStack() as stack:
+            calls = []
+            for name in names[first : first + _MAX_OPENING]:
+                ids = ','.join(f'{job}:{index}' for job, index in layout[name])
+                indices = ','.join(map(str, gpu_indices))
+                words = target.command(name, 'prepare', ids, str(num_gpus), indices)
+                ssh = ChildProcess(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                calls.append(_PrepareCall(SshHost(name, target), target, stack.enter_context(ssh)))
+            deadline = time.monotonic() + _REPLY_SECS
+            for call in calls:
+                try:
+                    tasks += call.tasks(deadline)
+                except RunError as error:
+                    lines += error.lines
+    if lines:
+        raise RunError(*lines)
+    if len(names) > 1:
+        _check_addresses(tasks)
+    return tasks
+
+
+class _PrepareCall:
+    def __init__(self, host: SshHost, target: SshTarget, ssh: ChildProcess) -> None:
+        self._host = host
+        self._target = target
+        self._ssh = ssh
+        self._answer: dict[str, Any] | None = None
+        # What login scripts and ssh print; the last line gives the reason of a failure.
+        self._other_lines: list[str] = []
+        self._has_answered = threading.Event()
+        ssh.read_lines(self._handle_line, self._other_lines.append, self._has_answered.set)
+
+    def _handle_line(self, line: str) -> None:
+        if line.startswith(MARK):
+            # The last line of a connection may be incomplete.
+            with contextlib.suppress(DocumentError):
+                self._answer = decode_json(line.removeprefix(MARK), dict[str, Any])
+                self._has_answered.set()
+        else:
+            self._other_lines.append(line)
+
+    def tasks(self, deadline: float) -> list[ClusterTask]:
+        name, target = self._host.name, self._target
+        self._has_answered.wait(max(0.0, deadline - time.monotonic()))
+        if self._answer is None:
+            raise RunError(f'{name}: {self._failure()}')
+        if 'refused' in self._answer:
+            kind = UsageError if self._answer['exit_code'] == UsageError.exit_code else RunError
+            raise kind(*(f'{name}: {line}' for line in self._answer['refused']))
+        for subject, here in versions().items():
+            there = self._answer['versions'].get(subject)
+            # A folder that no git knows has no commit to compare.
+            if there != here and not (subject == 'commit' and None in (there, here)):
+                raise RunError(
+                    f'{name}: it has {subject} {there} in {target.folder} with {target.python}, '
+                    f'and this machine has {here}; install the same on both, or set --remote_dir '
+                    'and --remote_python'
+                )
+        return [ClusterTask(**{**task, 'host': self._host}) for task in self._answer['tasks']]
+
+    def _failure(self) -> str:
         target = self._target
-        # Its output ends a little earlier than ssh itself.
-        if not self._ssh.wait(_END_SECS):
-            # It did not answer in time.
+        connecting = f'`{shlex.join(target.ssh)} {self._host.name}`'
+        # The output ends a little earlier than ssh itself.
+        if not self._ssh.wait(1.0):
             return (
-                f'{self._failure_reason}; check the name, and that `{shlex.join(target.ssh)} '
-                f'{self.name}` connects'
+                f'it does not answer within {_REPLY_SECS:g} s; check the name, and that '
+                f'{connecting} connects'
             )
-        code = self._ssh.exit_code()
         self._ssh.await_last_lines()
-        last = next((line for line in reversed(self._errors) if line.strip()), '')
+        code = self._ssh.exit_code()
+        last = next((line for line in reversed(self._other_lines) if line.strip()), '')
         if code == _SSH_FAILED:
             return (
-                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(target.ssh)} '
-                f'{self.name}` must connect without a password'
+                f'ssh cannot connect ({last or "it gives no reason"}); {connecting} must connect '
+                'without a password'
             )
         return (
             f'the program there cannot be started ({last or f"exit code {code}"}); check '
@@ -221,25 +281,12 @@ class SshHost(Host):
         )
 
 
-@contextlib.contextmanager
-def connections(names: Sequence[str], target: SshTarget) -> Iterator[list[SshHost]]:
-    """Connects to all hosts at once, until the block ends.
-
-    Raises RunError with a line for each host that cannot be used.
-    """
-    hosts: list[SshHost] = []
-    try:
-        for name in names:
-            hosts.append(SshHost(name, target))
-        refusals: list[str] = []
-        for host in hosts:
-            try:
-                host.wait_for_agent()
-            except RunError as error:
-                refusals += error.lines
-        if refusals:
-            raise RunError(*refusals)
-        yield hosts
-    finally:
-        with ThreadPoolExecutor(len(names)) as pool:
-            pool.map(SshHost.close, hosts)
+def _check_addresses(tasks: Sequence[ClusterTask]) -> None:
+    """Raises UsageError for an address that other hosts cannot reach."""
+    for task in tasks:
+        address, _ = split_host_port(task.address)
+        if task.host and ipaddress.ip_address(address).is_loopback:
+            raise UsageError(
+                f'{task.host.name}: its processes would listen at {address}, which the other '
+                'hosts cannot reach; use in --hosts the name or address that the other hosts use'
+            )

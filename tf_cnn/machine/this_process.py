@@ -34,14 +34,14 @@ class ProcessSettings:
     """Settings of a run for its whole process."""
 
     gpus: str | None = None  # CUDA_VISIBLE_DEVICES; None: the host has no GPU
-    memory: Mapping[str, Any] | None = (
+    memory: Mapping[str, int] | None = (
         None  # see machine.gpu_memory.memory_flags; None: the process does not compute on GPUs
     )
     keeps_memory: bool = False
     variables: Mapping[str, str | None] = field(
         default_factory=dict
     )  # environment variables; None: unchanged
-    flags: Mapping[str, Any] = field(
+    flags: Mapping[str, object] = field(
         default_factory=dict
     )  # other process-wide settings, by flag, such as '--xla'
     numa: str = ''  # the NUMA binding in the banner

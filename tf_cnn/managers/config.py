@@ -5,7 +5,7 @@ TensorFlow.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tf_cnn.flags.reasons import IN_EVAL, NO_MODEL, ON_CPU, SINGLE_PROCESS
 from tf_cnn.flags.spec import NEW, Ignored, flag, flag_names
@@ -38,7 +38,7 @@ class VariableConfig:
     """Where variables live, and how gradients are combined."""
 
     GROUP: ClassVar[str] = 'Variables and gradients'
-    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
 
     variable_update: str = flag(
         DEFAULT_MODE,

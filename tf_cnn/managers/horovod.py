@@ -29,6 +29,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         self._algorithm: Algorithm = self._sum
         if config.transfer:
             self._algorithm = compact_algorithm(self._sum, config.devices, config.transfer)
+        assert config.horovod
         self._horovod = config.horovod
 
     def _sum(self, tensors: Sequence[Tensor], index: int) -> list[Tensor]:
@@ -49,10 +50,10 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
 
     @property
     def num_averaged_towers(self) -> int:
-        return self._horovod.size()
+        return int(self._horovod.size())
 
     def leads(self, device_num: int) -> bool:
-        return self._horovod.rank() == 0
+        return bool(self._horovod.rank() == 0)
 
     def keeps_statistics(self, device_num: int) -> bool:
         # Every process evaluates with its moving averages.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
 
 import tensorflow.compat.v1 as tf
 
@@ -40,7 +40,7 @@ class ManagerConfig:
     num_workers: int = 1
     transfer: tf.DType | None = None
     nccl_over_towers: bool = False
-    horovod: Any = None
+    horovod: ModuleType | None = None
     scalar_device: str = HOST_DEVICE
     variable_dtype: tf.DType = tf.float32
 

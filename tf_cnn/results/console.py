@@ -4,8 +4,10 @@ prints it.
 
 import contextlib
 import io
+import os
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from tf_cnn.results.live import LiveLine
@@ -222,3 +224,29 @@ class Console:
             self.note(format_warning(message))
         else:
             warnings.warn(' '.join(message.split()), stacklevel=3)
+
+
+@contextlib.contextmanager
+def reserve_stdout() -> Iterator[TextIO]:
+    """Reserves standard output for results.
+
+    All other output to it, also from native code, goes to standard error during the block.
+    """
+    sys.stdout.flush()
+    try:
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        # sys.stdout has no file descriptor, for example because a Python program captures it.
+        out = sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            yield out
+        return
+    out = os.fdopen(os.dup(descriptor), 'w', encoding=sys.stdout.encoding)
+    os.dup2(sys.stderr.fileno(), descriptor)
+    try:
+        yield out
+    finally:
+        os.dup2(out.fileno(), descriptor)
+        # All lines were flushed. If close() fails, an earlier write failed too and was reported.
+        with contextlib.suppress(OSError):
+            out.close()

@@ -142,6 +142,11 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return self.command.given_flags
 
     @property
+    def batch_size(self) -> int:
+        """The batch size of a device."""
+        return self.run.batch_size
+
+    @property
     def workload(self) -> Mapping[str, Any]:
         """The values that runs must share to be compared: model, data set, image size, role."""
         names = ('data_set', 'is_synthetic', 'image_size', 'role')

@@ -58,6 +58,7 @@ class StepValues:
         before the step when Python prepared its feed; None for images that stay on the device.
       steps_before: the global step before it, including the steps of other workers.
       steps_after: the global step after it, including the steps of other workers.
+      num_skipped: how many steps the loss scale had skipped before it; None if it never does.
     """
 
     loss: float
@@ -67,6 +68,7 @@ class StepValues:
     input_wait: float | None = None
     steps_before: int = 0
     steps_after: int = 0
+    num_skipped: int | None = None
 
 
 class PauseCause(enum.Enum):

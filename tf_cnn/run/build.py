@@ -19,12 +19,7 @@ from tf_cnn.run.constant_weights import freeze
 from tf_cnn.run.evaluation import Evaluation, SlicedVariables
 from tf_cnn.run.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.run.export import Array, export_saved_model
-from tf_cnn.run.make_input import (
-    SEEDS_PER_RESTART,
-    image_scale,
-    make_input,
-    make_validation_input,
-)
+from tf_cnn.run.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
 from tf_cnn.run.plan import Plan
 from tf_cnn.run.step_config import StepConfig
 from tf_cnn.run.step_graph import StepGraph, build_step_graph

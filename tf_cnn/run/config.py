@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tf_cnn.flags.reasons import IN_EVAL, NO_COMPUTING, NO_FOLDER, NO_MODEL, TRAINS_NOTHING
 from tf_cnn.flags.spec import (
@@ -39,7 +39,7 @@ class RunConfig:
     """The model, the number of steps, and printed lines."""
 
     GROUP: ClassVar[str] = 'Model and run'
-    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
 
     model: str = flag(
         'trivial',
@@ -322,7 +322,7 @@ class EvaluationConfig:
         'eval_during_training_at_specified_steps',
         'eval_during_training_at_specified_epochs',
     )
-    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
 
     eval: bool = flag(
         False,
@@ -597,7 +597,7 @@ class ResultConfig:
     """The result: its files, repeats, and additional measurements."""
 
     GROUP: ClassVar[str] = 'Results'
-    PROPERTIES: ClassVar[Mapping[str, Any]] = {'original': NEW, 'setting': False}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'original': NEW, 'setting': False}
 
     result_file: str | None = flag(
         None,

@@ -4,7 +4,7 @@ TensorFlow.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.graph.devices import HOST_DEVICE
@@ -15,6 +15,7 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.processors import has_native_arithmetic
 from tf_cnn.machine.run_environment import describe_machine, git_commit, library_variables
 from tf_cnn.managers.all_reduce_spec import parse_spec
+from tf_cnn.results.sections import MachineSection
 from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.system.errors import ErrorCollector, UsageError, plural
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class RunEnvironment:
     """The machine, environment variables and version of a run, see machine.run_environment."""
 
-    machine: Mapping[str, Any]
+    machine: MachineSection
     environment: Mapping[str, str]
     git_commit: str | None
 
@@ -257,4 +258,4 @@ def describe_run_environment(
         threads_reason=threads.reason,
         cores=process.cores or None,
     )
-    return RunEnvironment(facts, library_variables(variables), git_commit())
+    return RunEnvironment(cast(MachineSection, facts), library_variables(variables), git_commit())

@@ -20,8 +20,8 @@ from tf_cnn.run.export import ModelValues
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.plan import Plan
+from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session
-from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (
@@ -42,8 +42,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
     With --eval_interval_secs it also evaluates each new checkpoint, until the training has ended.
     Workers share the images.
     """
-    recorder = StepRecorder(plan, console, invocation)
-    lifecycle = RunLifecycle(plan, console, recorder)
+    report = RunReport(plan, console, invocation)
+    lifecycle = RunLifecycle(plan, console, report)
     with lifecycle.guard():
         worker = lifecycle.join()
         console.progress('Building the graph')
@@ -64,13 +64,13 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             model_values = ModelValues(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
         last = values = None
-        recorder.result_builder.begin_phase('initialise')
+        report.meters.begin_phase('initialise')
         with open_session(worker.target, graph, worker.config) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
-            recorder.result_builder.begin_phase(None)
+            report.meters.begin_phase(None)
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
             for number, prefix in enumerate(_checkpoints_from_chief(plan, worker, console)):
-                with recorder.record_gap(PauseCause.EVALUATION):
+                with report.recorder.pause(PauseCause.EVALUATION):
                     console.progress(f'Evaluating {prefix}')
                     line = check_classes(prefix, plan.class_names, plan.params.data.data_dir)
                     if line and last is None:
@@ -80,7 +80,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                     )
                     worker_accuracy = evaluation.run(session, checkpoint_step(prefix))
                     accuracy = combine_accuracy(worker_accuracy, worker, f'accuracy/{number}')
-                    recorder.add_evaluation(accuracy)
+                    report.add_evaluation(accuracy)
                     if plan.params.evaluation.eval_dir:
                         write_accuracy_summary(accuracy, plan.params.evaluation.eval_dir)
                 last = prefix
@@ -94,7 +94,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                 f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; '
                 'nothing is written'
             )
-    return recorder.result
+    return report.result
 
 
 def _checkpoints_from_chief(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:

@@ -1,11 +1,10 @@
 """A run of the input pipeline alone: its throughput up to each of its stages."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.pipeline_stages import TRANSFER
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
@@ -16,21 +15,21 @@ from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.make_input import make_input
 from tf_cnn.run.plan import Plan
-from tf_cnn.run.result_builder import ResultBuilder
+from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session
 from tf_cnn.run.stage_times import StageTime, stage_rows
-from tf_cnn.run.step_loop import run_steps
-from tf_cnn.run.step_recorder import StepRecorder
-from tf_cnn.system.signals import SIGNALS
+from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
 
 
-class _Stage:
+class _Stage(Hook[StepValues]):
     """The input pipeline up to one stage, in its graph; `time` is the sum over its timed steps."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.name = name
         self.time = StageTime(name, 0, 0.0, 0.0)
         self._plan = plan
+        self._timed_steps: list[Step[StepValues]] = []
+        self._processor_start = self._processor_end = 0.0
         with tf.Graph().as_default() as self._graph:
             tf.set_random_seed(plan.params.run.tf_random_seed)
             self.pipeline = make_input(plan, plan.devices.towers, last_stage=name)
@@ -43,54 +42,48 @@ class _Stage:
                     tensor.op for batch in batches for tensor in (batch.images, batch.labels)
                 ]
 
-    def measure_steps(
-        self,
-        worker: Worker,
-        num_timed: int,
-        is_over: Callable[[], bool],
-        result_builder: ResultBuilder | None = None,
-    ) -> Iterator[Step[StepValues]]:
+    def measure(
+        self, lifecycle: RunLifecycle, num_timed: int, hooks: Sequence[Hook[StepValues]]
+    ) -> None:
         """Takes warm-up and timed steps in a new session; closing it frees the buffers."""
-        begin = result_builder.begin_phase if result_builder else lambda phase: None
-        num_warmup = self._plan.params.run.num_warmup_batches
+        num_warmup, worker = self._plan.params.run.num_warmup_batches, lifecycle.worker
         with open_session(worker.target, self._graph, worker.config) as session:
-            begin('initialise')
             session.run(self.pipeline.initializers)
             self.pipeline.warm_up(session)
             run_ops = session.make_callable(
                 self._ops, feed_list=self.pipeline.feed_placeholders or None
             )
-            processor_start = time.process_time()
 
             def take_steps(phase: Phase, indices: range) -> list[StepValues]:
-                nonlocal processor_start
                 if phase is Phase.TIMED and indices[0] == 1:
-                    processor_start = time.process_time()
-                SIGNALS.check()
+                    self._processor_start = time.process_time()
                 run_ops(*self.pipeline.next_feed_values())
                 steps_after = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
                 return [
                     StepValues(float('nan'), steps_before=steps_after - 1, steps_after=steps_after)
                 ]
 
-            begin('warm_up')
-            begin_timed = result_builder.begin_timed_steps if result_builder else lambda: None
-            timed_steps: list[Step[StepValues]] = []
-            processor_end = processor_start
-            for steps in run_steps(
-                take_steps, num_warmup, num_timed, is_over=is_over, begin_timed=begin_timed
+            all_hooks = [self, *hooks, lifecycle]
+            for _ in run_steps(
+                take_steps, all_hooks, num_warmup, num_timed, in_step=lifecycle.in_step
             ):
-                processor_end = time.process_time()
-                timed_steps += [step for step in steps if step.phase is Phase.TIMED]
-                yield from steps
-            if timed_steps:
-                images, wall_seconds = (
-                    len(timed_steps) * self._plan.images_per_global_step,
-                    timed_steps[-1].end - timed_steps[0].start,
-                )
-                self.time += StageTime(
-                    self.name, images, wall_seconds, processor_end - processor_start
-                )
+                pass
+        self._add_time()
+
+    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
+        if steps[0].phase is Phase.TIMED:
+            self._processor_end = time.process_time()
+            self._timed_steps += steps
+        return False
+
+    def _add_time(self) -> None:
+        """Adds the timed steps of a session to `time`."""
+        if self._timed_steps:
+            images = len(self._timed_steps) * self._plan.images_per_global_step
+            wall_seconds = self._timed_steps[-1].end - self._timed_steps[0].start
+            processor_seconds = self._processor_end - self._processor_start
+            self.time += StageTime(self.name, images, wall_seconds, processor_seconds)
+            self._timed_steps = []
 
 
 def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
@@ -100,56 +93,37 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
     reverse order. So a machine that becomes steadily slower or faster favours no pipeline. Only one
     pipeline is open at a time.
     """
-    recorder = StepRecorder(plan, console, invocation)
-    lifecycle = RunLifecycle(plan, console, recorder)
-    result_builder, num_timed = recorder.result_builder, plan.params.run.num_timed
+    report = RunReport(plan, console, invocation)
+    lifecycle = RunLifecycle(plan, console, report)
+    meters, num_timed = report.meters, plan.params.run.num_timed
     target = plan.params.results.target_seconds
+
+    def time_limit(part: float) -> list[Hook[StepValues]]:
+        return [TargetSeconds(part * target)] if target else []
+
+    def measure_half(stage: _Stage, num_timed: int) -> None:
+        if num_timed:
+            console.progress(f'Running the input up to {stage.name}')
+            stage.measure(lifecycle, num_timed, time_limit(0.5))
+
     with lifecycle.guard():
-        worker = lifecycle.join()
+        lifecycle.join()
         console.progress('Building the graphs')
         *earlier_stages, last_stage = (_Stage(plan, name) for name in plan.data.input_stages)
-        result_builder.input_buffers = last_stage.pipeline.buffers
+        report.builder.input_buffers = last_stage.pipeline.buffers
         console.result(make_banner(plan))
-
-        def take_half(stage: _Stage, num_timed: int) -> None:
-            if num_timed:
-                console.progress(f'Running the input up to {stage.name}')
-                for _ in stage.measure_steps(
-                    worker,
-                    num_timed,
-                    _make_time_limit(target and target / 2),
-                ):
-                    pass
-
         # A separate phase keeps these steps out of the time to the first step.
-        result_builder.begin_phase('earlier_stages')
+        meters.begin_phase('earlier_stages')
         for stage in earlier_stages:
-            take_half(stage, (num_timed + 1) // 2)
+            measure_half(stage, (num_timed + 1) // 2)
         console.progress(f'Running the input up to {last_stage.name}')
-        for step in last_stage.measure_steps(
-            worker, num_timed, lambda: recorder.has_reached_target, result_builder
-        ):
-            recorder.add_steps([step])
-            recorder.print_due_steps([step])
-        result_builder.end_timed_steps()
+        meters.begin_phase('initialise')
+        hooks = [meters, report.recorder, report.printer, *time_limit(1.0)]
+        last_stage.measure(lifecycle, num_timed, hooks)
+        meters.end()
         for stage in reversed(earlier_stages):
-            take_half(stage, num_timed // 2)
-        result_builder.input_stages = stage_rows(
+            measure_half(stage, num_timed // 2)
+        report.builder.input_stages = stage_rows(
             [stage.time for stage in (*earlier_stages, last_stage)]
         )
-    return recorder.result
-
-
-def _make_time_limit(seconds: float | None) -> Callable[[], bool]:
-    """Returns a function that returns True once `seconds` have passed since its first call.
-
-    None: it never does.
-    """
-    start: float | None = None
-
-    def is_over() -> bool:
-        nonlocal start
-        start = start or time.perf_counter()
-        return seconds is not None and time.perf_counter() - start >= seconds
-
-    return is_over
+    return report.result

@@ -5,7 +5,6 @@ summaries.
 import contextlib
 import functools
 import itertools
-import math
 import os
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from tf_cnn.graph.variables import Variable
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.config import InstrumentConfig
+from tf_cnn.run.step_loop import Hook
 from tf_cnn.system.atomic import move_atomically, write_atomically
 from tf_cnn.system.errors import RunError, plural
 
@@ -111,7 +111,7 @@ class StepTracer:
         return str(metadata.step_stats)
 
 
-class StepProfiler:
+class StepProfiler(Hook[StepValues]):
     """Profiles the timed steps of --profile_steps, for TensorBoard.
 
     Profiling slows these steps.
@@ -119,42 +119,34 @@ class StepProfiler:
 
     def __init__(self, instruments: InstrumentConfig) -> None:
         self._folder = instruments.profile_dir or ''
-        self._steps = parse_numbers(instruments.profile_steps, int)
+        self._first, self._last = parse_numbers(instruments.profile_steps, int)
         self._is_running = False
-        self.warning: str | None = None
+        self._num_timed = 0
 
-    def profile_steps(
-        self, session_calls: Iterator[list[Step[StepValues]]], num_warmup: int
-    ) -> Iterator[list[Step[StepValues]]]:
-        """Yields the steps of each session call; begins and ends the profile between two calls."""
-        first, last = self._steps or (math.inf, -math.inf)
-        num_timed = -num_warmup
-        if num_timed == first - 1:
-            self._begin()
-        for steps in session_calls:
-            num_timed += len(steps)
-            if num_timed == last:
+    def begin(self, phase: Phase) -> bool:
+        if phase is Phase.TIMED and self._first == 1:
+            self._start()
+        return False
+
+    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
+        if steps[-1].phase is Phase.TIMED:
+            self._num_timed = steps[-1].index
+            if self._num_timed == self._last:
                 self.close()
-            yield steps
-            if num_timed == first - 1:
-                self._begin()
-        if num_timed < last:
-            reason = f'training ended after {plural(num_timed, "timed step")}'
-            self.warning = f'{reason}, before the last one of --profile_steps'
+            elif self._num_timed == self._first - 1:
+                self._start()
+        return False
 
-    def _begin(self) -> None:
-        with report_write_errors('profile_dir', self._folder):
-            # A separate folder until the profile is complete.
-            self._temporary_folder = tempfile.TemporaryDirectory(
-                prefix='.tf_cnn_benchmarks-', dir=self._folder
-            )
-            tf.compat.v2.profiler.experimental.start(self._temporary_folder.name)
-        self._is_running = True
+    @property
+    def warning(self) -> str | None:
+        """Returns a warning if the steps have ended before the last one of --profile_steps."""
+        if self._num_timed >= self._last:
+            return None
+        reason = f'training ended after {plural(self._num_timed, "timed step")}'
+        return f'{reason}, before the last one of --profile_steps'
 
     def annotate_steps(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps take_steps(phase, indices), so that profiles show the phase and the first index."""
-        if not self._steps:
-            return take_steps
 
         def run(phase: Phase, indices: range) -> Values:
             if not self._is_running:
@@ -163,6 +155,15 @@ class StepProfiler:
                 return take_steps(phase, indices)
 
         return run
+
+    def _start(self) -> None:
+        with report_write_errors('profile_dir', self._folder):
+            # A separate folder until the profile is complete.
+            self._temporary_folder = tempfile.TemporaryDirectory(
+                prefix='.tf_cnn_benchmarks-', dir=self._folder
+            )
+            tf.compat.v2.profiler.experimental.start(self._temporary_folder.name)
+        self._is_running = True
 
     def close(self) -> None:
         if self._is_running:

@@ -4,12 +4,7 @@ import functools
 import math
 from dataclasses import replace
 
-from models.model_spec import (
-    RESNET_CIFAR_SCHEDULE,
-    RESNET_SCHEDULE,
-    ModelSpec,
-    RateSchedule,
-)
+from models.model_spec import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE, ModelSpec, RateSchedule
 from tf_cnn.run.context import Context
 from tf_cnn.run.params import Params
 from tf_cnn.training.schedules import LearningRate, epochs_to_whole_steps, parse_piecewise

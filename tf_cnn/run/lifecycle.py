@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NoReturn
 
 import tensorflow.compat.v1 as tf
 
@@ -17,33 +17,26 @@ from tf_cnn.cluster.horovod_worker import HorovodWorker
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ForeignTaskError, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.framing import FRAME_BYTES, scan_shards
-from tf_cnn.inputs.layout import DATASET_INFO_FILE
-from tf_cnn.inputs.shard_check import error_cause, first_fault
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
-from tf_cnn.results.steps import Step
+from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.plan import Plan
-from tf_cnn.run.step_recorder import StepRecorder
-from tf_cnn.system.errors import RunError, UsageError, format_error, plural
+from tf_cnn.run.run_report import RunReport
+from tf_cnn.run.shard_faults import (
+    check_record_lengths,
+    explain_fault,
+    to_tensorflow_error,
+    wait_for_empty_shards,
+)
+from tf_cnn.run.step_loop import Hook
+from tf_cnn.system.errors import RunError, UsageError, format_error
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
 from tf_cnn.training.checkpoint_files import latest_checkpoint, lock_folder
 
-Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 
-# The errors that TensorFlow raises for bad records.
-_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-# How long to look for the record that made a step fail.
-_FAULT_SEARCH_SECS = 120.0
-# How long to check the lengths of records, before a run and again after it. A million records in
-# the page cache take a few seconds.
-_LENGTH_CHECK_SECS = 30.0
-# How often to check whether any record is left.
-_SHARD_WATCH_SECS = 5.0
-
-
-class RunLifecycle:
-    """This process, from joining its cluster to leaving it.
+class RunLifecycle(Hook[StepValues]):
+    """This process, from joining its cluster to leaving it. As a hook, it is where a signal or the
+    loss of another task ends the steps.
 
     Args:
       save_variables: saves the trained variables; called when a signal, Ctrl-C or the caller ends
@@ -54,12 +47,12 @@ class RunLifecycle:
         self,
         plan: Plan,
         console: Console,
-        recorder: StepRecorder,
+        report: RunReport,
         save_variables: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._console = console
-        self._recorder = recorder
+        self._report = report
         self._save_variables = save_variables
         self._last_step_secs = 0.0
         self.worker = Worker(plan.session.config)
@@ -74,7 +67,7 @@ class RunLifecycle:
         """Waits for the other processes of the cluster, then checks the shards and locks the
         checkpoint folder.
         """
-        self._recorder.result_builder.begin_phase('join')
+        self._report.meters.begin_phase('join')
         self.worker = worker = self._make_worker()
         worker.join(resume_point)
         # Checked after joining, so that the other tasks learn the reason, and before TensorFlow
@@ -94,8 +87,8 @@ class RunLifecycle:
                     f'--train_dir={folder}: another run saved {newest} there while '
                     'this one was starting; start it again'
                 )
-        self._recorder.join(worker)
-        self._recorder.result_builder.begin_phase('build')
+        self._report.printer.begin_log(self._report.builder.log_header())
+        self._report.meters.begin_phase('build')
         return worker
 
     def _check_record_lengths(self, *, after_steps: bool = False) -> None:
@@ -112,9 +105,13 @@ class RunLifecycle:
         try:
             self._fail(RunError(line))
         finally:
-            self._console.close()
-            print(format_error(line), file=sys.stderr, flush=True)
-            os._exit(RunError.exit_code)
+            self._abort(line, RunError.exit_code)
+
+    def _abort(self, reason: str, exit_code: int) -> NoReturn:
+        """Exits while the main thread is in a call that nothing can interrupt."""
+        self._console.close()
+        print(format_error(reason), file=sys.stderr, flush=True)
+        os._exit(exit_code)
 
     def _make_worker(self) -> Worker:
         processes = self._plan.cluster_role
@@ -130,19 +127,20 @@ class RunLifecycle:
             is_synchronous=processes.is_synchronous,
             connect=processes.connect,
             step_limit=processes.step_limit,
-            console=self._console,
-            finish=lambda reason: self._recorder.finish(ExitSection(1, reason)),
+            report=self._console.progress,
+            abort=self._abort,
+            finish=lambda reason: self._report.finish(ExitSection(1, reason), self.worker),
         )
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and tells the other tasks."""
-        with self._recorder.reserve_result_file(), self._locks, self._handle_signals():
+        with self._report.reserve_result_file(), self._locks, self._handle_signals():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_record_lengths(after_steps=True)
-                self._recorder.finish(ExitSection(0, None))
+                self._report.finish(ExitSection(0, None), self.worker)
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
@@ -177,22 +175,22 @@ class RunLifecycle:
                 self._console.close()
             self.worker.leave(0)
 
-    def stop_between_calls(self, session_calls: Iterator[Steps]) -> Iterator[Steps]:
-        """Yields the steps of each session call. Between calls, raises after a signal or the loss
-        of a task.
-        """
-        while True:
-            self.is_in_step = True
-            with self.worker.taking_steps():
-                steps = next(session_calls, None)
-            self.is_in_step = False
-            if steps is None:
-                return
-            yield steps
-            self._last_step_secs = step_secs = steps[-1].end - steps[0].start
-            if not self.worker.ends_after_chief:
-                SIGNALS.check()
-            self.worker.raise_if_lost(step_secs)
+    @contextlib.contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Marks the block as a session call, and limits how long it waits for other tasks."""
+        self.is_in_step = True
+        with self.worker.taking_steps():
+            yield
+        # Stays set after a fault: the step may have been applied in part.
+        self.is_in_step = False
+
+    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
+        """Raises Stopped after a signal, and PeerError if another task was lost."""
+        self._last_step_secs = steps[-1].end - steps[0].start
+        if not self.worker.ends_after_chief:
+            SIGNALS.check()
+        self.worker.raise_if_lost(self._last_step_secs)
+        return False
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -232,7 +230,7 @@ class RunLifecycle:
             # Other tasks may end because of the same signal; that must not stop this process from
             # saving.
             self.worker.begin_stop()
-            if self._recorder.is_finished or not self.is_in_step:
+            if self._report.is_finished or not self.is_in_step:
                 return
             if count == 1 and self._last_step_secs > GRACE_SECS:
                 self._console.note(
@@ -253,7 +251,7 @@ class RunLifecycle:
 
     def _grace_secs(self, num_signals: int) -> float:
         """Returns how many seconds the main thread has to answer a signal."""
-        if self._recorder.is_finished:
+        if self._report.is_finished:
             # The main thread is about to end.
             return math.inf
         if self.is_in_step and (num_signals < 2 or self._plan.checkpoint_folder):
@@ -262,7 +260,7 @@ class RunLifecycle:
 
     def _finish(self, exit_info: ExitSection, *, prints: bool = True) -> None:
         try:
-            self._recorder.finish(exit_info, prints)
+            self._report.finish(exit_info, self.worker, prints=prints)
         finally:
             # Leave the cluster even if printing the result fails.
             self.worker.leave(exit_info.exit_code, exit_info.reason or '')
@@ -284,7 +282,7 @@ class RunLifecycle:
         # A launcher may stop all tasks after the failure; this task is ending already.
         with contextlib.suppress(Stopped):
             self._finish(ExitSection(fault.exit_code, str(fault)))
-        fault.result = self._recorder.result
+        fault.result = self._report.result
         return fault
 
     def _finish_for_signal(self, stop: Stopped) -> None:
@@ -320,110 +318,3 @@ class RunLifecycle:
             error, self._plan, self._console.progress, is_evaluating=self._is_evaluating
         )
         return RunError(self.worker.explain_step_error(error, line))
-
-
-def explain_fault(
-    error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool
-) -> str:
-    """Returns the fault in the data that explains the error, else TensorFlow's message.
-
-    Searches the shards for up to _FAULT_SEARCH_SECS.
-    """
-    shards, batch_size = plan.data.shards, f'--batch_size={plan.params.run.batch_size}'
-    if is_evaluating and plan.evaluations:
-        shards, batch_size = (
-            plan.data.validation_shards,
-            f'--eval_batch_size={plan.params.evaluation.eval_batch_size}',
-        )
-    cause = error_cause(error)
-    line = f'{type(error).__name__}: {cause}'
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return f'{batch_size}: out of memory; use a smaller one ({cause})'
-    if shards is None or not isinstance(error, _RECORD_ERRORS):
-        return line
-    progress('A step failed; looking for the record that made it fail')
-    fault = first_fault(shards.paths, plan.data.data_set.num_classes, _FAULT_SEARCH_SECS)
-    return (
-        fault
-        or f'{line} (--data_dir={plan.params.data.data_dir}; tf_cnn_benchmarks records --check may '
-        'find more)'
-    )
-
-
-def to_tensorflow_error(error: UnicodeDecodeError) -> tf.errors.OpError:
-    """Returns the error that session.run failed to raise because its message is not UTF-8.
-
-    The message quotes bytes of a damaged record.
-    """
-    return tf.errors.InvalidArgumentError(
-        None, None, bytes(error.object).decode(errors='backslashreplace')
-    )
-
-
-def check_record_lengths(
-    shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]
-) -> None:
-    """Checks for faults in shards that TensorFlow does not report.
-
-    TensorFlow crashes with signal 11 when it reads a wrong record length. It silently ignores the
-    rest of a shard that was cut, and waits for ever if no other record is left.
-
-    The first call stores the bytes of each shard in sizes; later calls compare.
-
-    Raises:
-      RunError: a record length is wrong, records are missing, or a shard has shrunk.
-    """
-    if shards is None:
-        return
-    scan = scan_shards(shards.paths, _LENGTH_CHECK_SECS)
-    if scan.fault:
-        raise RunError(scan.fault)
-    if scan.num_unfinished:
-        warn(
-            f'the record lengths of {scan.num_unfinished} of the {shards.subset} shards could not '
-            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records --check '
-            'checks all'
-        )
-    elif shards.num_expected_images not in (None, scan.num_records):
-        raise RunError(
-            f'{shards.folder / DATASET_INFO_FILE}: it says that there are '
-            f'{shards.num_expected_images:,} {shards.subset} images, and the shards hold '
-            f'{scan.num_records:,}; remove it, then the shards are counted'
-        )
-    if scan.empty_paths and not sizes:
-        other_shards = (
-            f', as do {plural(len(scan.empty_paths) - 1, "other")}'
-            if len(scan.empty_paths) > 1
-            else ''
-        )
-        warn(
-            f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again if it '
-            'should have some'
-        )
-    for path in shards.paths:
-        size = os.path.getsize(path)
-        if size < sizes.setdefault(path, size):
-            raise RunError(
-                f'{path}: the shard lost records during the run: it has {size:,} of '
-                f'{sizes[path]:,} bytes; leave shards alone while a run reads them'
-            )
-
-
-def wait_for_empty_shards(shards: Shards, has_ended: threading.Event) -> str | None:
-    """Waits until all shards are too short for a record, and returns the error line; None if
-    has_ended is set first.
-
-    TensorFlow would look for records for ever, in a step that nothing can cancel. To TensorFlow, a
-    shard that ends within its first header is empty.
-    """
-    while not has_ended.wait(_SHARD_WATCH_SECS):
-        try:
-            if all(Path(path).stat().st_size < FRAME_BYTES for path in shards.paths):
-                return (
-                    f'--data_dir={shards.folder}: all shards became empty during the run; no '
-                    'record is left'
-                )
-        except OSError:
-            # TensorFlow reports a shard that is missing.
-            continue
-    return None

@@ -6,7 +6,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,6 @@ from models.counting import network_cost
 from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.inputs.buffers import Buffer, max_total_bytes
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import find_warnings
 from tf_cnn.results.benchmark_log import run_info
@@ -26,15 +25,15 @@ from tf_cnn.results.sections import (
     NO_TRANSFER,
     START_PHASES,
     ExitSection,
-    Phase,
     StageRow,
     ThroughputSection,
     WarningRow,
 )
-from tf_cnn.results.steps import Accuracy, Step, StepLog, StepValues
+from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.params import Role, output_flags
 from tf_cnn.run.plan import Plan
+from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.system.errors import format_flag, plural
 
 # A multiply-add is two operations. For each product of the forward pass, the backward pass has two
@@ -88,87 +87,24 @@ class ResultBuilder:
     The run fills in the public attributes. peak_flops is in FLOP/s.
     """
 
-    def __init__(self, plan: Plan, invocation: Invocation) -> None:
+    def __init__(self, plan: Plan, invocation: Invocation, meters: RunMeters) -> None:
         self.transfer = NO_TRANSFER
         self.peak_flops: float | None = None
         self.input_buffers: Sequence[Buffer] = ()
         self.input_stages: Sequence[StageRow] | None = None
         self._plan = plan
         self._invocation = invocation
+        self._meters = meters
         self._unix_at_zero = time.time() - time.perf_counter()
-        self._phases: dict[str, float] = {}
-        self._phase: str | None = 'import'
-        self._phase_start = invocation.start_time
-        self._started_at = self._unix_at_zero + invocation.start_time
-        self._energy_meter = EnergyMeter(plan.params.devices.kind, plan.run_environment.environment)
-        self._noise_meter = NoiseMeter(in_cluster=plan.cluster_role.cluster is not None)
-        # Set between begin_timed_steps and end_timed_steps, which sets the three attributes below.
-        self._is_metering = False
-        self._joules: tuple[str, float] | None = None
-        self._noise: sections.NoiseSection = {}
-        self._step_memory: sections.MemorySection | None = None
-
-    # ---- the time to the first step --------------------------------------------------------------
-
-    def begin_phase(self, phase: str | None, now: float | None = None) -> None:
-        """Ends the current phase of the time to the first timed step, and begins the next.
-
-        `now` is in seconds of time.perf_counter.
-        """
-        now = time.perf_counter() if now is None else now
-        if self._phase:
-            self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._phase_start
-        self._phase, self._phase_start = phase, now
-
-    def record_step(self, step: Step[StepValues]) -> None:
-        self._phases.setdefault('first_step', step.end - self._invocation.start_time)
-        if step.phase is Phase.TIMED and self._phase:
-            self.begin_phase(None, step.start)
-
-    # ---- the timed steps -------------------------------------------------------------------------
-
-    def begin_timed_steps(self) -> None:
-        self._noise_meter.start()
-        self._energy_meter.start()
-        self._is_metering = True
-
-    def end_timed_steps(self) -> None:
-        """Reads the meters of the timed steps, once; device meters end with the session."""
-        if self._is_metering:
-            self._joules = self._energy_meter.stop()
-            self._noise = cast(sections.NoiseSection, self._noise_meter.stop())
-            peaks = self._device_peaks()
-            self._step_memory = sections.MemorySection(host_peak_bytes(), peaks)
-            # Cleared last: after an interruption, the end of the run reads all meters again.
-            self._is_metering = False
-
-    def _memory(self) -> sections.MemorySection:
-        return self._step_memory or sections.MemorySection(host_peak_bytes(), {})
-
-    def _device_peaks(self) -> dict[str, int]:
-        """Returns the peak memory in bytes that TensorFlow held on each GPU of this process; empty
-        on a CPU.
-        """
-        devices = self._plan.devices
-        if self._plan.params.devices.device != 'gpu' or not devices.is_local:
-            return {}
-        return {
-            tower: int(
-                tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak']
-            )
-            for tower in devices.towers
-        }
-
-    # ---- the document ----------------------------------------------------------------------------
 
     def worker_section(self, measurements: StepLog) -> dict[str, Any]:
         """Returns the steps of this process, as an item of the list of workers in the document."""
-        self.end_timed_steps()
+        self._meters.end()
         task = self._plan.cluster_role.cluster
         task_name = f'{task.job} {task.index}' if task else None
         steps = measurements.steps_section(self._unix_at_zero)
         return as_json(
-            sections.WorkerSection(task_name, socket.gethostname(), self._memory(), steps)
+            sections.WorkerSection(task_name, socket.gethostname(), self._meters.memory(), steps)
         )
 
     # Long, because the document is one object and reads best in one piece.
@@ -185,7 +121,7 @@ class ResultBuilder:
         plan, run_environment = self._plan, self._plan.run_environment
         # Counting may build a graph; a process that was stopped has no time for it.
         parameters, multiply_adds = self._model_cost() if exit_info.is_complete else (None, None)
-        self.end_timed_steps()
+        self._meters.end()
         warnings = [WarningRow('settings', line) for line in plan.warnings]
         worker_sections = [convert(worker, sections.WorkerSection) for worker in workers if worker]
         if num_missing := len(workers) - len(worker_sections):
@@ -200,7 +136,7 @@ class ResultBuilder:
             id=uuid.uuid4().hex,
             is_complete=exit_info.is_complete,
             exit_status=exit_info,
-            started_at=_format_utc(self._started_at),
+            started_at=_format_utc(self._unix_at_zero + self._invocation.start_time),
             ended_at=_format_utc(time.time()),
             program=sections.ProgramSection(VERSION, run_environment.git_commit),
             command=sections.CommandSection(
@@ -218,16 +154,16 @@ class ResultBuilder:
             statistics=sections.StatisticsSection.of(
                 [step.seconds for step in measurements.timed_steps]
             ),
-            phases={name: self._phases.get(name) for name in START_PHASES},
+            phases={name: self._meters.phase_seconds.get(name) for name in START_PHASES},
             compute=self._compute(multiply_adds, throughput),
-            memory=self._memory(),
+            memory=self._meters.memory(),
             transfer=self.transfer,
             input=self._input(measurements, throughput),
             energy=self._energy(throughput, num_missing),
             evaluations=[accuracy.as_row(self._unix_at_zero) for accuracy in evaluations],
-            machine=cast(sections.MachineSection, run_environment.machine),
+            machine=run_environment.machine,
             environment=run_environment.environment,
-            noise=self._noise,
+            noise=self._meters.noise,
             warnings=warnings,
         )
         warnings += find_warnings(result, self._rerun_flags(result.run.batch_size))
@@ -337,7 +273,7 @@ class ResultBuilder:
         )
 
     def _energy(self, throughput: ThroughputSection, num_missing: int) -> sections.EnergySection:
-        source, joules = self._joules or (None, None)
+        source, joules = self._meters.joules or (None, None)
         # RAPL measures one machine, and NVML the GPUs of one process. The images come from all
         # workers.
         cluster = self._plan.cluster_role.cluster

@@ -49,9 +49,7 @@ class Stepper:
     gradient summary.
 
     Attributes:
-      steps_after: the global step after the last step, including the steps of other workers.
-      num_skipped: how many steps the loss scale skipped in this run; the last step may not be
-        counted yet.
+      gradient_summary: the summary of the last step that computed one.
     """
 
     def __init__(
@@ -65,9 +63,6 @@ class Stepper:
         step_input: StepInput | None = None,
     ) -> None:
         self.gradient_summary: bytes | None = None
-        self.steps_after = 0
-        self.num_skipped = 0
-        self._skipped_at_start: int | None = None
         self._session = session
         self._fetches = fetches.as_dict()
         self._graph_loop = graph_loop
@@ -140,9 +135,6 @@ class Stepper:
         """
         fetched = _FetchedValues(**values)
         before = int(fetched.global_step)
-        self.steps_after = before + 1 if fetched.steps_after is None else int(fetched.steps_after)
-        if fetched.num_skipped is not None:
-            self.update_num_skipped(int(fetched.num_skipped))
         return StepValues(
             float(fetched.loss),
             top_1=_as_float(fetched.top_1),
@@ -150,14 +142,9 @@ class Stepper:
             learning_rate=_as_float(fetched.learning_rate),
             input_wait=_input_wait(fetched.updated_at, ended_at),
             steps_before=before,
-            steps_after=self.steps_after,
+            steps_after=before + 1 if fetched.steps_after is None else int(fetched.steps_after),
+            num_skipped=None if fetched.num_skipped is None else int(fetched.num_skipped),
         )
-
-    def update_num_skipped(self, total: int) -> None:
-        """Updates num_skipped from the number of steps skipped since training began."""
-        if self._skipped_at_start is None:
-            self._skipped_at_start = total
-        self.num_skipped = total - self._skipped_at_start
 
     def _needs_summary(self, phase: Phase, index: int) -> bool:
         # Also in the first warm-up step, so that TensorFlow prepares this graph outside the timed

@@ -1,6 +1,5 @@
 """The variables of a run between steps: initial values and checkpoints."""
 
-import time
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
@@ -24,10 +23,7 @@ from tf_cnn.training.contents import check_classes, read_class_names
 
 
 class RunState:
-    """Adds ops that initialise and save the variables of a run.
-
-    steps_taken counts the steps of all workers.
-    """
+    """Adds ops that initialise and save the variables of a run."""
 
     def __init__(
         self,
@@ -37,14 +33,12 @@ class RunState:
         warn: Callable[[str], None],
         note: Callable[[str], None],
     ) -> None:
-        self.steps_taken = 0
         self._plan = plan
         # None if this process saves no checkpoints.
         self._folder = plan.checkpoint_folder
         self._step_graph = step_graph
         self._worker = worker
         self._warn, self._note = warn, note
-        self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = step_graph.global_step.assign(self._new_step)
         self._saver = self._make_saver(self._folder) if self._folder else None
@@ -85,7 +79,6 @@ class RunState:
             start_step, end_step, flags.num_warmup_batches, flags.num_timed, num_counters
         )
         worker.announce(schedule.start_step, schedule.end_step)
-        self.steps_taken = schedule.start_step
         if self._folder:
             length = _run_length(self._plan, num_counters) if worker.cluster else None
             mark_training_begun(self._folder, length, schedule.end_step)
@@ -142,24 +135,9 @@ class RunState:
         if self._step_graph.before_evaluation is not None:
             session.run(self._step_graph.before_evaluation)
 
-    def is_save_due(self, previous_step: int) -> bool:
-        """Returns whether to save now. previous_step is the global step after the previous session
-        call.
-        """
-        flags = self._plan.params.checkpoints
-        step_interval, interval_secs = flags.save_model_steps, flags.save_model_secs
-        is_due_by_step = (
-            step_interval is not None
-            and self.steps_taken // step_interval > previous_step // step_interval
-        )
-        return self._saver is not None and (
-            is_due_by_step or 0 < interval_secs <= time.monotonic() - self._last_save
-        )
-
     def save(self, session: tf.Session) -> None:
         if self._saver:
             self._saver.save(session, self._read_step(session))
-            self._last_save = time.monotonic()
 
     def save_early(self, session: tf.Session, *, is_in_step: bool) -> None:
         """Saves a checkpoint while a step may be running or waiting for other workers.

@@ -45,7 +45,7 @@ class Fetches:
 
     loss: Tensor
     global_step: Tensor
-    ops: Sequence[Any]
+    ops: Sequence[tf.Operation | tf.Tensor]
     steps_after: Tensor | None = None
     updated_at: Tensor | None = None
     learning_rate: Tensor | None = None

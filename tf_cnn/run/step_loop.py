@@ -1,44 +1,124 @@
-"""Runs steps and measures their seconds. Independent of TensorFlow and of what a step does."""
+"""Takes the steps of a run and measures their seconds; hooks do the work between them.
 
+Knows neither TensorFlow nor what a step does.
+"""
+
+import contextlib
+import math
+import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from typing import Generic
 
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, Values
+from tf_cnn.system.signals import SIGNALS
+
+
+class Hook(Generic[Values]):
+    """Work before a phase and between two session calls, which is not part of any step's seconds.
+
+    begin and after return True if no further timed step shall be taken. The loop asks all hooks
+    before it ends, and always completes the warm-up. The first hook is nearest to the steps: its
+    begin comes last, its after comes first.
+    """
+
+    def begin(self, phase: Phase) -> bool:
+        """Called once before the steps of each phase."""
+        return False
+
+    def after(self, steps: Sequence[Step[Values]]) -> bool:
+        """Called after each session call, with the steps that it took."""
+        return False
 
 
 def run_steps(
     take_steps: Callable[[Phase, range], Sequence[Values]],
+    hooks: Sequence[Hook[Values]],
     num_warmup: int,
-    num_batches: int,
+    num_timed: int,
     steps_per_run: int = 1,
+    in_step: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     clock: Callable[[], float] = time.perf_counter,
-    is_over: Callable[[], bool] = lambda: False,
-    begin_timed: Callable[[], None] = lambda: None,
-) -> Iterator[list[Step[Values]]]:
-    """Takes num_warmup warm-up steps, then num_batches timed steps, and yields the steps of each
-    session call as soon as it is done.
+) -> Generator[Step[Values], None, None]:
+    """Takes num_warmup warm-up steps, then up to num_timed timed steps, and yields each of them.
 
-    The consumer's work (printing, summaries, traces) happens between two session calls and is not
-    timed. The steps of one session call share its time equally, since their ends are unknown.
+    The steps of one session call share its time equally, since their ends are unknown.
 
     Args:
-      take_steps: takes the steps with these indices within the phase (from 1); returns the values
-        of each.
-      is_over: called before each session call with timed steps; returns True to stop.
-      begin_timed: called once between the warm-up and the timed steps.
+      take_steps: takes the steps with these indices within the phase, from 1, in one session call;
+        returns the values of each.
+      hooks: what happens between the steps, in this order.
+      in_step: makes a context for each session call.
     """
-    for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):
-        if phase is Phase.TIMED:
-            begin_timed()
+    is_over = False
+    for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_timed)):
+        ends = [hook.begin(phase) for hook in reversed(hooks)]
+        is_over = is_over or any(ends)
         for first in range(1, count + 1, steps_per_run):
-            if phase is Phase.TIMED and is_over():
+            if phase is Phase.TIMED and is_over:
                 return
             indices = range(first, min(first + steps_per_run, count + 1))
-            start = clock()
-            values = take_steps(phase, indices)
-            seconds = (clock() - start) / len(indices)
-            yield [
+            with in_step():
+                start = clock()
+                values = take_steps(phase, indices)
+                seconds = (clock() - start) / len(indices)
+            steps = [
                 Step(phase, index, seconds, step_values, start + number * seconds)
                 for number, (index, step_values) in enumerate(zip(indices, values, strict=True))
             ]
+            ends = [hook.after(steps) for hook in hooks]
+            is_over = is_over or any(ends)
+            for step in steps:
+                with SIGNALS.suspended():
+                    yield step
+
+
+class TargetSeconds(Hook[Values]):
+    """Ends the timed steps after `target` seconds.
+
+    Processes that take steps together must take equally many. They agree on a number before the
+    first timed step, from the time of their warm-up steps.
+
+    Args:
+      gather: returns the values that all these processes pass; None for a single process.
+      excluded_seconds: returns the seconds since the first timed step that do not count.
+
+    Attributes:
+      num_timed: the number of timed steps that the processes have agreed on; None if the clock
+        ends them.
+    """
+
+    def __init__(
+        self,
+        target: float,
+        gather: Callable[[float], Sequence[float]] | None = None,
+        excluded_seconds: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.num_timed: int | None = None
+        self._target = target
+        self._gather = gather
+        self._excluded_seconds = excluded_seconds
+        self._clock = clock
+        self._warmup_seconds: list[float] = []
+        self._timed_start: float | None = None
+
+    def begin(self, phase: Phase) -> bool:
+        if phase is Phase.TIMED and self._gather and self._warmup_seconds:
+            # The first steps allocate memory.
+            later_steps = self._warmup_seconds[len(self._warmup_seconds) // 2 :]
+            paces = self._gather(statistics.median(later_steps))
+            self.num_timed = math.ceil(self._target / max(paces))
+        return False
+
+    def after(self, steps: Sequence[Step[Values]]) -> bool:
+        if steps[0].phase is Phase.WARMUP:
+            self._warmup_seconds += [step.seconds for step in steps]
+            return False
+        if self.num_timed is not None:
+            return steps[-1].index >= self.num_timed
+        if self._timed_start is None:
+            self._timed_start = steps[0].start
+        return self._clock() - self._timed_start - self._excluded_seconds() >= self._target

@@ -41,7 +41,9 @@ def run_repeats(
     """
     outcomes: list[Outcome] = []
     runner = runner or Runner(
-        environment=environment_for_runs(os.environ, f'--repeat={params.results.repeat}')
+        environment=environment_for_runs(
+            os.environ, f'--repeat={params.results.repeat}', console.warning
+        )
     )
     console.phase(f'Run 1 of {params.results.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tf_cnn.compare.differences import format_property, machine_differences
-from tf_cnn.compare.intervals import Estimate
-from tf_cnn.compare.ratios import Ratio, compare, estimate
+from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.ratios import Ratio
 from tf_cnn.compare.repeats import baseline_indices, group_repeats
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark
 from tf_cnn.results.document import Result
@@ -55,42 +55,30 @@ def format_excluded(left_out: Sequence[ExcludedCombination]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Row(Measured):
     """A configuration and its complete results.
 
     Attributes:
       status: 'ok', or why runs are missing.
-      baseline: the results that the speed-up refers to, see baseline_indices.
+      baseline: what the speed-up refers to, see baseline_indices.
     """
 
     varied: Mapping[str, str]
-    results: Sequence[Result]
     status: str
-    baseline: Sequence[Result] = ()
-
-    @functools.cached_property
-    def estimate(self) -> Estimate | None:
-        return estimate(self.results) if self.results else None
+    baseline: Measured | None = None
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:
-        return compare(estimate(self.baseline), estimate(self.results)) if self.baseline else None
+        return self.ratio_to(self.baseline) if self.baseline else None
 
     @functools.cached_property
     def exchange(self) -> tuple[float, float, float] | None:
         """The milliseconds, algbw and busbw of --exchange_only; None for other runs."""
         return _exchange_values(self.results) if self.results else None
 
-    @property
-    def verdict(self) -> str | None:
-        if self.ratio is None:
-            return None
-        return 'baseline' if self.baseline is self.results else self.ratio.verdict.value
-
 
 def _format_rate(row: _Row) -> str | None:
-    rate = row.estimate.images_per_second if row.estimate else None
-    return format_known('{}{:.2f}', doubt_mark(row.results), rate)
+    return format_known('{}{:.2f}', doubt_mark(row.results), row.rate if row.runs else None)
 
 
 def _format_milliseconds(row: _Row) -> str | None:
@@ -107,11 +95,7 @@ _LARGEST_SIZE: Column[_Row] = Column(
 _REPEAT_COLUMNS: tuple[Column[_Row], ...] = (
     Column(
         '95 % interval',
-        lambda row: (
-            row.estimate
-            and row.estimate.interval
-            and '{:.2f} to {:.2f}'.format(*row.estimate.interval)
-        ),
+        lambda row: row.interval and '{:.2f} to {:.2f}'.format(*row.interval),
         is_number=True,
     ),
     Column('runs', lambda row: len(row.results), is_number=True),
@@ -120,7 +104,7 @@ _RATE_COLUMNS: tuple[Column[_Row], ...] = (
     Column('images/sec', _format_rate, is_number=True),
     *_REPEAT_COLUMNS,
     Column('speed-up', lambda row: row.ratio and f'{row.ratio.value:.2f}', is_number=True),
-    Column('verdict', lambda row: row.verdict),
+    Column('verdict', lambda row: row.verdict_against(row.baseline)),
 )
 # The columns of --exchange_only, see docs/sweeps.md.
 _EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
@@ -143,14 +127,10 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         _make_row(configuration, outcomes[configuration.id])
         for configuration in plan.configurations
     ]
-    measured = [row.results for row in rows if row.results]
-    baselines = {
-        id(results): measured[first]
-        for results, first in zip(
-            measured, baseline_indices([results[0] for results in measured]), strict=True
-        )
-    }
-    rows = [replace(row, baseline=baselines.get(id(row.results), ())) for row in rows]
+    measured = [row for row in rows if row.runs]
+    firsts = baseline_indices([row.runs[0] for row in measured])
+    baselines = {id(row): measured[first] for row, first in zip(measured, firsts, strict=True)}
+    rows = [replace(row, baseline=baselines.get(id(row))) for row in rows]
     is_exchange = any(row.exchange for row in rows)
     columns = [
         *map(_flag_column, plan.columns),
@@ -182,7 +162,7 @@ def _make_row(configuration: Configuration, outcomes: Sequence[Outcome]) -> _Row
             f'repeats: {change_text}'
         )
         results = groups[-1]
-    return _Row(configuration.varied, results, status)
+    return _Row(tuple(results), configuration.varied, status)
 
 
 def _exchange_values(results: Sequence[Result]) -> tuple[float, float, float] | None:

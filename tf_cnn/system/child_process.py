@@ -64,7 +64,7 @@ class ChildProcess:
         self.pid = self._popen.pid
         self._grace_secs = grace_secs
         self._readers: list[threading.Thread] = []
-        # Readable after the process exits. Opened when first needed: kernels before 5.3 lack it.
+        # Opened when first needed: kernels before 5.3 lack it.
         self._pidfd: int | None = None
 
     def __enter__(self) -> 'ChildProcess':
@@ -115,14 +115,18 @@ class ChildProcess:
             # WNOWAIT leaves the zombie for reap().
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             return True
-        return bool(select.select([self._descriptor], [], [], secs)[0])
+        # Unlike select(2), poll(2) takes any descriptor.
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(1e3 * secs))
 
     def wait_or_stop(self, secs: float | None = None) -> bool:
         """Waits like wait(), but raises Stopped after a signal. For the main thread."""
-        return SIGNALS.wait(secs, self._descriptor)
+        return SIGNALS.wait(secs, self.descriptor)
 
     @property
-    def _descriptor(self) -> int:
+    def descriptor(self) -> int:
+        """Readable after the process has exited."""
         if self._pidfd is None:
             self._pidfd = os.pidfd_open(self.pid)
         return self._pidfd

@@ -192,3 +192,8 @@ def read_regular_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
                 f'it has {status.st_size} bytes, more than the limit of {most_bytes}',
             )
         return data
+
+
+def warn(*lines: str) -> None:
+    for line in lines:
+        print(format_warning(line), file=sys.stderr, flush=True)

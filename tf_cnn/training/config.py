@@ -51,7 +51,7 @@ class OptimizerConfig:
     """The update rule, the learning rate, and terms of the loss."""
 
     GROUP: ClassVar[str] = 'Optimizer'
-    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
 
     optimizer: str = flag(
         DEFAULT_OPTIMIZER,
@@ -201,7 +201,7 @@ class PrecisionConfig:
     """The types of numbers, the loss scale, and what happens when a loss is not finite."""
 
     GROUP: ClassVar[str] = 'Precision'
-    PROPERTIES: ClassVar[Mapping[str, Any]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
 
     precision: str = flag(
         'fp32',

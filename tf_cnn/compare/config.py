@@ -1,0 +1,73 @@
+"""The flags of the subcommand compare."""
+
+from dataclasses import dataclass
+
+from tf_cnn.flags.spec import flag
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    format: str = flag(
+        'text', 'How to print the comparison.', choices=('text', 'markdown', 'csv', 'json')
+    )
+    force: bool = flag(
+        False, 'Compare runs of different work: another model, data set, image size or role.'
+    )
+    fail_below: float | None = flag(
+        None,
+        'For scripts: exit with code 1 if the ratio of a result to its baseline is below this '
+        'number, such as 0.95, and the difference is significant.',
+        lower_bound=0,
+    )
+    against: str | None = flag(
+        None,
+        'Folder of earlier results. The baseline of each result is then the median of the last '
+        'runs there with the same setting on the same machine.',
+        is_path=True,
+    )
+    run: tuple[str, ...] = flag(
+        (),
+        "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both "
+        'runs alternate, each time in a fresh process, and are then compared; the first is the '
+        'baseline.',
+    )
+    rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
+    output: str | None = flag(
+        None,
+        'With --run: a new folder for the results and logs, or the folder of the same runs, to '
+        'continue them; by default a temporary folder, which is kept.',
+        is_path=True,
+    )
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    model: str | None = flag(
+        None, 'Models, separated by commas; by default all models of the results.'
+    )
+    workers: str | None = flag(
+        None,
+        'Numbers of workers, separated by commas, with one worker on each host; by default 2,4,8, '
+        'or 1 with --num_gpus.',
+    )
+    num_gpus: str | None = flag(
+        None,
+        'Numbers of devices of each worker, separated by commas; by default as in the largest '
+        'cluster of the results.',
+    )
+    network: str | None = flag(
+        None,
+        "The rate of a host's link, such as 10Gbit, for clusters that the results do not cover.",
+    )
+    format: str = flag(
+        'text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json')
+    )
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    output: str = flag('report.html', 'The file to write.', is_path=True)
+    title: str | None = flag(None, 'The heading of the page; by default the names of the models.')
+    plots: str | None = flag(
+        None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True
+    )

@@ -1,0 +1,98 @@
+"""Measures the phases before the first timed step, and the energy, noise and memory of the timed
+steps.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
+from tf_cnn.results import sections
+from tf_cnn.results.sections import Phase
+from tf_cnn.results.steps import Step, StepValues
+from tf_cnn.run.plan import Plan
+from tf_cnn.run.step_loop import Hook
+
+
+class RunMeters(Hook[StepValues]):
+    """The meters of a run.
+
+    Attributes:
+      joules: the source and the energy of the timed steps; None if it cannot be measured.
+      noise: what disturbed the timed steps.
+    """
+
+    def __init__(self, plan: Plan, start_time: float) -> None:
+        self.joules: tuple[str, float] | None = None
+        self.noise: sections.NoiseSection = {}
+        self._plan = plan
+        self._start_time = start_time
+        self._phase_seconds: dict[str, float] = {}
+        self._phase: str | None = 'import'
+        self._phase_start = start_time
+        self._energy_meter = EnergyMeter(plan.params.devices.kind, plan.run_environment.environment)
+        self._noise_meter = NoiseMeter(in_cluster=plan.cluster_role.cluster is not None)
+        self._is_metering = False
+        self._step_memory: sections.MemorySection | None = None
+
+    @property
+    def phase_seconds(self) -> Mapping[str, float]:
+        """The seconds of each phase that has ended."""
+        return self._phase_seconds
+
+    def begin_phase(self, phase: str | None, now: float | None = None) -> None:
+        """Ends the current phase of the time to the first timed step, and begins the next.
+
+        `now` is in seconds of time.perf_counter.
+        """
+        now = time.perf_counter() if now is None else now
+        if self._phase:
+            seconds = self._phase_seconds.get(self._phase, 0.0) + now - self._phase_start
+            self._phase_seconds[self._phase] = seconds
+        self._phase, self._phase_start = phase, now
+
+    def begin(self, phase: Phase) -> bool:
+        if phase is Phase.WARMUP:
+            self.begin_phase('warm_up')
+        else:
+            self._noise_meter.start()
+            self._energy_meter.start()
+            self._is_metering = True
+        return False
+
+    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
+        if self._phase:
+            self._phase_seconds.setdefault('first_step', steps[0].end - self._start_time)
+            if steps[0].phase is Phase.TIMED:
+                self.begin_phase(None, steps[0].start)
+        return False
+
+    def end(self) -> None:
+        """Reads the meters of the timed steps, once; device meters end with the session."""
+        if self._is_metering:
+            self.joules = self._energy_meter.stop()
+            self.noise = cast(sections.NoiseSection, self._noise_meter.stop())
+            peaks = self._device_peaks()
+            self._step_memory = sections.MemorySection(host_peak_bytes(), peaks)
+            # Cleared last: after an interruption, the end of the run reads all meters again.
+            self._is_metering = False
+
+    def memory(self) -> sections.MemorySection:
+        """Returns the peaks up to the last timed step, or up to now."""
+        return self._step_memory or sections.MemorySection(host_peak_bytes(), {})
+
+    def _device_peaks(self) -> dict[str, int]:
+        """Returns the peak memory in bytes that TensorFlow held on each GPU of this process; empty
+        on a CPU.
+        """
+        devices = self._plan.devices
+        if self._plan.params.devices.device != 'gpu' or not devices.is_local:
+            return {}
+        return {
+            tower: int(
+                tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak']
+            )
+            for tower in devices.towers
+        }

@@ -1,0 +1,184 @@
+"""Records a run, and reports it when it ends: its result, the total and advice."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.inputs.buffers import format_memory
+from tf_cnn.results import console as lines
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result
+from tf_cnn.results.file_names import STDOUT
+from tf_cnn.results.result_file import ResultFile, reserve
+from tf_cnn.results.sections import ExitSection
+from tf_cnn.results.steps import Accuracy, StepLog
+from tf_cnn.results.summary import format_summary
+from tf_cnn.run.invocation import Invocation
+from tf_cnn.run.params import Role
+from tf_cnn.run.plan import Plan
+from tf_cnn.run.result_builder import ResultBuilder
+from tf_cnn.run.run_meters import RunMeters
+from tf_cnn.run.stage_times import format_stage_table
+from tf_cnn.run.step_printer import StepPrinter
+from tf_cnn.run.step_recorder import StepRecorder
+from tf_cnn.system.errors import RunError, format_flag
+
+
+class RunReport:
+    """The report of a run.
+
+    Attributes:
+      meters, recorder, printer: hooks of the step loop, which collect what is reported.
+      builder: makes the result.
+      is_finished: whether finish() has been called.
+    """
+
+    def __init__(self, plan: Plan, console: Console, invocation: Invocation) -> None:
+        self.meters = RunMeters(plan, invocation.start_time)
+        self.recorder = StepRecorder(plan)
+        self.printer = StepPrinter(plan, console, self.recorder)
+        self.builder = ResultBuilder(plan, invocation, self.meters)
+        self.is_finished = False
+        self._plan = plan
+        self._console = console
+        self._file = ResultFile(path) if (path := plan.params.results.result_file) else None
+        self._finish_lock = threading.Lock()
+        self._result: Result | None = None
+
+    @contextlib.contextmanager
+    def reserve_result_file(self) -> Iterator[None]:
+        """Reserves the file of the result for the block; raises UsageError if another process has
+        it.
+        """
+        path = self._plan.params.results.result_file
+        if path is None:
+            yield
+            return
+        with reserve(path, self._plan.numbered_result_file) as self._file:
+            if self._file.path != path:
+                self._console.note(f'{path} is there, so the result goes to {self._file.path}')
+            yield
+
+    def add_evaluation(self, accuracy: Accuracy) -> None:
+        """Records, prints and logs an evaluation, see StepRecorder.add_evaluation."""
+        self.recorder.add_evaluation(accuracy)
+        is_evaluation_run = self._plan.role is Role.EVALUATION
+        format_line = lines.format_accuracy if is_evaluation_run else lines.format_interim_accuracy
+        self._console.result(format_line(accuracy))
+        self.printer.log_evaluation(accuracy)
+
+    @property
+    def result(self) -> Result:
+        """Returns the result of a run that has ended; without steps if training was over before it
+        began.
+        """
+        if self._result is None:
+            log = self.recorder.log()
+            own_steps = self.builder.worker_section(log)
+            self._result = self.builder.build(
+                log, self.recorder.evaluations, ExitSection(0, None), [own_steps]
+            )
+        return self._result
+
+    def finish(self, exit_info: ExitSection, worker: Worker, *, prints: bool = True) -> None:
+        """Makes, writes and prints the result. Further calls, as by a signal meanwhile, do nothing.
+
+        Raises:
+          RunError: the file of a complete result cannot be written.
+        """
+        with self._finish_lock:
+            if not self.is_finished:
+                self.is_finished = True
+                self._report(self.recorder.log(), exit_info, worker, prints)
+
+    def _report(self, log: StepLog, exit_info: ExitSection, worker: Worker, prints: bool) -> None:
+        faults, is_chief = [], self._plan.cluster_role.is_chief
+        try:
+            result = self._result = self._make_result(log, exit_info, worker)
+            # Write the file first: the reader of standard output may have left.
+            faults = self._write_files(result, log) if is_chief else []
+        finally:
+            # The total is printed whatever happens to the document.
+            if prints:
+                self._print_total(log, exit_info)
+        if is_chief and prints:
+            self._print_advice(result, len(log.timed_steps))
+        if faults and exit_info.is_complete:
+            raise faults[0]
+        for fault in faults if prints else ():
+            self._console.warning(str(fault))
+
+    def _make_result(self, log: StepLog, exit_info: ExitSection, worker: Worker) -> Result:
+        """Returns the result. The chief's has the steps of all workers, others only their own."""
+        own_steps = self.builder.worker_section(log)
+        workers: Sequence[Mapping[str, Any] | None] = []
+        if log.steps:
+            workers = worker.collect('steps', own_steps, is_complete=exit_info.is_complete)
+        return self.builder.build(log, self.recorder.evaluations, exit_info, workers or [own_steps])
+
+    def _write_files(self, result: Result, log: StepLog) -> list[RunError]:
+        faults = []
+        try:
+            total = result.images_per_second if result.throughput.images else None
+            self.printer.log_end(log, total)
+        except RunError as error:
+            faults.append(error)
+        if self._file:
+            flag = format_flag('result_file', self._file.path)
+            try:
+                text = json.dumps(result.to_dict())
+                if self._file.path == STDOUT:
+                    self._console.document(text)
+                elif not self._file.write(text, result):
+                    self._console.warning(
+                        f'{flag}: the earlier result stays there, since this run timed no step'
+                    )
+            except OSError as error:
+                reason = f'it cannot be written ({error.strerror}); make room or write elsewhere'
+                faults.append(RunError(f'{flag}: {reason}'))
+            except RunError as error:
+                faults.append(error)
+        return faults
+
+    def _print_total(self, log: StepLog, exit_info: ExitSection) -> None:
+        throughput, num_timed = log.throughput, len(log.timed_steps)
+        rate = throughput.images_per_second or 0.0
+        self.printer.print_last_step(log)
+        # In asynchronous modes a worker may still be warming up when the others have taken all
+        # timed steps. The total belongs to whole runs: what an incomplete one measured is in its
+        # warning, and in the document.
+        if throughput.images and exit_info.is_complete:
+            self._console.result(
+                lines.format_exchange_total(throughput.wall_seconds / num_timed)
+                if self._plan.role is Role.EXCHANGE_ONLY
+                else lines.format_total(rate)
+            )
+        if num_skipped := log.run.num_skipped_steps:
+            self._console.warning(lines.format_skipped(num_skipped))
+        if not exit_info.is_complete and self._plan.role is not Role.EVALUATION:
+            target = self._plan.params.results.target_seconds
+            planned_steps = (
+                f'of as many as take {target:g} seconds'
+                if target
+                else f'of {self._plan.params.run.num_timed}'
+            )
+            global_step = log.steps[-1].values.steps_after if log.steps else None
+            self._console.warning(
+                lines.format_incomplete(num_timed, planned_steps, rate, global_step)
+            )
+
+    def _print_advice(self, result: Result, num_timed: int) -> None:
+        if stages := self.builder.input_stages:
+            target = self._plan.params.results.target_seconds
+            self._console.result(format_stage_table(stages, num_timed, target))
+            if buffers := self.builder.input_buffers:
+                self._console.result(format_memory(buffers))
+        for line in format_summary(result):
+            self._console.note(line)
+        for warning in result.warnings:
+            # Warnings about settings were printed before the run.
+            if warning.code != 'settings':
+                self._console.advice(warning.text)

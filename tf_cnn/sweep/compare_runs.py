@@ -1,0 +1,104 @@
+"""Measures two commands in turns, for `compare --run A --run B`."""
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tf_cnn.cluster.config import ROLE_FLAGS
+from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.compare import changes
+from tf_cnn.compare.config import CompareOptions
+from tf_cnn.compare.run_sets import RunSet, make_run_set
+from tf_cnn.results.document import Result
+from tf_cnn.run.params import SPECS
+from tf_cnn.run.parsing import parse_argv
+from tf_cnn.run.plan import check_launch
+from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.runner import (
+    InterleavedRuns,
+    Runner,
+    command_of_flags,
+    describe_outcome,
+    succeeded,
+)
+from tf_cnn.system.errors import RunError, UsageError, format_flag, plural, warn
+from tf_cnn.system.signals import SIGNALS
+
+
+def _read_run_flags(text: str) -> list[str]:
+    """Returns the words of a --run; raises UsageError if the flags are not usable."""
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f'{format_flag("run", text)}: it is not a command line ({error}); close its quotes'
+        ) from None
+    params = parse_argv(argv).params
+    forbidden_flags = [
+        name
+        for name in params.given_flags
+        if name == 'repeat' or name in ROLE_FLAGS or SPECS[name].output
+    ]
+    if forbidden_flags:
+        raise UsageError(
+            f'{params.given_flags[forbidden_flags[0]]}: --run cannot have flags of '
+            'clusters, repeats and output files; remove it, and use --output for the results and '
+            '--rounds for the number of runs'
+        )
+    check_launch(params, is_single_process=True)
+    return argv
+
+
+def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list[RunSet]:
+    """Returns the results of both runs. Prints the ratio so far after each round."""
+    if len(flag_texts) != 2:
+        raise UsageError(
+            f'--run={flag_texts[0]}: it appears {plural(len(flag_texts), "time")}; use it '
+            'twice, for A and B'
+        )
+    # A folder of results for each run.
+    commands = [
+        command_of_flags(f'{name}/{name}', _read_run_flags(text))
+        for name, text in zip('ab', flag_texts, strict=True)
+    ]
+    runner = Runner(environment=environment_for_runs(os.environ, 'compare --run', warn))
+    folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
+    folder.create_or_resume({command.name: command.argv for command in commands})
+    interleaved_runs = InterleavedRuns(commands, options.rounds, folder, runner)
+    names = [f'{letter}: {text}' for letter, text in zip('AB', flag_texts, strict=True)]
+
+    def make_sides() -> list[RunSet]:
+        results = [
+            [run for run in runs if isinstance(run, Result)]
+            for runs in interleaved_runs.outcomes.values()
+        ]
+        return [make_run_set(name, runs, (), ()) for name, runs in zip(names, results, strict=True)]
+
+    try:
+        with SIGNALS.storing(), folder.locked():
+            for finished_run in interleaved_runs.run():
+                first, second = interleaved_runs.outcomes.values()
+                if not succeeded(finished_run.outcome):
+                    break
+                if len(first) != len(second):
+                    continue
+                ratio = changes.make_rows(make_sides(), force=options.force)[1].ratio
+                rates = f'A {describe_outcome(first[-1])}, B {describe_outcome(second[-1])}'
+                so_far = changes.format_ratio(ratio) if ratio else 'nothing to compare'
+                print(
+                    f'round {finished_run.round_number}: {rates}; so far {so_far}',
+                    file=sys.stderr,
+                    flush=True,
+                )
+    finally:
+        print(f'The results and logs are in {folder.path}', file=sys.stderr)
+    for text, runs in zip(flag_texts, interleaved_runs.outcomes.values(), strict=True):
+        if failed := next((run for run in runs if not succeeded(run)), None):
+            raise RunError(
+                f'{format_flag("run", text)}: {failed.reason}; to try this run again, delete '
+                f'{failed.source}'
+            )
+    return make_sides()
