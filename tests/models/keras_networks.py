@@ -94,6 +94,21 @@ def keras_alexnet_cifar(shape: tuple[int, ...], num_classes: int) -> Any:
     )
 
 
+def keras_overfeat(shape: tuple[int, ...], num_classes: int) -> Any:
+    return sequential(
+        shape,
+        conv(96, 11, 4, 'valid'),
+        layers.MaxPooling2D(),
+        conv(256, 5, padding='valid'),
+        layers.MaxPooling2D(),
+        conv(512, 3),
+        conv(1024, 3),
+        conv(1024, 3),
+        layers.MaxPooling2D(),
+        *fully_connected(num_classes, 3072, 4096),
+    )
+
+
 def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
     def own(x: Any, filters: int, size: int) -> Any:
         return conv(filters, size)(x)
@@ -122,6 +137,54 @@ def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
     x = pool(module(x, 256, 160, 320, 32, 128, 128))
     x = module(x, 256, 160, 320, 32, 128, 128)
     x = module(x, 384, 192, 384, 48, 128, 128)
+    return on_mean(inputs, x, num_classes)
+
+
+def keras_inception4(shape: tuple[int, ...], num_classes: int) -> Any:
+    """A branch is a list of (filters, size, strides and padding)."""
+
+    def branch(x: Any, *convs: Any) -> Any:
+        for filters, size, *rest in convs:
+            strides, padding = rest or (1, 'same')
+            x = layers.Conv2D(filters, size, strides, padding, use_bias=False)(x)
+            x = layers.ReLU()(layers.BatchNormalization(scale=False, epsilon=1e-3)(x))
+        return x
+
+    def average(x: Any) -> Any:
+        return layers.AveragePooling2D(3, 1, 'same')(x)
+
+    def halve(x: Any) -> Any:
+        return layers.MaxPooling2D(3, 2)(x)
+
+    def split(x: Any) -> list[Any]:
+        return [branch(x, (256, (1, 3))), branch(x, (256, (3, 1)))]
+
+    join, half, valid = layers.Concatenate, (2, 'valid'), (1, 'valid')
+    inputs = keras.Input(shape)
+    x = branch(inputs, (32, 3, *half), (32, 3, *valid), (64, 3))
+    x = join()([halve(x), branch(x, (96, 3, *half))])
+    short = branch(x, (64, 1), (96, 3, *valid))
+    x = join()([short, branch(x, (64, 1), (64, (7, 1)), (64, (1, 7)), (96, 3, *valid))])
+    x = join()([branch(x, (192, 3, *half)), halve(x)])
+    for _ in range(4):
+        pool, single = branch(average(x), (96, 1)), branch(x, (96, 1))
+        double = branch(x, (64, 1), (96, 3))
+        x = join()([pool, single, double, branch(x, (64, 1), (96, 3), (96, 3))])
+    single = branch(x, (384, 3, *half))
+    x = join()([halve(x), single, branch(x, (192, 1), (224, 3), (256, 3, *half))])
+    for _ in range(7):
+        pool, single = branch(average(x), (128, 1)), branch(x, (384, 1))
+        long = branch(x, (192, 1), (224, (1, 7)), (256, (7, 1)))
+        longer = branch(x, (192, 1), (192, (1, 7)), (224, (7, 1)), (224, (1, 7)), (256, (7, 1)))
+        x = join()([pool, single, long, longer])
+    short = branch(x, (192, 1), (192, 3, *half))
+    x = join()(
+        [halve(x), short, branch(x, (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3, *half))]
+    )
+    for _ in range(3):
+        pool, single = branch(average(x), (256, 1)), branch(x, (256, 1))
+        short, long = branch(x, (384, 1)), branch(x, (384, 1), (448, (1, 3)), (512, (3, 1)))
+        x = join()([pool, single, *split(short), *split(long)])
     return on_mean(inputs, x, num_classes)
 
 
@@ -279,9 +342,11 @@ CONFORMANCE = (
     Case('mnist', partial(keras_lenet, units=1024)),
     Case('alexnet', keras_alexnet, 131),
     Case('alexnet', keras_alexnet_cifar, data_set='cifar10'),
+    Case('overfeat', keras_overfeat, 119),
     Case('vgg16', partial(published, 'VGG16'), 64),
     Case('googlenet', keras_googlenet, 64),
     Case('inception3', partial(published, 'InceptionV3'), 139),
+    Case('inception4', keras_inception4, 107),
     Case('resnet50', partial(published, 'ResNet50'), 64),
     Case('resnet50_v1.5', partial(keras_resnet, pre_activation=False), 64),
     Case('resnet50_v2', partial(RESNET_50_V2, stride_first=True), 64),

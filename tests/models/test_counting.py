@@ -1,4 +1,5 @@
-"""The counted parameters and multiply-adds of networks are the published ones.
+"""The counted parameters and multiply-adds of networks are the published ones, and those that
+TensorFlow counts.
 
 The stored table of costs agrees with what is counted.
 """
@@ -15,7 +16,9 @@ from models.catalog import CATALOG_FILE, read_costs, to_row
 from models.counting import Cost, model_cost, network_cost
 from models.layers import LayerBuilder
 from models.model_spec import Network
+from models.networks import build_network
 from models.registry import MODELS
+from tests.support.networks import one_tower
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = pytest.mark.graph
@@ -100,6 +103,30 @@ def test_a_model_costs_what_is_published(model: str) -> None:
     if parameters is not None:
         _, _, digits = parameters.partition('.')
         assert f'{cost.parameters / 1e6:.{len(digits)}f}' == parameters
+
+
+@pytest.mark.parametrize(
+    ('model', 'data_set'),
+    [('lenet', None), ('alexnet', 'cifar10'), ('mobilenet', None), ('googlenet', None)],
+)
+def test_tensorflow_counts_twice_as_many_operations(model: str, data_set: str | None) -> None:
+    """Its profiler counts a multiply-add as two operations."""
+    network, shape, num_classes = MODELS.find_model(model, data_set).network, (96, 96, 3), 7
+    with tf.Graph().as_default() as graph:
+        with one_tower().create_outer_variable_scope(0) as variables:
+            build_network(
+                network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False
+            )
+        options = tf.profiler.ProfileOptionBuilder(
+            tf.profiler.ProfileOptionBuilder.float_operation()
+        )
+        profile = tf.profiler.profile(graph, cmd='op', options=options.with_empty_output().build())
+    counted = {}
+    while profile.children:
+        [profile] = profile.children
+        counted[profile.name] = profile.float_ops
+    products = sum(counted.get(kind, 0) for kind in ('Conv2D', 'DepthwiseConv2dNative', 'MatMul'))
+    assert products == 2 * network_cost(network, shape, num_classes).multiply_adds > 0
 
 
 @pytest.mark.parametrize(
