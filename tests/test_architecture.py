@@ -60,14 +60,14 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def test_every_room_stands_on_one_floor() -> None:
+def test_every_room_stands_on_one_floor():
     packages = [path.parent.name for path in ROOT.glob('tf_cnn/*/__init__.py')]
     modules = [path.stem for path in ROOT.glob('*.py') if path.stem != 'setup']
     assert sorted(ROOMS) == sorted(['models', *packages, *modules])
 
 
 @pytest.mark.parametrize('room', ROOMS)
-def test_a_room_imports_only_from_below_and_from_its_left(room: str) -> None:
+def test_a_room_imports_only_from_below_and_from_its_left(room):
     names = {name for path in files_of(room) for name in imported(path)}
     used = {name.removeprefix('tf_cnn.').partition('.')[0] for name in names} & {*ROOMS}
     if room == 'variable_mgr':
@@ -77,13 +77,13 @@ def test_a_room_imports_only_from_below_and_from_its_left(room: str) -> None:
     assert used - {room} <= {*ROOMS[: ROOMS.index(room)]}
 
 
-def test_private_modules_of_tensorflow_are_imported_in_few_places() -> None:
+def test_private_modules_of_tensorflow_are_imported_in_few_places():
     for room in {*ROOMS} - {'run', 'graph'}:
         for path in files_of(room):
             assert not [name for name in imported(path) if 'tensorflow.python' in name], path
 
 
-def test_what_is_needed_before_a_run_imports_no_tensorflow() -> None:
+def test_what_is_needed_before_a_run_imports_no_tensorflow():
     rooms = ('cli', 'compare', 'convert', 'flags', 'results', 'sweep')
     paths = [path for room in rooms for path in files_of(room)]
     parts = [

@@ -5,7 +5,6 @@ import json
 import re
 import signal
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoi
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
+def test_a_result_keeps_every_step_shows_itself_and_becomes_rows():
     result = ran('--num_gpus=2 --batch_size=8').result
     steps = result.steps
     assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
@@ -41,14 +40,14 @@ def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
     assert document['workers'][0]['steps']['seconds'] == steps.seconds
 
 
-def test_runs_in_one_process_do_not_disturb_each_other() -> None:
+def test_runs_in_one_process_do_not_disturb_each_other():
     first = losses(tf_random_seed=5)
     other = losses('--tf_random_seed=6 --num_gpus=3 --variable_update=replicated --optimizer=adam')
     assert losses(tf_random_seed=5) == pytest.approx(first, rel=1e-6)
     assert first[0] != pytest.approx(other[0], rel=1e-3)
 
 
-def test_every_mode_trains_alike() -> None:
+def test_every_mode_trains_alike():
     modes = (
         '--variable_update=parameter_server',
         '--variable_update=parameter_server --local_parameter_device=gpu',
@@ -67,7 +66,7 @@ def test_every_mode_trains_alike() -> None:
     assert found[0][-1] < found[0][0]
 
 
-def test_forward_only_changes_no_weight_and_reports_the_accuracy() -> None:
+def test_forward_only_changes_no_weight_and_reports_the_accuracy():
     run = ran(forward_only=True)
     assert len(set(run.losses)) == 1
     steps = run.result.steps
@@ -78,7 +77,7 @@ def test_forward_only_changes_no_weight_and_reports_the_accuracy() -> None:
         assert 0 <= top_1 <= top_5 <= 1
 
 
-def test_the_auxiliary_head_adds_to_the_loss() -> None:
+def test_the_auxiliary_head_adds_to_the_loss():
     flags = '--batch_size=1 --num_batches=1 --num_warmup_batches=0 --loss_type_to_report=base_loss'
     without, with_head = (
         losses(f'{flags} --model={model}')[0] for model in ('inception3', 'inception3_aux')
@@ -87,7 +86,7 @@ def test_the_auxiliary_head_adds_to_the_loss() -> None:
     assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
 
 
-def test_what_python_cannot_ask_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_python_cannot_ask_for_is_refused(monkeypatch):
     with refused('--repeat=3', 'run()'):
         made(repeat=3)
     # TensorFlow keeps this until the process ends.
@@ -100,7 +99,7 @@ def test_what_python_cannot_ask_for_is_refused(monkeypatch: pytest.MonkeyPatch) 
         made(variable_update='horovod')
 
 
-def test_the_banner_names_the_all_reduce_that_is_used() -> None:
+def test_the_banner_names_the_all_reduce_that_is_used():
     flags = '--num_batches=1 --num_gpus=2 --all_reduce_spec=xring'
     assert 'AllReduce:   xring' in ran(f'{flags} --variable_update=replicated').out
     _, out, err = ran(f'{flags} --variable_update=parameter_server')
@@ -111,7 +110,7 @@ def test_the_banner_names_the_all_reduce_that_is_used() -> None:
         BenchmarkCNN(make_params(device='cpu', all_reduce_spec='xring'))
 
 
-def test_an_error_of_tensorflow_is_reduced_to_its_cause() -> None:
+def test_an_error_of_tensorflow_is_reduced_to_its_cause():
     with failed() as caught:
         ran('--num_batches=1 --num_warmup_batches=0 --model=trivial', batch_size=2**26)
     # Both are TensorFlow's words.
@@ -120,9 +119,7 @@ def test_an_error_of_tensorflow_is_reduced_to_its_cause() -> None:
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
-    number: int, tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(number, tmp_path):
     class Stopping(io.StringIO):
         def write(self, text: str) -> int:
             if text.startswith('1\t'):
@@ -147,7 +144,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)
 
 
-def test_tensorflow_starts_without_notices_from_python_too() -> None:
+def test_tensorflow_starts_without_notices_from_python_too():
     code = (
         'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
         'BenchmarkCNN(make_params(model="lenet", num_batches=2, batch_size=2)).run()'

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def refusal(capfd: Capture, *argv: str) -> str:
 
 
 @pytest.mark.unit
-def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_trace() -> None:
+def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_trace():
     quick = [['--help'], ['--help=batch_size'], ['models', '--json'], ['records', '--help']]
     code = (
         'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import '
@@ -53,7 +52,7 @@ def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_tr
 
 @pytest.mark.unit
 @pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
-def test_help_is_printed_even_if_another_flag_is_wrong(word: str, capfd: Capture) -> None:
+def test_help_is_printed_even_if_another_flag_is_wrong(word, capfd):
     done = run(f'--nonsense {word}', capfd)
     assert done.code == 0
     assert '--batch_size=VALUE' in done.out
@@ -75,14 +74,12 @@ def test_help_is_printed_even_if_another_flag_is_wrong(word: str, capfd: Capture
         (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
     ],
 )
-def test_wrong_use_ends_with_code_2_and_one_line(
-    capfd: Capture, argv: list[str], facts: list[str]
-) -> None:
+def test_wrong_use_ends_with_code_2_and_one_line(capfd, argv, facts):
     check_line(refusal(capfd, *argv), *facts)
 
 
 @pytest.mark.unit
-def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capfd: Capture) -> None:
+def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capfd):
     done = run(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n'], capfd)
     assert (done.code, done.out) == (2, '')
     for line, fact in zip(
@@ -92,7 +89,7 @@ def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capfd: Captu
 
 
 @pytest.mark.unit
-def test_verbose_adds_the_traceback(capfd: Capture) -> None:
+def test_verbose_adds_the_traceback(capfd):
     assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == 'Traceback (most recent call last):'
@@ -100,7 +97,7 @@ def test_verbose_adds_the_traceback(capfd: Capture) -> None:
 
 
 @pytest.mark.unit
-def test_the_version_is_one_line(capfd: Capture) -> None:
+def test_the_version_is_one_line(capfd):
     shown = [run(word, capfd) for word in ('--version', '-V', 'version')]
     assert [done.code for done in shown] == [0, 0, 0]
     version, *again = (done.out for done in shown)
@@ -110,7 +107,7 @@ def test_the_version_is_one_line(capfd: Capture) -> None:
 
 
 @pytest.mark.graph
-def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
+def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     files = '--flush_stdout=true --graph_file=graph.pbtxt'
     done = run(f'{SMALL_RUN} --display_every=2 {files}', cwd=tmp_path)
     assert done.code == 0, done.err
@@ -129,7 +126,7 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.graph
-def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone() -> None:
+def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone():
     flags = f'{SMALL_RUN} --model=lenet --gpu_pending_cap=3'
     with terminal([*PROGRAM, *flags.split()], columns=80) as seen:
         seen.read('Importing TensorFlow\x1b[K\r')
@@ -178,7 +175,7 @@ def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.unit
-def test_other_output_to_standard_output_goes_to_standard_error() -> None:
+def test_other_output_to_standard_output_goes_to_standard_error():
     done = run_script(
         "os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE
     )
@@ -191,9 +188,7 @@ def test_other_output_to_standard_output_goes_to_standard_error() -> None:
 @pytest.mark.parametrize(
     ('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)]
 )
-def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
-    flag: str, kind: int, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_of_the_memory_is_named_before_native_code_crashes(flag, kind, capfd, monkeypatch):
     limits = {kind: 300_000 * 1024}
     monkeypatch.setattr(
         resource, 'getrlimit', lambda number: (limits.get(number, resource.RLIM_INFINITY),) * 2
@@ -229,8 +224,8 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
     ],
 )
 def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printed_stays(
-    action: str, exit_code: int, facts: list[str]
-) -> None:
+    action, exit_code, facts
+):
     done = run_script(action, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (exit_code, 'before\n')
     assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
@@ -238,7 +233,7 @@ def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printe
 
 
 @pytest.mark.unit
-def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one() -> None:
+def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one():
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, 'w') as closed, FULL.open('w') as full:
@@ -251,7 +246,7 @@ def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one() -
 
 @pytest.mark.unit
 @pytest.mark.parametrize('closed', ['<&-', '>&-', '2>&-', '<&- >&- 2>&-'])
-def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+def test_standard_streams_may_be_closed(tmp_path, closed):
     written = tmp_path / 'written'
     action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
     started = f'exec "$0" -c "$1" {closed}'
@@ -279,7 +274,7 @@ def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
         ('--num_batches=1 --num_warmup_batches=0 --device=cpu', 'stderr', 0),
     ],
 )
-def test_output_into_a_full_disk_is_one_line(argv: str, stream: str, exit_code: int) -> None:
+def test_output_into_a_full_disk_is_one_line(argv, stream, exit_code):
     with FULL.open('w') as full:
         pipes = dict.fromkeys(['stdout', 'stderr'], subprocess.PIPE)
         streams: dict[str, Any] = pipes | {stream: full}
@@ -290,7 +285,7 @@ def test_output_into_a_full_disk_is_one_line(argv: str, stream: str, exit_code: 
 
 
 @pytest.mark.unit
-def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+def test_a_working_directory_that_was_removed_is_named(tmp_path):
     (gone := tmp_path / 'gone').mkdir()
     command = [*PROGRAM, '--export_saved_model=model', f'--train_dir={tmp_path}']
     done = run_process(['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command], gone)
@@ -308,7 +303,7 @@ def _has_loaded_tensorflow(pid: int) -> bool:
     return 'libtensorflow' in Path(f'/proc/{pid}/maps').read_text()
 
 
-def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() -> None:
+def test_an_older_python_is_told_in_one_line_which_versions_run_the_program():
     path = ROOT / 'tf_cnn_benchmarks.py'
     ast.parse(path.read_text(encoding='utf-8'), feature_version=(3, 8))
     code = (
@@ -331,8 +326,8 @@ def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() ->
     ],
 )
 def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
-    number: signal.Signals, argv: str, is_ready: Callable[[int], bool], fact: str
-) -> None:
+    number, argv, is_ready, fact
+):
     with subprocess.Popen(
         [*PROGRAM, argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -55,9 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_line_of_this_program_is_planned(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_models: None
-) -> None:
+def test_every_line_of_this_program_is_planned(data, tmp_path, monkeypatch, forget_models):
     (tmp_path / 'tiny_resnet.py').write_text(python_block('models.md'))
     monkeypatch.chdir(tmp_path)
     wrong = []
@@ -128,7 +126,7 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
     return None
 
 
-def test_every_other_line_names_targets_and_scripts_that_are_there() -> None:
+def test_every_other_line_names_targets_and_scripts_that_are_there():
     there = {*re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), flags=re.MULTILINE)}
     others = [
         line
@@ -159,9 +157,7 @@ def shorten(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.long
-def test_the_commands_about_your_own_images_run_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, monkeypatch, capfd):
     write_photos(tmp_path / 'PHOTOS')
     monkeypatch.chdir(tmp_path)
     totals = 0
@@ -184,7 +180,7 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(
     assert len(printed) == totals == 5
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_leads_somewhere():
     wrong = []
     for page in PAGES:
         for path, anchor in re.findall(r'\]\(([^)#:\s]*)(?:#([^)]*))?\)', page.read_text()):

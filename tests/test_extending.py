@@ -72,7 +72,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def test_the_examples_run(extended: Path) -> None:
+def test_the_examples_run(extended):
     commands = ''.join(blocks('sh'))
     done = run_process([sys.executable, '-c', RUN_ALL, commands], extended)
     assert done.code == 0, done.err

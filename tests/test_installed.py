@@ -90,9 +90,7 @@ def pip(arguments: str) -> None:
     output_of([*command, *arguments.split()], ROOT, {})
 
 
-def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(
-    wheel: Path,
-) -> None:
+def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     (information,) = {name.split('/')[0] for name in names} - {'tf_cnn', 'tf_cnn_benchmarks'}
     assert information.endswith('.dist-info')
@@ -105,9 +103,7 @@ def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no
     assert installed == {*packaged, *command, 'tf_cnn/commit.txt'}
 
 
-def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(
-    binaries: Path, hostile: dict[str, str]
-) -> None:
+def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(binaries, hostile):
     code = (
         'import importlib, pkgutil, sys, tf_cnn, tf_cnn_benchmarks\n'
         'for module in pkgutil.walk_packages(tf_cnn.__path__, "tf_cnn."):\n'
@@ -128,9 +124,7 @@ def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(
     assert output_of([binaries / 'python', '-c', code], binaries, hostile).endswith('set()\n')
 
 
-def test_a_type_checker_sees_the_public_names_as_what_they_are(
-    binaries: Path, tmp_path: Path
-) -> None:
+def test_a_type_checker_sees_the_public_names_as_what_they_are(binaries, tmp_path):
     (tmp_path / 'program.py').write_text(
         'from pathlib import Path\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, Result, VariableMgr, make_params, '
@@ -153,7 +147,7 @@ def test_a_type_checker_sees_the_public_names_as_what_they_are(
     ], checked
 
 
-def test_every_package_that_the_project_imports_is_declared(wheel: Path) -> None:
+def test_every_package_that_the_project_imports_is_declared(wheel):
     archive = zipfile.ZipFile(wheel)
     (path,) = (name for name in archive.namelist() if name.endswith('.dist-info/METADATA'))
     declared = defaultdict(set)
@@ -192,9 +186,7 @@ def canonical(package: str) -> str:
     return re.sub(r'[-_.]+', '-', package).lower()
 
 
-def test_what_is_missing_is_named_with_the_command_of_the_environment(
-    binaries: Path, tmp_path: Path
-) -> None:
+def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries, tmp_path):
     (tmp_path / 'PIL.py').write_text(
         'raise ModuleNotFoundError("No module named PIL", name="PIL")\n'
     )
@@ -223,8 +215,8 @@ def refusal_of(command: Sequence[object], **environ: str) -> str:
 
 
 def test_the_command_runs_where_others_have_modules_of_the_same_names(
-    wheel: Path, binaries: Path, hostile: dict[str, str], tmp_path: Path
-) -> None:
+    wheel, binaries, hostile, tmp_path
+):
     (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
     (tmp_path / 'my_model.py').write_text(
         'import my_layers\nfrom tf_cnn_benchmarks import register_model\n'
@@ -254,9 +246,7 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
 
 
-def test_a_mode_of_a_user_runs_by_the_command_and_from_python(
-    binaries: Path, hostile: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_mode_of_a_user_runs_by_the_command_and_from_python(binaries, hostile, tmp_path):
     manager = python_block('extending.md', 'after_backward.py')
     (tmp_path / 'mine.py').write_text(manager)
 
@@ -282,8 +272,8 @@ def test_a_mode_of_a_user_runs_by_the_command_and_from_python(
 
 
 def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes(
-    binaries: Path, hostile: dict[str, str], tmp_path: Path
-) -> None:
+    binaries, hostile, tmp_path
+):
     (tmp_path / 'program.py').write_text(
         'import multiprocessing, sys, tf_cnn_benchmarks\nif __name__ == "__main__":\n'
         '    assert tf_cnn_benchmarks.__version__[0].isdigit()\n'
@@ -305,6 +295,6 @@ def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes
 
 
 def test_the_program_of_a_checkout_runs_where_others_have_modules_of_the_same_names(
-    hostile: dict[str, str], tmp_path: Path
-) -> None:
+    hostile, tmp_path
+):
     assert '--variable_update' in output_of([*PROGRAM, '--help'], tmp_path, hostile)

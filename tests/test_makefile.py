@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.parametrize(('has_driver', 'extras'), [(False, 'dev'), (True, 'dev,cuda')])
 def test_make_install_adds_the_libraries_of_cuda_where_there_is_a_driver(
-    tmp_path: Path, has_driver: bool, extras: str
-) -> None:
+    tmp_path, has_driver, extras
+):
     driver = tmp_path / 'nvidiactl'
     if has_driver:
         driver.touch()
@@ -40,7 +40,7 @@ def test_make_install_adds_the_libraries_of_cuda_where_there_is_a_driver(
 
 
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])
-def test_the_tensorflow_without_gpus_is_installed_where_it_is_asked_for(package: str) -> None:
+def test_the_tensorflow_without_gpus_is_installed_where_it_is_asked_for(package):
     setup = 'run_setup("setup.py", stop_after="init")'
     code = (
         'import setuptools; from distutils.core import run_setup; '

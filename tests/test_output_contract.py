@@ -2,8 +2,6 @@
 distributed/test_modes.py.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -29,7 +27,7 @@ def read(capfd: Capture, flags: str, *, with_accuracy: bool = False) -> Read:
     return found
 
 
-def test_training_and_forward_only_print_what_scripts_parse(capfd: Capture) -> None:
+def test_training_and_forward_only_print_what_scripts_parse(capfd):
     trained = read(capfd, '--model=lenet')
     assert trained.banner['TensorFlow'][0].startswith('2.')
     facts = {
@@ -52,18 +50,14 @@ def test_training_and_forward_only_print_what_scripts_parse(capfd: Capture) -> N
     ('flag', 'mode'),
     [('--forward_only', 'forward-only'), ('--print_training_accuracy', 'training')],
 )
-def test_steps_with_accuracies_print_what_scripts_parse(
-    flag: str, mode: str, capfd: Capture
-) -> None:
+def test_steps_with_accuracies_print_what_scripts_parse(flag, mode, capfd):
     found = read(capfd, f'--model=lenet {flag}', with_accuracy=True)
     assert found.banner['Mode'] == [mode]
     assert [number for number, *_ in found.steps] == [1, 2, 3]
     assert all(0 <= top_1 <= top_5 <= 1 for *_, top_1, top_5 in found.steps)
 
 
-def test_an_evaluation_prints_its_accuracy_and_its_own_total(
-    tmp_path: Path, capfd: Capture
-) -> None:
+def test_an_evaluation_prints_its_accuracy_and_its_own_total(tmp_path, capfd):
     random = np.random.default_rng(1)
     for subset, count in (('train', 40), ('validation', 12)):
         digits = random.integers(0, 256, [count, 28, 28])

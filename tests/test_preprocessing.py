@@ -77,8 +77,8 @@ def check_alike(options: ImageOptions, theirs: Image.Image) -> None:
     ],
 )
 def test_images_are_sampled_at_the_centres_of_the_new_pixels_as_by_pil(
-    height: int, width: int, shorter_side: int | None, fraction: float, method: str
-) -> None:
+    height, width, shorter_side, fraction, method
+):
     options = ImageOptions(
         height, width, 3, training=False, shorter_side=shorter_side, resize_method=method
     )
@@ -93,16 +93,14 @@ def test_images_are_sampled_at_the_centres_of_the_new_pixels_as_by_pil(
     ('method', 'side', 'kind'),
     [('bicubic', 600, Image.Resampling.BICUBIC), ('area', 112, Image.Resampling.BOX)],
 )
-def test_images_are_smoothed_as_by_pil(method: str, side: int, kind: Image.Resampling) -> None:
+def test_images_are_smoothed_as_by_pil(method, side, kind):
     options = replace(EVALUATION, height=side, width=side, resize_method=method)
     check_alike(options, crop(options).resize((side, side), kind))
 
 
 @pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('side', [106, 427])
-def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rounded(
-    method: str, side: int
-) -> None:
+def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rounded(method, side):
     options = replace(EVALUATION, height=side, width=side + 1, resize_method=method)
 
     def both() -> list[Any]:
@@ -115,7 +113,7 @@ def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rou
     np.testing.assert_allclose(ours, theirs, atol=0.51)
 
 
-def test_scaled_decoding_shrinks_by_means_as_pil_does() -> None:
+def test_scaled_decoding_shrinks_by_means_as_pil_does():
     options = replace(EVALUATION, height=80, width=80)
     theirs = np.asarray(crop(options).resize((80, 80), Image.Resampling.BOX), int)
     scaled, sampled = (
@@ -126,7 +124,7 @@ def test_scaled_decoding_shrinks_by_means_as_pil_does() -> None:
     assert scaled < min(8, 0.7 * sampled)
 
 
-def test_round_robin_takes_the_methods_in_turn() -> None:
+def test_round_robin_takes_the_methods_in_turn():
     for position, method in enumerate([*METHODS, METHODS[0]]):
         ours = run(JPEG, replace(EVALUATION, resize_method='round_robin'), position)
         expected = run(JPEG, replace(EVALUATION, resize_method=method))
@@ -136,7 +134,7 @@ def test_round_robin_takes_the_methods_in_turn() -> None:
 @pytest.mark.parametrize(
     ('mode', 'channels'), [('L', 1), ('L', 3), ('RGB', 1), ('RGB', 3), ('CMYK', 3)]
 )
-def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode: str, channels: int) -> None:
+def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode, channels):
     colors = Image.new('RGB', (64, 64), (200, 100, 50)).convert(mode)
     [image] = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels))
     expected = colors.convert('RGB' if channels == 3 else 'L').getpixel((0, 0))
@@ -155,7 +153,7 @@ def windows(height: int, width: int, boxes: np.ndarray) -> np.ndarray:
     return drawn.T
 
 
-def test_random_crops_have_legal_areas_and_aspects_inside_the_image() -> None:
+def test_random_crops_have_legal_areas_and_aspects_inside_the_image():
     height, width = 375, 500
     y, x, heights, widths = windows(height, width, NO_BOXES)
     assert min(y.min(), x.min()) >= 0
@@ -169,7 +167,7 @@ def test_random_crops_have_legal_areas_and_aspects_inside_the_image() -> None:
     assert 1.25 < aspects.max() < 4 / 3 + slack
 
 
-def test_random_crops_cover_a_tenth_of_the_object() -> None:
+def test_random_crops_cover_a_tenth_of_the_object():
     top, left, bottom, right = box = np.array([0.7, 0.1, 0.9, 0.3], np.float32)
     y, x, heights, widths = windows(400, 400, box.reshape(1, 1, 4)) / 400
     covered_height = np.clip(np.minimum(y + heights, bottom) - np.maximum(y, top), 0, None)
@@ -179,7 +177,7 @@ def test_random_crops_cover_a_tenth_of_the_object() -> None:
     assert 0.04 < (heights * widths).min() < 0.1
 
 
-def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down() -> None:
+def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down():
     y, x = np.mgrid[0:120, 0:160]
     file = encoded(np.stack([x, y * 2, 0 * x], -1).astype(np.uint8))
     red, green, _ = np.moveaxis(run(file, TRAINING, times=200).astype(int), -1, 0)
@@ -191,7 +189,7 @@ def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down() -> N
 @pytest.mark.parametrize(
     'changes', [{}, {'distortions': True}, {'distortions': True, 'in_yiq': False}]
 )
-def test_random_draws_depend_on_seed_and_position_alone(changes: dict[str, Any]) -> None:
+def test_random_draws_depend_on_seed_and_position_alone(changes):
     options = replace(TRAINING, seed=0, **changes)
     first = run(JPEG, options, times=3)
     np.testing.assert_array_equal(first, run(JPEG, options, times=3))
@@ -201,7 +199,7 @@ def test_random_draws_depend_on_seed_and_position_alone(changes: dict[str, Any])
 
 
 @pytest.mark.parametrize('in_yiq', [True, False])
-def test_distortions_change_colors_only_when_training(in_yiq: bool) -> None:
+def test_distortions_change_colors_only_when_training(in_yiq):
     color = (180, 90, 60)
     file = encoded(Image.new('RGB', (64, 64), color), quality=95)
     options = replace(TRAINING, distortions=True, in_yiq=in_yiq)
@@ -220,7 +218,7 @@ def parsed(record: bytes, with_boxes: bool = True) -> tuple[bytes, int, np.ndarr
 
 
 @pytest.mark.parametrize('label', [0, 9])
-def test_a_record_gives_its_image_label_and_boxes(label: int) -> None:
+def test_a_record_gives_its_image_label_and_boxes(label):
     boxes = [(0.1, 0.2, 0.5, 0.6), (0.3, 0.4, 0.7, 0.8)]
     image, number, found = parsed(example(b'file', label, boxes))
     assert (image, number) == (b'file', label)
@@ -240,7 +238,7 @@ def test_a_record_gives_its_image_label_and_boxes(label: int) -> None:
     ],
     ids=['no image', 'no label', 'label too large', 'negative label', 'no example'],
 )
-def test_a_bad_record_fails_the_step(record: bytes, message: str) -> None:
+def test_a_bad_record_fails_the_step(record, message):
     with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.DataLossError), match=message):
         parsed(record)
 
@@ -250,13 +248,13 @@ def test_a_bad_record_fails_the_step(record: bytes, message: str) -> None:
     [EVALUATION, TRAINING, replace(EVALUATION, scaled_decode=True)],
     ids=['evaluation', 'training', 'scaled'],
 )
-def test_a_file_that_is_not_a_jpeg_fails_the_step(options: ImageOptions) -> None:
+def test_a_file_that_is_not_a_jpeg_fails_the_step(options):
     for file in (encoded(PHOTOGRAPH, 'PNG'), b'', b'<html>404</html>', JPEG[100:], JPEG[:20_000]):
         with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
             run(file, options)
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_options_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match='lanczos') as error:
         replace(EVALUATION, resize_method='lanczos')
     check_line(error.value, 'resize_method', *RESIZE_METHODS)

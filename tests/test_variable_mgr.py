@@ -86,9 +86,7 @@ def trained_by_numpy(optimizer: str) -> Weights:
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('num_towers', BY_TOWERS)
 @pytest.mark.parametrize('mode', SYNCHRONOUS)
-def test_towers_take_the_steps_of_one_with_the_whole_batch(
-    mode: str, num_towers: int, optimizer: str
-) -> None:
+def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, num_towers, optimizer):
     _, after = trained(mode, optimizer, BY_TOWERS[num_towers])
     assert len(after) == (1 if 'ps' in mode else num_towers)
     for weights in after:
@@ -97,7 +95,7 @@ def test_towers_take_the_steps_of_one_with_the_whole_batch(
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-def test_independent_towers_each_learn_from_their_own_images_alone(optimizer: str) -> None:
+def test_independent_towers_each_learn_from_their_own_images_alone(optimizer):
     _, towers = trained('independent', optimizer, BY_TOWERS[2])
     for weights, images in zip(towers, BY_TOWERS[2], strict=True):
         assert_close(weights, trained('independent', optimizer, (images,))[1][0])
@@ -106,13 +104,13 @@ def test_independent_towers_each_learn_from_their_own_images_alone(optimizer: st
 
 
 @pytest.mark.parametrize('mode', ALL)
-def test_every_mode_and_tower_starts_with_the_same_values(mode: str) -> None:
+def test_every_mode_and_tower_starts_with_the_same_values(mode):
     [expected], _ = trained('independent', 'sgd')
     for weights in trained(mode, 'sgd', BY_TOWERS[4])[0]:
         np.testing.assert_equal(weights, {name: expected[name] for name in weights})
 
 
-def test_an_initial_value_follows_from_the_seed_and_the_name() -> None:
+def test_an_initial_value_follows_from_the_seed_and_the_name():
     def initial_values(seed: int) -> Weights:
         with tf.Graph().as_default(), open_session() as session:
             manager = make('independent', 1, seed)
@@ -129,7 +127,7 @@ def test_an_initial_value_follows_from_the_seed_and_the_name() -> None:
     assert np.abs(initial_values(8)['a'] - once['a']).max() > 0.1
 
 
-def test_a_variable_goes_to_the_parameter_device_that_holds_the_fewest_bytes() -> None:
+def test_a_variable_goes_to_the_parameter_device_that_holds_the_fewest_bytes():
     manager = make('ps-spread', 2)
     shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
     with tf.Graph().as_default():
@@ -159,7 +157,7 @@ def normalising_towers(mode: str) -> VariableMgr:
 
 
 @pytest.mark.parametrize('mode', ALL)
-def test_each_variable_is_saved_once_under_its_model_name(mode: str) -> None:
+def test_each_variable_is_saved_once_under_its_model_name(mode):
     with tf.Graph().as_default() as graph:
         manager = normalising_towers(mode)
         saved = manager.savable_variables()
@@ -174,7 +172,7 @@ def test_each_variable_is_saved_once_under_its_model_name(mode: str) -> None:
 @pytest.mark.parametrize(
     ('mode', 'num_updates'), [('ps', 2), ('replicated', 2), ('independent', 2 * 4)]
 )
-def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updates: int) -> None:
+def test_each_model_updates_its_moving_averages_once_a_step(mode, num_updates):
     with tf.Graph().as_default(), open_session(4) as session:
         manager = normalising_towers(mode)
         session.run(manager.initializers)
@@ -190,7 +188,7 @@ def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updat
     np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_post_init_makes_the_replicas_of_all_towers_alike_after_a_restore() -> None:
+def test_post_init_makes_the_replicas_of_all_towers_alike_after_a_restore():
     with tf.Graph().as_default(), open_session(3) as session:
         manager = make('replicated', 3)
         for number in range(3):

@@ -26,9 +26,7 @@ SCRIPTS = sorted(
 
 
 @pytest.mark.parametrize('path', SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_has_help(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_has_help(path, monkeypatch, capsys):
     if path.stem == 'pytorch_resnet50':
         pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     # In this process, which imports TensorFlow once.
@@ -40,9 +38,7 @@ def test_a_script_has_help(
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
-def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(
-    model: str,
-) -> None:
+def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(model):
     from benchmarks.peers.plain_networks import NETWORKS, Layers
 
     network, facts = NETWORKS[model], MODELS.find_model(model)
@@ -84,7 +80,7 @@ def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
     return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
 
-def test_the_plain_pipeline_makes_batches_of_records(tmp_path: Path) -> None:
+def test_the_plain_pipeline_makes_batches_of_records(tmp_path):
     from benchmarks.peers.plain_tensorflow import make_pipeline
 
     pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
@@ -97,7 +93,7 @@ def test_the_plain_pipeline_makes_batches_of_records(tmp_path: Path) -> None:
     assert {*labels} < {*range(8)}
 
 
-def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
+def test_the_network_of_pytorch_has_the_variables_of_resnet50():
     pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     from benchmarks.peers.pytorch_resnet50 import make_network
 
@@ -105,7 +101,7 @@ def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
     assert sum(parameter.numel() for parameter in make_network().parameters()) == parameters
 
 
-def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:
+def test_digits_are_written_as_the_files_of_mnist(tmp_path):
     from benchmarks.sample_digits import write_mnist
     from tf_cnn.inputs.array_files import load_arrays
 
@@ -121,7 +117,7 @@ def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures('forget_models')
-def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
+def test_the_network_of_the_article_is_that_of_its_tutorial():
     from models.counting import model_cost
     from models.registry import load_model_file
 
@@ -132,7 +128,7 @@ def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
     assert model_cost(facts).parameters == 832 + 51_264 + 3_212_288 + 10_250
 
 
-def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
+def test_a_small_network_learns_from_resident_data_in_each_way():
     from benchmarks import resident_data
 
     data = resident_data.make_data(4096)

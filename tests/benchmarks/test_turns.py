@@ -5,7 +5,6 @@ results of peers.
 import itertools
 import json
 import os
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -27,9 +26,7 @@ def cells_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
 
 
-def test_commands_take_turns_and_an_interrupted_script_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path, monkeypatch, capsys):
     for name, value in environment(tmp_path, {'--batch_size=3': 'fail'}).items():
         monkeypatch.setenv(name, value)
     commands = {f'with {size}': [*FAKE, f'--batch_size={size}'] for size in (10, 12, 3)}
@@ -56,16 +53,14 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     assert cells[-1] == ['with 12 / with 10', '1.200', '']
 
 
-def test_functions_take_turns() -> None:
+def test_functions_take_turns():
     counting = itertools.count(1)
     taken = run_in_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
     turns = {name: [run['s'] for run in runs] for name, runs in taken.items()}
     assert turns == {'a': [1, 4, 6], 'b': [2, 3, 5]}
 
 
-def test_what_disturbs_both_turns_of_a_round_does_not_widen_the_interval(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_disturbs_both_turns_of_a_round_does_not_widen_the_interval(capsys):
     noise = (1.0, 1.7, 0.4)
     turns = {'a': [{'s': 2 * factor} for factor in noise]}
     turns['b'] = [{'s': 1.6 * factor} for factor in noise]
@@ -73,9 +68,7 @@ def test_what_disturbs_both_turns_of_a_round_does_not_widen_the_interval(
     assert cells_of(capsys.readouterr().out)[-1] == ['a / b', '1.250', '1.250 to 1.250']
 
 
-def test_the_result_of_a_peer_can_be_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_result_of_a_peer_can_be_compared(tmp_path, capsys):
     file = tmp_path / 'peer.json'
     words = '--batch_size=4 --num_batches=12 --precision=bf16 --forward_only'
     args = make_parser('A peer.').parse_args([*words.split(), f'--result_file={file}'])

@@ -28,9 +28,7 @@ CONTROLLED = [*SERVED[1:], ClusterTask('controller', 0, 'c:1')]
         ('distributed_all_reduce', CONTROLLED, ['worker 0', 'worker 1']),
     ],
 )
-def test_each_process_is_told_who_it_is_and_who_the_others_are(
-    mode: str, tasks: list[ClusterTask], servers: list[str]
-) -> None:
+def test_each_process_is_told_who_it_is_and_who_the_others_are(mode, tasks, servers):
     flags = ['--model=lenet', '--device=cpu', f'--variable_update={mode}']
     commands = make_commands(flags, tasks, {})
     assert [command.name for command in commands if command.is_server] == servers
@@ -46,7 +44,7 @@ def test_each_process_is_told_who_it_is_and_who_the_others_are(
 
 
 @pytest.mark.unit
-def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> None:
+def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path):
     flag_file = tmp_path / 'flags'
     flag_file.write_text('--graph_file=graph\n')
     files = '--trace_file=trace --partitioned_graph_file_prefix=parts --tfprof_file=profile'
@@ -66,7 +64,7 @@ def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.unit
-def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
+def test_the_cluster_around_the_caller_is_not_that_of_the_processes():
     ranks = {'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
     kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
     for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **kept}):
@@ -74,14 +72,14 @@ def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
 
 
 @pytest.mark.unit
-def test_each_worker_gets_as_many_cores() -> None:
+def test_each_worker_gets_as_many_cores():
     assert share_cores(range(5), 2) == [(0, 1), (2, 3)]
     assert share_cores(range(2), 2) == [(0,), (1,)]
     assert share_cores(range(2), 5) == [(0,), (1,), (0,), (1,), (0,)]
 
 
 @pytest.mark.unit
-def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
+def test_a_reserved_port_is_for_the_server_that_it_is_meant_for():
     with reserve_addresses(20) as addresses, reserve_addresses(20) as others:
         assert len({*addresses, *others}) == 40
         host, port = addresses[0].split(':')
@@ -121,9 +119,7 @@ print('total images/sec: 2.00')
     ['--ps=2 --', '--ps=2 --verbose --', '--ps=2 -- --verbose=1'],
     ids=['', 'cluster', 'run'],
 )
-def test_a_cluster_prints_its_result_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: str
-) -> None:
+def test_a_cluster_prints_its_result_once(capsys, monkeypatch, tmp_path, argv):
     replace_program(tmp_path, monkeypatch, PROGRAM)
     monkeypatch.setenv('TF_CONFIG', '{}')
     flags = f'{argv} --model=lenet --graph_file={tmp_path}/graph'
@@ -151,9 +147,7 @@ def test_a_cluster_prints_its_result_once(
 
 
 @pytest.mark.distributed
-def test_the_flags_of_the_subcommand_take_effect(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_flags_of_the_subcommand_take_effect(capsys, monkeypatch, tmp_path):
     replace_program(tmp_path, monkeypatch, 'raise SystemExit(5)')
     flags = '--workers=3 --restart=1 --verbose -- --variable_update=collective_all_reduce'
     assert cluster_command.main(flags.split()) == 5
@@ -196,13 +190,7 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_the_processes_see_their_gpus(
-    flag: str,
-    listed: str | None,
-    expected: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_processes_see_their_gpus(flag, listed, expected, capsys, monkeypatch):
     if listed:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
     # What an outer job says about its own tasks is nothing to these.
@@ -223,9 +211,7 @@ def test_the_processes_see_their_gpus(
         ('', '3', ['--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3']),
     ],
 )
-def test_too_few_gpus_are_refused_before_anything_starts(
-    argv: str, listed: str | None, facts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_gpus_are_refused_before_anything_starts(argv, listed, facts, monkeypatch):
     if listed:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
     with refused(*facts):

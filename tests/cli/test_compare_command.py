@@ -75,7 +75,7 @@ def write_repeats(
             )
 
 
-def test_two_results_are_compared_and_what_differs_is_named() -> None:
+def test_two_results_are_compared_and_what_differs_is_named():
     write_sample('a.json', seed=1)
     write_sample(
         'b.json',
@@ -98,7 +98,7 @@ def test_two_results_are_compared_and_what_differs_is_named() -> None:
     assert '--repeat' in text
 
 
-def test_text_of_a_result_cannot_control_the_terminal() -> None:
+def test_text_of_a_result_cannot_control_the_terminal():
     write_sample('a.json')
     write_sample('b.json', flags={'optimizer': 'x\x1b[2J\nfake line'})
     lines = lines_of('a.json', 'b.json')
@@ -107,7 +107,7 @@ def test_text_of_a_result_cannot_control_the_terminal() -> None:
     assert not any(line.startswith('fake') for line in lines)
 
 
-def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes() -> None:
+def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes():
     for number, (rate, code) in enumerate(
         [(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')]
     ):
@@ -128,7 +128,7 @@ def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes() ->
     assert bad == {'bad/0.json': ['drift'], 'bad/2.json': ['machine_loaded']}
 
 
-def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list() -> None:
+def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list():
     write_sample('a.json')
     write_sample('c.json', flags={'batch_size': 64})
     rows = [*csv.DictReader(lines_of('a.json', 'c.json', '--format=csv'))]
@@ -139,7 +139,7 @@ def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list() -> None:
     assert '- flags: batch_size 32 -> 64' in lines
 
 
-def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json() -> None:
+def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json():
     write_repeats('old', 100, (32, 64, 16))
     # What all runs of a folder share may differ from the other folder.
     write_repeats('new', 90, (64, 32, 128), xla=True)
@@ -161,7 +161,7 @@ def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json() -> N
         assert 'only here' in rows[key]['remark']
 
 
-def test_what_is_left_out_of_a_folder_is_a_row_with_its_reason() -> None:
+def test_what_is_left_out_of_a_folder_is_a_row_with_its_reason():
     write_repeats('old', 100)
     write_repeats('new', 90)
     cut = cut_off('stopped by SIGTERM')
@@ -186,7 +186,7 @@ def test_what_is_left_out_of_a_folder_is_a_row_with_its_reason() -> None:
     assert any('new/notes.json' in line for line in lines_of('old', 'new'))
 
 
-def test_fail_below_fails_for_significantly_slower_results_only() -> None:
+def test_fail_below_fails_for_significantly_slower_results_only():
     write_repeats('a', 100)
     write_repeats('slow', 80)
     for number, rate in enumerate((70, 90, 30)):
@@ -204,13 +204,13 @@ def test_fail_below_fails_for_significantly_slower_results_only() -> None:
     check_line(warning, '--fail_below=0.95', 'slow/32-0.json', 'too few runs')
 
 
-def test_the_time_between_steps_counts() -> None:
+def test_the_time_between_steps_counts():
     write_sample('a.json')
     write_sample('b.json', gap=0.1)
     assert rows_of('a.json', 'b.json')[1]['ratio'] < 0.8
 
 
-def test_different_work_needs_force() -> None:
+def test_different_work_needs_force():
     write_sample('a.json')
     write_sample('c.json', run={'role': 'forward-only'}, flags={'model': 'trivial'})
     argv = ('a.json', 'c.json', '--force')
@@ -221,7 +221,7 @@ def test_different_work_needs_force() -> None:
     assert 'different work: model lenet -> trivial' in '\n'.join(lines_of(*argv))
 
 
-def test_a_log_is_compared_with_a_result() -> None:
+def test_a_log_is_compared_with_a_result():
     Path('old.log').write_text(LOG)
     write_sample('new.json')
     first, second = rows_of('old.log', 'new.json')
@@ -231,7 +231,7 @@ def test_a_log_is_compared_with_a_result() -> None:
     assert (second['ratio_low'], second['verdict']) == (None, 'too few runs')
 
 
-def test_a_log_that_begins_like_json_is_a_log() -> None:
+def test_a_log_that_begins_like_json_is_a_log():
     for name, rate in (('a', '80.00'), ('b', '40.00')):
         lines = LOG.replace('80.00', rate).splitlines()
         Path(name).write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in lines))
@@ -249,7 +249,7 @@ def write_history() -> tuple[str, ...]:
     return 'same.json', 'slow.json', 'other.json', '--against=earlier'
 
 
-def test_results_are_judged_by_earlier_ones_in_every_format() -> None:
+def test_results_are_judged_by_earlier_ones_in_every_format():
     argv = write_history()
     rows = json.loads('\n'.join(lines_of(*argv, '--format=json')))['rows']
     assert {row['name']: (row['verdict'], row['is_regression']) for row in rows} == {
@@ -261,13 +261,13 @@ def test_results_are_judged_by_earlier_ones_in_every_format() -> None:
     assert lines_of(*argv, '--format=markdown')[0].split()[:4] == ['|', 'run', '|', 'shape']
 
 
-def test_fail_below_fails_for_a_regression_and_names_what_has_no_verdict() -> None:
+def test_fail_below_fails_for_a_regression_and_names_what_has_no_verdict():
     unjudged, slow = errors_of(*write_history(), '--fail_below=0.95')
     check_line(unjudged, '--fail_below=0.95', 'other.json', 'no run before this one')
     check_line(slow, '--fail_below=0.95', 'slow.json')
 
 
-def test_an_outlying_run_is_named() -> None:
+def test_an_outlying_run_is_named():
     for number, rate in enumerate((100, 101, 99, 50, 100, 102)):
         write_sample(f'a/{number}.json', rate=rate, noise=0)
         write_sample(f'b/{number}.json', rate=80 + number % 2, noise=0, seed=number)
@@ -284,7 +284,7 @@ def test_an_outlying_run_is_named() -> None:
         (json.dumps(sample_failure(reason='out of memory')), 'out of memory'),
     ],
 )
-def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(text: str, reason: str) -> None:
+def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(text, reason):
     write_repeats('old', 100)
     write_repeats('new', 100.5, xla=True)
     write_sample('earlier/9.json', seed=9)
@@ -301,7 +301,7 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(text: str, rea
     assert any('new/bad.json' in line and reason in line for line in left_out)
 
 
-def test_against_names_the_new_runs_that_it_leaves_out() -> None:
+def test_against_names_the_new_runs_that_it_leaves_out():
     write_sample('earlier/9.json', seed=9)
     write_sample('new/short.json', **cut_off('the run was interrupted'))
     write_document('new/evaluation.json', untimed_document('', run={'role': 'evaluation'}))
@@ -321,7 +321,7 @@ def replace_program(
     monkeypatch.setattr(compare_runs, 'Runner', lambda environment: program)
 
 
-def test_two_commands_run_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_two_commands_run_in_turns(monkeypatch, tmp_path):
     replace_program(monkeypatch, tmp_path, {})
     out, err = run_main(*RUNS, '--rounds=3', '--output=out', '--format=json')
     # Each round is backwards after the one before.
@@ -339,9 +339,7 @@ def test_two_commands_run_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert rows_of('out/results/a', 'out/results/b')[1]['ratio'] == second['ratio']
 
 
-def test_turns_go_on_in_a_folder_of_the_same_commands_only(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_turns_go_on_in_a_folder_of_the_same_commands_only(monkeypatch, tmp_path):
     replace_program(monkeypatch, tmp_path, {})
     run_main(*RUNS, '--rounds=3', '--output=out')
     _, error = run_main(*RUNS[:3], '--batch_size=4', '--output=out', code=2)
@@ -351,15 +349,13 @@ def test_turns_go_on_in_a_folder_of_the_same_commands_only(
     assert len(sizes_in(tmp_path)) == 8
 
 
-def test_a_run_that_fails_ends_the_turns_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_that_fails_ends_the_turns_with_its_reason(monkeypatch, tmp_path):
     replace_program(monkeypatch, tmp_path, {'--batch_size=16': 'fail'})
     _, error = run_main(*RUNS, '--output=failed', code=1)
     check_line(error.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed')
 
 
-def test_ctrl_c_ends_the_turns_and_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_turns_and_the_run(monkeypatch, tmp_path):
     waits = {f'--batch_size={size}': {'5': 'wait'} for size in (8, 16)}
     replace_program(monkeypatch, tmp_path, {**waits})
     with interrupt_when_waiting(tmp_path):
@@ -371,7 +367,7 @@ def test_ctrl_c_ends_the_turns_and_the_run(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize('name', ['b.json', 'b.log'])
-def test_standard_input_is_a_result_or_a_log(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_a_result_or_a_log(name, monkeypatch):
     write_sample('a.json')
     write_sample('b.json', rate=50)
     Path('b.log').write_text(LOG)
@@ -388,9 +384,7 @@ def test_standard_input_is_a_result_or_a_log(name: str, monkeypatch: pytest.Monk
     ('argv', 'fact'),
     [(['-', 'a.json'], 'standard input: it is empty'), (['-', '-'], 'only once')],
 )
-def test_standard_input_is_read_once_and_not_empty(
-    argv: list[str], fact: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_read_once_and_not_empty(argv, fact, monkeypatch):
     write_sample('a.json')
     with open('/dev/null') as text:
         monkeypatch.setattr('sys.stdin', text)
@@ -398,7 +392,7 @@ def test_standard_input_is_read_once_and_not_empty(
     check_line(error, fact)
 
 
-def test_settings_of_one_folder_are_compared_within_their_batch_size() -> None:
+def test_settings_of_one_folder_are_compared_within_their_batch_size():
     write_repeats('all/replicated', 100, (32, 64), variable_update='replicated')
     write_repeats('all/independent', 120, (32, 64), variable_update='independent')
     # No other setting has this batch size.
@@ -420,12 +414,12 @@ def test_settings_of_one_folder_are_compared_within_their_batch_size() -> None:
         assert sizes[0] in ('16', sizes[1])
 
 
-def test_batch_sizes_are_compared_where_each_setting_has_its_own() -> None:
+def test_batch_sizes_are_compared_where_each_setting_has_its_own():
     write_repeats('sizes', 100, (32, 64, 128))
     assert len({row['baseline'] for row in rows_of('sizes')}) == 2
 
 
-def test_different_work_in_one_folder_is_refused_also_where_batch_sizes_differ() -> None:
+def test_different_work_in_one_folder_is_refused_also_where_batch_sizes_differ():
     write_repeats('works', 100, (32, 64))
     write_repeats('works/more', 10, (16, 8), model='trivial')
     (error,) = errors_of('works', code=2)

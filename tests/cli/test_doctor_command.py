@@ -34,7 +34,7 @@ def run_doctor(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_json_goes_to_standard_output_and_the_lines_to_standard_error() -> None:
+def test_json_goes_to_standard_output_and_the_lines_to_standard_error():
     ran = run_doctor('--only=gpu', '--json', OMP_NUM_THREADS='4096', CUDA_VISIBLE_DEVICES='')
     assert ran.returncode == 0
     document = json.loads(ran.stdout)
@@ -48,9 +48,7 @@ def test_json_goes_to_standard_output_and_the_lines_to_standard_error() -> None:
     assert [row.split()[:2] for row in rows] == [[one['outcome'], one['name']] for one in checks]
 
 
-def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run(
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run(tmp_path):
     (tmp_path / 'tensorflow').mkdir()
     code = 'raise ImportError("libstdc++.so.6: too old")'
     (tmp_path / 'tensorflow' / '__init__.py').write_text(code)
@@ -84,7 +82,7 @@ say(['x/a', 'x/b', 'x/c']); fine('x/a'); print('it begins', flush=True)
     return list(findings), list(log)
 
 
-def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(tmp_path: Path) -> None:
+def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(tmp_path):
     for end, outcomes, *facts in (
         ('os.kill(os.getpid(), signal.SIGSEGV)', [OK, WRONG, SKIPPED], 'signal 11'),
         ('os.kill(os.getpid(), signal.SIGILL)', [OK, WRONG, SKIPPED], 'signal 4', 'processor'),
@@ -98,7 +96,7 @@ def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(tmp_path: P
         check_line(f'{wrong.found} {wrong.advice}', *facts)
 
 
-def test_a_process_that_ends_before_its_first_check_is_wrong_with_its_traceback() -> None:
+def test_a_process_that_ends_before_its_first_check_is_wrong_with_its_traceback():
     command = (sys.executable, '-c', 'import nothing_of_this_name')
     (wrong,), log = run_family('x', 60, command)
     assert wrong.outcome == WRONG
@@ -106,7 +104,7 @@ def test_a_process_that_ends_before_its_first_check_is_wrong_with_its_traceback(
     assert 'Traceback' in log[0]
 
 
-def test_a_process_that_hangs_ends_with_its_descendants(tmp_path: Path) -> None:
+def test_a_process_that_hangs_ends_with_its_descendants(tmp_path):
     hang = """
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 print(child.pid, flush=True)
@@ -123,9 +121,7 @@ time.sleep(600)
     ('number', 'code', 'word'),
     [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')],
 )
-def test_after_an_interrupt_what_was_found_is_printed(
-    number: signal.Signals, code: int, word: str
-) -> None:
+def test_after_an_interrupt_what_was_found_is_printed(number, code, word):
     command = [*PROGRAM, '--only=gpu,placement', '--json']
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
@@ -144,7 +140,7 @@ def test_after_an_interrupt_what_was_found_is_printed(
 
 
 @pytest.mark.all_modes
-def test_everything_that_runs_on_a_cpu_is_well() -> None:
+def test_everything_that_runs_on_a_cpu_is_well():
     ran = run_doctor('--json', CUDA_VISIBLE_DEVICES='')
     assert ran.returncode == 0
     outcomes = {check['name']: check['outcome'] for check in json.loads(ran.stdout)['checks']}

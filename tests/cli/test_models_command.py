@@ -1,7 +1,6 @@
 """The subcommand `models` lists models and their costs, those of a user's own file too."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.support.outputs import check_line, run_main
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
 
-def test_models_are_listed_as_a_table() -> None:
+def test_models_are_listed_as_a_table():
     out, _ = run_main('models')
     titles, _, *rows = (line.split() for line in out.splitlines())
     assert ' '.join(titles) == 'model data set parameters GMACs/image image size batch size'
@@ -19,7 +18,7 @@ def test_models_are_listed_as_a_table() -> None:
     assert ['resnet50', 'imagenet', '25,559,081', '3.858', '224', '64'] in rows
 
 
-def test_json_lists_the_models_of_a_pattern_as_objects() -> None:
+def test_json_lists_the_models_of_a_pattern_as_objects():
     listed = json.loads(run_main('models', '--json', 'resnet50*')[0])
     names = [row['name'] for row in listed]
     assert names == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
@@ -37,7 +36,7 @@ def test_json_lists_the_models_of_a_pattern_as_objects() -> None:
     assert (vgg['default_learning_rate'], vgg['learning_rate_images']) == (0.005, None)
 
 
-def test_a_part_of_names_is_answered_with_the_pattern_that_lists_them() -> None:
+def test_a_part_of_names_is_answered_with_the_pattern_that_lists_them():
     for pattern, *facts in (
         ('resnet', "models 'resnet*'", 'and 17 more'),
         ('ResNet', "models 'resnet*'"),
@@ -49,7 +48,7 @@ def test_a_part_of_names_is_answered_with_the_pattern_that_lists_them() -> None:
 
 
 @pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])
-def test_a_network_that_fails_is_an_error_of_one_line(body: str, tmp_path: Path) -> None:
+def test_a_network_that_fails_is_an_error_of_one_line(body, tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text(f"""
 from models.registry import register_model

@@ -39,7 +39,7 @@ def predicted(own: Series, others: list[Series], devices: int) -> Prediction:
     return found
 
 
-def test_the_efficiency_falls_on_with_each_doubling() -> None:
+def test_the_efficiency_falls_on_with_each_doubling():
     for seconds, devices, expected in (
         ({1: 1.0, 2: 1.1}, 4, 1.1**2),
         ({1: 1.0, 2: 1.1, 4: 1.32}, 8, 1.32 * 1.2),
@@ -57,7 +57,7 @@ def test_the_efficiency_falls_on_with_each_doubling() -> None:
         assert (found.fastest, found.slowest) == pytest.approx(interval)
 
 
-def test_another_model_shows_the_seconds_of_the_exchange() -> None:
+def test_another_model_shows_the_seconds_of_the_exchange():
     own = series(seconds={1: 2.0}, alone=2.0)
     large = series('large', 400.0, seconds={1: 1.0, 8: 1.83})
     found = predicted(own, [large], 8)
@@ -69,7 +69,7 @@ def test_another_model_shows_the_seconds_of_the_exchange() -> None:
     assert predicted(own, [small], 8).seconds == pytest.approx(2 * CROWDING + 0.8 * 2)
 
 
-def test_the_other_series_is_the_nearest_one_that_was_measured_there() -> None:
+def test_the_other_series_is_the_nearest_one_that_was_measured_there():
     others = [
         series('far', 800.0, seconds={8: 2.0}),
         series('elsewhere', 100.0, seconds={1: 1.0, 2: 1.2}),
@@ -81,7 +81,7 @@ def test_the_other_series_is_the_nearest_one_that_was_measured_there() -> None:
     assert predict(series(seconds={4: 1.0}, alone=None), others, 8) is None
 
 
-def test_where_no_other_series_was_measured_one_is_extended_and_both_errors_count() -> None:
+def test_where_no_other_series_was_measured_one_is_extended_and_both_errors_count():
     own, elsewhere = series(seconds={1: 1.0}), series('elsewhere', seconds={1: 1.0, 2: 1.2})
     found = predicted(own, [elsewhere], 4)
     assert found.rule.endswith('elsewhere')
@@ -90,7 +90,7 @@ def test_where_no_other_series_was_measured_one_is_extended_and_both_errors_coun
     assert predict(own, [], 8) is None
 
 
-def test_the_busiest_link_carries_what_the_mode_sends() -> None:
+def test_the_busiest_link_carries_what_the_mode_sends():
     for workers, devices, servers, num_bytes in (
         (1, 1, 0, 0),
         (1, 4, 0, 150),
@@ -150,7 +150,7 @@ def rows_of(*argv: str) -> list[dict[str, Any]]:
     return list(document['rows'])
 
 
-def test_results_on_several_devices_are_measured_or_extended() -> None:
+def test_results_on_several_devices_are_measured_or_extended():
     names = write(a_result(100), a_result(190, '1*2'), a_result(50, model='vgg16'))
     rows = {(row['model'], row['shape']): row for row in rows_of(*names, '--num_gpus=2,4')}
     assert {key: row['rule'] for key, row in rows.items()} == {
@@ -167,7 +167,7 @@ def test_results_on_several_devices_are_measured_or_extended() -> None:
     assert rows_of(*names, '--num_gpus=2', '--model=vgg16') == [rows['vgg16', '1*2']]
 
 
-def test_clusters_of_one_number_of_servers_are_one_series() -> None:
+def test_clusters_of_one_number_of_servers_are_one_series():
     shapes = {'2*1+1': 180, '2*1+2': 190, '4*1+2': 361}
     servers = [a_result(rate, shape, mode='parameter_server') for shape, rate in shapes.items()]
     names = write(a_result(100), *servers)
@@ -182,7 +182,7 @@ def test_clusters_of_one_number_of_servers_are_one_series() -> None:
     assert rows['8*1+2']['images_per_second'] == pytest.approx(800 * 0.95**3)
 
 
-def test_a_link_alone_gives_a_band_without_a_middle() -> None:
+def test_a_link_alone_gives_a_band_without_a_middle():
     rows = rows_of(*write(a_result(100)), '--network=1Gbit', '--workers=2')
     assert {row['variable_update'] for row in rows} == {
         'parameter_server',
@@ -198,7 +198,7 @@ def test_a_link_alone_gives_a_band_without_a_middle() -> None:
         assert row['high'] == pytest.approx(64 / max(compute, exchange))
 
 
-def test_the_devices_of_a_cpu_are_the_same_cores() -> None:
+def test_the_devices_of_a_cpu_are_the_same_cores():
     names = write(a_result(100, device='cpu'))
     row = rows_of(*names, '--network=1Tbit', '--workers=2', '--num_gpus=2')[0]
     assert row['high'] == pytest.approx(200)
@@ -208,7 +208,7 @@ def test_the_devices_of_a_cpu_are_the_same_cores() -> None:
 EXCHANGE: dict[str, Any] = {'role': 'exchange-only', 'precision': 'fp32', 'batch': 1}
 
 
-def test_exchanges_alone_are_a_link_for_their_mode() -> None:
+def test_exchanges_alone_are_a_link_for_their_mode():
     exchange = a_result(2 / 0.2, '2*1', 'lenet', 'collective_all_reduce', **EXCHANGE)
     two, four = rows_of(*write(a_result(100), exchange), '--workers=2,4')
     assert two['rule'] == 'band: --exchange_only'
@@ -219,7 +219,7 @@ def test_exchanges_alone_are_a_link_for_their_mode() -> None:
     assert four['low'] == pytest.approx(128 / (0.32 + 1.5 * 2.56))
 
 
-def test_results_on_several_devices_are_better_than_exchanges_and_these_than_a_link() -> None:
+def test_results_on_several_devices_are_better_than_exchanges_and_these_than_a_link():
     exchange = a_result(2 / 0.2, '2*1', 'lenet', 'collective_all_reduce', **EXCHANGE)
     several = a_result(190, '2*1', mode='collective_all_reduce')
     names = write(a_result(100), exchange, several)
@@ -231,7 +231,7 @@ def test_results_on_several_devices_are_better_than_exchanges_and_these_than_a_l
 
 @pytest.mark.parametrize('role', ['training', 'exchange-only'])
 @pytest.mark.parametrize('mode', ['parameter_server', 'collective_all_reduce'])
-def test_workers_that_share_a_host_do_not_show_what_more_hosts_reach(mode: str, role: str) -> None:
+def test_workers_that_share_a_host_do_not_show_what_more_hosts_reach(mode, role):
     servers = '+1' * (mode == 'parameter_server')
     shared = [a_result(11, f'{number}*1{servers}', mode=mode, role=role) for number in (2, 4)]
     for document in shared:
@@ -248,7 +248,7 @@ def test_workers_that_share_a_host_do_not_show_what_more_hosts_reach(mode: str, 
     assert 'band: --network' in out
 
 
-def test_workers_of_a_controller_are_told_apart_by_their_addresses() -> None:
+def test_workers_of_a_controller_are_told_apart_by_their_addresses():
     document = a_result(11, '2*1', mode='distributed_all_reduce')
     document['workers'] = document['workers'][:1]
     for addresses, is_shared in (('a:5000,b:5000', False), ('127.0.0.1:5000,127.0.0.1:5001', True)):
@@ -259,7 +259,7 @@ def test_workers_of_a_controller_are_told_apart_by_their_addresses() -> None:
         assert ('1 host (127.0.0.1)' in err) == is_shared
 
 
-def test_every_format_has_the_predictions_and_says_what_was_left_out() -> None:
+def test_every_format_has_the_predictions_and_says_what_was_left_out():
     write(a_result(100), a_result(190, '1*2'))
     write_document('failed.json', sample_failure())
     asynchronous = a_result(100, '2*1+1', mode='parameter_server', sync=False)
@@ -271,21 +271,21 @@ def test_every_format_has_the_predictions_and_says_what_was_left_out() -> None:
         assert 'asynchronous.json' in err
 
 
-def test_the_table_says_what_is_not_predicted() -> None:
+def test_the_table_says_what_is_not_predicted():
     write(a_result(100), a_result(190, '1*2'), a_result(90, model='vgg16', precision='fp16'))
     out, _ = run_main('predict', '.', '--num_gpus=4')
     (line,) = (line for line in out.splitlines() if 'vgg16' in line and '1*4' in line)
     assert line.endswith('too little is known')
 
 
-def test_a_network_is_read_as_data_sheets_write_it() -> None:
+def test_a_network_is_read_as_data_sheets_write_it():
     for text, bits in (('25Gbit', 25e9), ('100 Mbit/s', 1e8), ('1gbps', 1e9), ('1.5Tbit', 1.5e12)):
         assert read_network(text) == pytest.approx(bits / 8 * 0.94, rel=0.002)
     with refused('--network=25GB'):
         read_network('25GB')
 
 
-def test_runs_under_another_limit_are_neither_pooled_nor_a_series() -> None:
+def test_runs_under_another_limit_are_neither_pooled_nor_a_series():
     limited = a_result(2)
     limited['machine']['cgroup_cpus'] = 1.0
     free, two, limit = write(a_result(10), a_result(19, '1*2'), limited)

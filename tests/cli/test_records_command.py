@@ -40,22 +40,18 @@ def numbers_in(text: str, *facts: object) -> list[str]:
     return re.findall(r'\d+', line)
 
 
-def test_more_shards_than_images_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_more_shards_than_images_are_refused(photos, tmp_path):
     with refused('--shards=26', f'--input={photos}', ' 25 '):
         convert(photos, tmp_path, '--shards=26')
 
 
-def test_without_pillow_the_command_that_installs_it_is_named(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pillow_the_command_that_installs_it_is_named(photos, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'PIL', None)
     with refused('records', install_command('pillow')):
         convert(photos, tmp_path)
 
 
-def test_files_that_are_left_out_or_passed_over_are_named_and_counted(
-    photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_left_out_or_passed_over_are_named_and_counted(photos, tmp_path, capfd):
     convert(photos, tmp_path / 'out', '--shards=2')
     out, err = capfd.readouterr()
     for path in ('cat/broken.jpg', 'notes.txt', 'cat/.hidden.jpg', 'cat/list.csv', '.DS_Store'):
@@ -70,20 +66,20 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(
     assert sorted(passed_over) == ['1', '1', '2']
 
 
-def test_a_check_of_good_shards_prints_what_they_hold(shards: Path) -> None:
+def test_a_check_of_good_shards_prints_what_they_hold(shards):
     out, _ = run_main('records', f'--check={shards}')
     numbers_in(out, shards, '0..3', 'labels.txt')
     # Shards present and expected, records, labels seen and possible.
     assert numbers_in(out, 'train: ') == ['4', '4', '24', '3', '4']
 
 
-def test_without_a_file_of_labels_these_are_those_of_imagenet(shards: Path, tmp_path: Path) -> None:
+def test_without_a_file_of_labels_these_are_those_of_imagenet(shards, tmp_path):
     write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
     out, _ = run_main('records', f'--check={tmp_path}')
     numbers_in(out, '0..1000', 'ImageNet', 'labels.txt')
 
 
-def test_a_missing_shard_is_named(shards: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_named(shards, tmp_path):
     write_files(tmp_path, content(shards))
     missing = shard_paths(tmp_path)[2]
     missing.unlink()
@@ -94,7 +90,7 @@ def test_a_missing_shard_is_named(shards: Path, tmp_path: Path) -> None:
     numbers_in(out, f'{missing}: ')
 
 
-def test_every_subset_is_checked_unless_one_is_asked_for(shards: Path, tmp_path: Path) -> None:
+def test_every_subset_is_checked_unless_one_is_asked_for(shards, tmp_path):
     write_files(tmp_path, content(shards))
     for index, path in enumerate(shard_paths(shards)):
         (tmp_path / shard_name('validation', index, 4)).write_bytes(path.read_bytes())

@@ -35,9 +35,7 @@ def limited_file_size(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_the_page_and_the_plots_are_written(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_and_the_plots_are_written(results, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (results / 'other.json').write_text('[]')
     files = ('--plots=figures/new', '--output=new/page.html')
@@ -53,7 +51,7 @@ def test_the_page_and_the_plots_are_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'new', 'results']
 
 
-def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
+def test_no_warning_of_a_library_reaches_the_user(tmp_path):
     """Letters that the font lacks, numbers beyond the range of arithmetic, wrong settings of
     matplotlib.
     """
@@ -84,17 +82,13 @@ def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('name', ['jinja2', 'matplotlib'])
-def test_a_missing_extra_is_named(
-    results: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_extra_is_named(results, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with refused(name, install_command(name)):
         report.main([str(results)])
 
 
-def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(
-    results: Path, tmp_path: Path
-) -> None:
+def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results, tmp_path):
     page = tmp_path / 'page.html'
     page.write_text('<!doctype html>old')
     with limited_file_size(10_000), failed(page):
@@ -104,9 +98,7 @@ def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(
 
 
 @pytest.mark.parametrize('is_there', [False, True])
-def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(
-    results: Path, tmp_path: Path, is_there: bool
-) -> None:
+def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(results, tmp_path, is_there):
     argv = [str(results), '--output=/dev/null', f'--plots={tmp_path / "plots"}']
     if is_there:
         report.main(argv)

@@ -27,7 +27,7 @@ def printed(*argv: str) -> str:
 
 
 @pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_a_subcommand_prints_its_help_in_every_spelling(name: str) -> None:
+def test_a_subcommand_prints_its_help_in_every_spelling(name):
     text = printed(name, '--help')
     usage = f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip()
     assert text.startswith(f'{usage}\n')
@@ -38,7 +38,7 @@ def test_a_subcommand_prints_its_help_in_every_spelling(name: str) -> None:
 
 
 @pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_all_mistakes_are_told_at_once_each_in_a_line(name: str) -> None:
+def test_all_mistakes_are_told_at_once_each_in_a_line(name):
     specs = specs_of(DECLARATIONS[name].options).values()
     switches = [spec.name for spec in specs if spec.type is bool]
     wrong = [
@@ -54,7 +54,7 @@ def test_all_mistakes_are_told_at_once_each_in_a_line(name: str) -> None:
 
 
 @pytest.mark.parametrize('empty', ['', "''"])
-def test_a_flag_with_an_empty_value_is_refused(empty: str) -> None:
+def test_a_flag_with_an_empty_value_is_refused(empty):
     flags = {name: specs_of(DECLARATIONS[name].options) for name in SUBCOMMANDS}
     for name in filter(flags.get, flags):
         wrong = [f'--{flag}={empty}' for flag in flags[name]]
@@ -63,7 +63,7 @@ def test_a_flag_with_an_empty_value_is_refused(empty: str) -> None:
         assert told == wrong, name
 
 
-def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_may_begin_with_the_home_directory(monkeypatch):
     monkeypatch.setenv('HOME', '/home/me')
     for name, argv, positional in (
         ('compare', ['~/a.json', 'b~.json'], ('/home/me/a.json', 'b~.json')),
@@ -76,7 +76,7 @@ def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch
     assert options.output == '/home/me/page.html'
 
 
-def test_the_help_of_the_program_is_printed_in_every_spelling() -> None:
+def test_the_help_of_the_program_is_printed_in_every_spelling():
     for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
         assert printed(*argv) == format_help(SUBCOMMANDS)
     for argv in (['help', 'all'], ['--help=all']):
@@ -84,7 +84,7 @@ def test_the_help_of_the_program_is_printed_in_every_spelling() -> None:
     assert f'{printed("help", "--markdown")}\n' == format_page()
 
 
-def test_a_flag_is_told_in_every_spelling() -> None:
+def test_a_flag_is_told_in_every_spelling():
     for name in ('batch_size', 'mkl', 'use_nccl', 'eval'):
         for argv in (['help', name], ['help', f'--{name}'], [f'--help={name}']):
             assert printed(*argv) == describe_flag(name)

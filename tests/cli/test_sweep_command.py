@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,15 +27,13 @@ def rows_of(markdown: str) -> list[list[str]]:
 
 
 @pytest.mark.unit
-def test_the_sweeps_that_come_with_the_program_are_listed() -> None:
+def test_the_sweeps_that_come_with_the_program_are_listed():
     out, _ = run_main('sweep', '--help')
     assert ', '.join(list_shipped_sweeps()) in ' '.join(out.split())
 
 
 @pytest.mark.unit
-def test_a_dry_run_lists_commands_and_runs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_lists_commands_and_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     grids = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')
     flags = '--model=lenet --num_batches=5'
@@ -54,7 +51,7 @@ def test_a_dry_run_lists_commands_and_runs_nothing(
 
 
 @pytest.mark.unit
-def test_a_sweep_that_continues_keeps_its_plan(tmp_path: Path) -> None:
+def test_a_sweep_that_continues_keeps_its_plan(tmp_path):
     _, folder = make_sweep(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     with refused('--repeats'):
         main(['--resume', str(folder.path), '--repeats=3'])
@@ -63,9 +60,7 @@ def test_a_sweep_that_continues_keeps_its_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(tmp_path, capsys):
     grid = '[grid]\nbatch_size = [10, 20]\nshape = ["1*1", "1*1+1"]\n'
     plan, folder = make_sweep(tmp_path, f'[flags]\nmodel = "lenet"\n{grid}')
     assert run_plan(plan, folder, fake_runner(tmp_path, {'--batch_size=20': 'fail'})) == 1
@@ -84,9 +79,7 @@ def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
 
 
 @pytest.mark.distributed
-def test_the_largest_batch_size_is_a_column(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_largest_batch_size_is_a_column(tmp_path, capsys):
     text = 'find_batch_size = true\n[flags]\nbatch_size = 4\n[grid]\nxla = [false, true]\n'
     program = fake_runner(tmp_path, {'--xla=False': 5, '--xla=True': 9})
     assert run_plan(*make_sweep(tmp_path, text), program) == 0
@@ -98,7 +91,7 @@ def test_the_largest_batch_size_is_a_column(
 
 
 @pytest.mark.distributed
-def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
+def test_real_runs_of_one_process_and_of_a_cluster(tmp_path):
     grid = ('--grid=--shape=1*1,1*1+1', f'--output={tmp_path}/out', '--')
     flags = ('--model=trivial', '--device=cpu', '--batch_size=2')
     steps = ('--num_batches=3', '--num_warmup_batches=1')
@@ -108,7 +101,7 @@ def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.unit
-def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes() -> None:
+def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes():
     for hosts, shape, flags in (
         ('a,b', '2*1+1', '--hosts=a,b --remote_dir=/x --workers=2 --ps=1'),
         ('a,[fd00::1],c', '2*1+1', '--hosts=a,[fd00::1] --remote_dir=/x --workers=2 --ps=1'),
@@ -128,7 +121,7 @@ def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes() -> None:
 @pytest.mark.distributed
 @pytest.mark.long
 @NEEDED
-def test_a_link_of_100_mbit_between_two_hosts_limits_the_bandwidth(tmp_path: Path) -> None:
+def test_a_link_of_100_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
     grids = ('--grid=shape=2*1', '--grid=exchange_bytes=4096,4194304', f'--output={tmp_path}/out')
     flags = ('--hosts=node1,node2', '--exchange_only', '--variable_update=collective_all_reduce')
     argv = ('sweep', *grids, '--', *flags, '--device=cpu', '--num_batches=2')
@@ -142,7 +135,7 @@ def test_a_link_of_100_mbit_between_two_hosts_limits_the_bandwidth(tmp_path: Pat
 
 
 @pytest.mark.unit
-def test_repeats_have_an_interval_and_failures_a_reason(tmp_path: Path) -> None:
+def test_repeats_have_an_interval_and_failures_a_reason(tmp_path):
     plan = plan_of(tmp_path, '[grid]\nshape = ["1*1", "1*2", "1*4", "1*8"]\n')
     outcomes: dict[str, list[Result | Failure]] = {
         one.id: [sample_record(rate=rate, noise=0) for rate in rates]
@@ -166,7 +159,7 @@ def test_repeats_have_an_interval_and_failures_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.unit
-def test_exchanges_alone_have_bandwidths(tmp_path: Path) -> None:
+def test_exchanges_alone_have_bandwidths(tmp_path):
     grid = '[grid]\nexchange_bytes = [4096, 8000000]\n'
     plan = plan_of(tmp_path, f'[flags]\nexchange_only = true\n{grid}')
     small, large = (

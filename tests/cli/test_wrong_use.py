@@ -158,9 +158,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize('row', WRONG, ids=lambda row: row[0])
-def test_wrong_use_is_refused_in_one_line_and_changes_nothing(
-    row: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_use_is_refused_in_one_line_and_changes_nothing(row, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
     line, start, *facts = row

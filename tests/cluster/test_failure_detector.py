@@ -13,7 +13,6 @@ from tests.cluster.local_cluster import (
     PATIENT,
     SOON,
     LocalCluster,
-    Make,
     Member,
     assert_waits,
     begin,
@@ -29,7 +28,7 @@ from tf_cnn.cluster.topology import Task, Timeout
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-def test_only_tasks_that_are_there_answer() -> None:
+def test_only_tasks_that_are_there_answer():
     with socket.create_server(('127.0.0.1', 0)) as mute, socket.socket() as silent:
         silent.bind(('127.0.0.1', 0))
         # One accepts connections and says nothing, at the other nobody listens.
@@ -62,9 +61,7 @@ class Detecting:
 
 @pytest.mark.parametrize('is_replaced', [False, True])
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
-def test_a_task_that_is_gone_or_replaced_is_lost(
-    lost: str, is_replaced: bool, make_cluster: Make
-) -> None:
+def test_a_task_that_is_gone_or_replaced_is_lost(lost, is_replaced, make_cluster):
     cluster = make_cluster()
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop(lost)
@@ -78,9 +75,7 @@ def test_a_task_that_is_gone_or_replaced_is_lost(
 @pytest.mark.parametrize(
     ('name', 'has_gone'), [('worker 1', False), ('worker 1', True), ('ps 0', False)]
 )
-def test_a_task_that_failed_is_named_with_its_reason(
-    name: str, has_gone: bool, make_cluster: Make
-) -> None:
+def test_a_task_that_failed_is_named_with_its_reason(name, has_gone, make_cluster):
     cluster = make_cluster(2)
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
@@ -92,7 +87,7 @@ def test_a_task_that_failed_is_named_with_its_reason(
     check_line(failure, failure.task, '143', 'stopped by SIGTERM')
 
 
-def test_a_task_that_has_ended_well_is_not_missed(make_cluster: Make) -> None:
+def test_a_task_that_has_ended_well_is_not_missed(make_cluster):
     cluster = make_cluster()
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
@@ -102,7 +97,7 @@ def test_a_task_that_has_ended_well_is_not_missed(make_cluster: Make) -> None:
     assert detecting.watch.is_alive()
 
 
-def test_a_watch_that_was_stopped_misses_nobody(make_cluster: Make) -> None:
+def test_a_watch_that_was_stopped_misses_nobody(make_cluster):
     cluster = make_cluster()
     detecting = Detecting(cluster, cluster.start_all())
     detecting.watch.stop()
@@ -112,7 +107,7 @@ def test_a_watch_that_was_stopped_misses_nobody(make_cluster: Make) -> None:
     assert not detecting.watch.is_alive()
 
 
-def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Make) -> None:
+def test_a_task_that_was_only_slow_is_not_lost(make_cluster):
     cluster = make_cluster()
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
@@ -127,7 +122,7 @@ def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Make) -> None:
     assert detecting.watch.failure is None
 
 
-def test_asynchronous_workers_only_miss_parameter_servers(make_cluster: Make) -> None:
+def test_asynchronous_workers_only_miss_parameter_servers(make_cluster):
     cluster = make_cluster(is_synchronous=False)
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop('worker 1')
@@ -164,7 +159,7 @@ def limits_of(cluster: LocalCluster, clock: Clock) -> list[StepLimit]:
     return limits
 
 
-def test_a_step_that_waits_too_long_names_the_worker_that_is_not_in_it(make_cluster: Make) -> None:
+def test_a_step_that_waits_too_long_names_the_worker_that_is_not_in_it(make_cluster):
     cluster, clock = make_cluster(), Clock()
     [limit, _] = limits_of(cluster, clock)
     with limit.step():
@@ -179,7 +174,7 @@ def test_a_step_that_waits_too_long_names_the_worker_that_is_not_in_it(make_clus
     assert limit.check() is None
 
 
-def test_if_all_workers_wait_in_the_same_step_all_other_tasks_are_named(make_cluster: Make) -> None:
+def test_if_all_workers_wait_in_the_same_step_all_other_tasks_are_named(make_cluster):
     cluster, clock = make_cluster(), Clock()
     limits = limits_of(cluster, clock)
     with limits[0].step(), limits[1].step():
@@ -189,7 +184,7 @@ def test_if_all_workers_wait_in_the_same_step_all_other_tasks_are_named(make_clu
         check_line(limits[0].check(), cluster.task('ps 0'), cluster.task('worker 1'))
 
 
-def test_a_step_has_no_limit_while_another_worker_saves(make_cluster: Make) -> None:
+def test_a_step_has_no_limit_while_another_worker_saves(make_cluster):
     clock = Clock()
     [limit, other] = limits_of(make_cluster(), clock)
     with limit.step():
@@ -201,7 +196,7 @@ def test_a_step_has_no_limit_while_another_worker_saves(make_cluster: Make) -> N
         assert limit.check() is None
 
 
-def test_a_step_may_take_twice_as_long_as_the_longest_one(make_cluster: Make) -> None:
+def test_a_step_may_take_twice_as_long_as_the_longest_one(make_cluster):
     clock = Clock()
     [limit, _] = limits_of(make_cluster(), clock)
     with limit.step():
@@ -213,7 +208,7 @@ def test_a_step_may_take_twice_as_long_as_the_longest_one(make_cluster: Make) ->
         assert limit.check()
 
 
-def test_an_asynchronous_worker_waits_for_servers_only(make_cluster: Make) -> None:
+def test_an_asynchronous_worker_waits_for_servers_only(make_cluster):
     cluster, clock = make_cluster(is_synchronous=False), Clock()
     [limit, _] = limits_of(cluster, clock)
     with limit.step():
@@ -236,8 +231,8 @@ def begin_serving(member: Member, *, connect: Timeout = PATIENT) -> 'Future[None
 
 @pytest.mark.parametrize('is_synchronous', [True, False])
 def test_a_server_ends_when_all_workers_have_ended_and_reports_why_one_failed(
-    is_synchronous: bool, make_cluster: Make
-) -> None:
+    is_synchronous, make_cluster
+):
     cluster = make_cluster(is_synchronous=is_synchronous)
     members = cluster.start_all()
     serving = begin_serving(members['ps 0'])
@@ -250,9 +245,7 @@ def test_a_server_ends_when_all_workers_have_ended_and_reports_why_one_failed(
     serve(members['ps 0'].rendezvous, PATIENT, 0.0, print)
 
 
-def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
-    make_cluster: Make,
-) -> None:
+def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(make_cluster):
     cluster = make_cluster(2)
     old = cluster.start_all()
     join_all(old)
@@ -269,7 +262,7 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
     result(serving)
 
 
-def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Make) -> None:
+def test_a_server_gives_up_when_no_worker_ever_came(make_cluster):
     cluster = make_cluster()
     serving = begin_serving(cluster.start('ps 0'), connect=SOON)
     with failed(cluster.task('worker 0'), '--connect_timeout_secs=1'):
@@ -277,7 +270,7 @@ def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Make) -> None:
 
 
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
-def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster: Make) -> None:
+def test_a_server_ends_and_names_the_task_that_was_lost(lost, make_cluster):
     cluster = make_cluster(2)
     members = cluster.start_all()
     join_all(members)
@@ -288,9 +281,7 @@ def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster:
         result(serving)
 
 
-def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_lost(
-    make_cluster: Make,
-) -> None:
+def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_lost(make_cluster):
     cluster = make_cluster(is_synchronous=False)
     members = cluster.start_all()
     join_all(members)

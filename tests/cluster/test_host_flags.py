@@ -45,7 +45,7 @@ def assert_refused(flags: str, facts: str, environ: dict[str, str] | None = None
         pytest.fail(f'{flags} makes {cluster}')
 
 
-def test_flags_name_the_cluster() -> None:
+def test_flags_name_the_cluster():
     ipv6 = '--worker_hosts=gpu-1.lan:1,[::1]:65535,[fd00::1%eth0]:1'
     spaces = "--ps_hosts=' 10.0.0.1:2222 ' --worker_hosts='10.0.0.2:2222 , 10.0.0.3:2222'"
     hosts = ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1')
@@ -61,7 +61,7 @@ def test_flags_name_the_cluster() -> None:
         assert find(flags) == cluster, flags
 
 
-def test_the_rank_of_a_launcher_counts_where_the_flags_name_no_role() -> None:
+def test_the_rank_of_a_launcher_counts_where_the_flags_name_no_role():
     of_tf_config = Cluster(PS, WORKERS, 'worker', 1, 'TF_CONFIG')
     for flags, environ, cluster in (
         (f'{HOSTS} {AS_WORKER_1}', slurm_step(0), WORKER_1),
@@ -73,7 +73,7 @@ def test_the_rank_of_a_launcher_counts_where_the_flags_name_no_role() -> None:
         assert find(flags, environ) == cluster, (flags, environ)
 
 
-def test_one_worker_alone_is_one_process() -> None:
+def test_one_worker_alone_is_one_process():
     for flags in (
         '',
         '--task_index=0',
@@ -85,7 +85,7 @@ def test_one_worker_alone_is_one_process() -> None:
 
 
 @pytest.mark.parametrize('host', ['[zz::1]', '[fd00::1::2]', '10.0.0.256', '1.2.3.4444'])
-def test_an_address_that_no_host_can_have_is_refused(host: str) -> None:
+def test_an_address_that_no_host_can_have_is_refused(host):
     with refused('--worker_hosts=', host.strip('[]'), 'is not a valid address'):
         find(f'--ps_hosts=p:1 --worker_hosts=a:1,{host}:5 {AS_WORKER_1}')
 
@@ -94,7 +94,7 @@ def test_an_address_that_no_host_can_have_is_refused(host: str) -> None:
     ('workers', 'missing'),
     [('', ['--worker_hosts=HOST:PORT']), ('--worker_hosts=b:1', [])],
 )
-def test_all_that_a_controller_needs_is_told_at_once(workers: str, missing: list[str]) -> None:
+def test_all_that_a_controller_needs_is_told_at_once(workers, missing):
     mode = '--variable_update=distributed_all_reduce'
     with pytest.raises(UsageError) as caught:
         find(f'--controller_host=a:1 {workers}')
@@ -105,7 +105,7 @@ def test_all_that_a_controller_needs_is_told_at_once(workers: str, missing: list
     assert find(f'--controller_host=a:1 --worker_hosts=b:1 {mode} {role}')
 
 
-def test_wrong_flags_are_refused() -> None:
+def test_wrong_flags_are_refused():
     update, controller = '--variable_update=parameter_server', '--controller_host=a:1'
     controlled_update = '--variable_update=distributed_all_reduce'
     for flags, facts in (
@@ -142,14 +142,14 @@ def test_wrong_flags_are_refused() -> None:
 
 
 @pytest.mark.parametrize('entry', ['a', 'a:65536', '', '::1:2222', 'grpc://a:1', 'a:\u0661'])
-def test_each_host_is_host_and_port(entry: str) -> None:
+def test_each_host_is_host_and_port(entry):
     flag = f'--worker_hosts=a:1,{entry},b:1'
     value = repr(entry) if entry else 'an empty entry'
     with refused(flag, value, '1', '65535', '10.0.0.1:2222', '[fd00::1]:2222'):
         find(f'{flag} --job_name=worker')
 
 
-def test_an_error_shows_the_flags_and_the_environment_that_contradict_each_other() -> None:
+def test_an_error_shows_the_flags_and_the_environment_that_contradict_each_other():
     two_workers = '--worker_hosts=a:1,b:1 --job_name=worker --task_index=0'
     for flags, environ, facts in (
         (
@@ -197,7 +197,7 @@ def test_an_error_shows_the_flags_and_the_environment_that_contradict_each_other
         assert_refused(flags, facts, environ)
 
 
-def test_flags_that_agree_with_the_environment_change_nothing() -> None:
+def test_flags_that_agree_with_the_environment_change_nothing():
     for flags, environ in (
         (
             "--job_name=ps --task_index=0 --ps_hosts=' cnn-ps-0.train.svc:2222'",
@@ -239,9 +239,7 @@ OTHER_MODES = ('collective_all_reduce', 'parameter_server distributed_replicated
         ),
     ],
 )
-def test_each_mode_works_in_its_clusters_only(
-    mode: str, alone: str | None, workers: str | None, served: str | None
-) -> None:
+def test_each_mode_works_in_its_clusters_only(mode, alone, workers, served):
     params = Params().replace(variable_update=mode)
     only_workers = Cluster((), WORKERS, 'worker', 0, FLAGS)
     for cluster, facts in ((None, alone), (only_workers, workers), (WORKER_0, served)):
@@ -261,16 +259,16 @@ def test_each_mode_works_in_its_clusters_only(
         ('distributed_all_reduce', '--worker_hosts=a:1 --controller_host=b:1'),
     ],
 )
-def test_synchronous_modes_refuse_to_be_asynchronous(mode: str, hosts: str) -> None:
+def test_synchronous_modes_refuse_to_be_asynchronous(mode, hosts):
     facts = f'--variable_update={mode}', '--variable_update=parameter_server'
     with refused('--cross_replica_sync=False', *facts):
         find(f'{hosts} --job_name=worker --variable_update={mode} --nocross_replica_sync')
 
 
-def test_workers_of_parameter_servers_may_be_asynchronous() -> None:
+def test_workers_of_parameter_servers_may_be_asynchronous():
     assert find(f'{HOSTS} --job_name=worker --nocross_replica_sync') == WORKER_0
 
 
 @pytest.mark.parametrize('environ', [{}, open_mpi(1, 4, 2)])
-def test_horovod_finds_its_processes_itself(environ: dict[str, str]) -> None:
+def test_horovod_finds_its_processes_itself(environ):
     assert find('--variable_update=horovod', environ) is None

@@ -15,7 +15,7 @@ from tf_cnn.run.parsing import parse_argv
 pytestmark = pytest.mark.unit
 
 
-def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
+def test_hosts_may_have_slots_users_and_ipv6_addresses():
     assert read_hosts_flag('a, b:4,me@c.example:2,[fd00::1]:3,10.0.0.1,me@[fe80::1%eth0]') == {
         'a': None,
         'b': 4,
@@ -26,11 +26,11 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
     }
 
 
-def test_a_list_of_hosts_may_end_with_a_comma() -> None:
+def test_a_list_of_hosts_may_end_with_a_comma():
     assert read_hosts_flag('a:2, b:4, ') == {'a': 2, 'b': 4}
 
 
-def test_host_files_of_other_launchers_are_read(tmp_path: Path) -> None:
+def test_host_files_of_other_launchers_are_read(tmp_path):
     path = tmp_path / 'hosts'
     for text, expected in (
         # Open MPI
@@ -52,7 +52,7 @@ def test_host_files_of_other_launchers_are_read(tmp_path: Path) -> None:
         assert read_host_file(str(path)) == expected, text
 
 
-def test_wrong_lists_of_hosts_are_refused() -> None:
+def test_wrong_lists_of_hosts_are_refused():
     for text, fact in (
         ('a,b,a', 'appears twice'),
         ('', "''"),
@@ -69,7 +69,7 @@ def test_wrong_lists_of_hosts_are_refused() -> None:
             pytest.fail(f'{text} is read as {read_hosts_flag(text)}')
 
 
-def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
+def test_files_without_hosts_are_refused(tmp_path):
     path = tmp_path / 'hosts'
     with refused('--hostfile=', 'No such file'):
         read_host_file(str(path))
@@ -84,7 +84,7 @@ def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
             pytest.fail(f'{content!r} is read as {read_host_file(str(path))}')
 
 
-def test_workers_fill_the_slots_and_servers_go_round() -> None:
+def test_workers_fill_the_slots_and_servers_go_round():
     for hosts, workers, num_ps, controllers, expected in (
         ('a,b', None, 1, 0, 'ps0 worker0, worker1'),
         ('a,b', 5, 0, 0, 'worker0 worker1 worker2, worker3 worker4'),
@@ -106,7 +106,7 @@ def test_workers_fill_the_slots_and_servers_go_round() -> None:
 @pytest.mark.parametrize(
     ('hosts', 'workers', 'slots'), [('a:0,b', 2, '1 slot'), ('a:2,b:2', 5, '4 slots')]
 )
-def test_workers_without_a_slot_are_refused(hosts: str, workers: int, slots: str) -> None:
+def test_workers_without_a_slot_are_refused(hosts, workers, slots):
     with refused(f'--workers={workers}', slots):
         lay_out_tasks(read_hosts_flag(hosts), '--hosts', workers, 1, 0)
 
@@ -119,7 +119,7 @@ def test_workers_without_a_slot_are_refused(hosts: str, workers: int, slots: str
         ('--hosts=a,b -- --variable_update=horovod', ['--variable_update=horovod']),
     ],
 )
-def test_options_that_do_not_fit_are_refused(argv: str, facts: list[str]) -> None:
+def test_options_that_do_not_fit_are_refused(argv, facts):
     with refused(*facts):
         cluster_command.main(argv.split())
 
@@ -143,8 +143,8 @@ def test_options_that_do_not_fit_are_refused(argv: str, facts: list[str]) -> Non
     ],
 )
 def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
-    hosts: str, mode: str, titles: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    hosts, mode, titles, tmp_path, capsys
+):
     variable_update, *servers = mode.split()
     remote = '--remote_python=/opt/python --remote_dir=/opt/program --dry_run'
     # These folders are on the hosts, which look for them.
@@ -170,9 +170,7 @@ def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
     assert not list(tmp_path.iterdir())
 
 
-def test_commands_for_this_machine_run_as_they_are_printed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_commands_for_this_machine_run_as_they_are_printed(capsys):
     argv = '--dry_run -- --model=lenet --device=cpu --num_batches=3'
     assert cluster_command.main(argv.split()) == 0
     lines = capsys.readouterr().out.splitlines()

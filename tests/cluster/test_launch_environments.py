@@ -33,13 +33,13 @@ HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
     ('rank', 'environ'),
     [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))],
 )
-def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[str, str]) -> None:
+def test_ranks_alone_do_not_tell_where_a_controller_is(rank, environ):
     mode = 'distributed_all_reduce'
     with refused(rank, f'--variable_update={mode}', '--controller_host=', '--worker_hosts='):
         find(environ, variable_update=mode)
 
 
-def test_a_process_that_was_started_alone_is_in_no_cluster() -> None:
+def test_a_process_that_was_started_alone_is_in_no_cluster():
     # `srun --ntasks=1` and the shell of `salloc`.
     alone = {'SLURM_STEP_NUM_TASKS': '1', 'SLURM_STEP_TASKS_PER_NODE': '1'}
     in_step = slurm_step(0, **alone, SLURM_STEP_NODELIST='gpu01')
@@ -51,7 +51,7 @@ def test_a_process_that_was_started_alone_is_in_no_cluster() -> None:
 
 
 @pytest.mark.parametrize('rank', range(5))
-def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers(rank: int) -> None:
+def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers(rank):
     # 1207 % 300 = 7, and 10000 + 64 * 7 = 10448.
     hosts = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
     job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
@@ -64,7 +64,7 @@ def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers(rank: int) ->
     assert found(slurm_step(rank), **COLLECTIVE) == expected
 
 
-def test_a_step_on_one_node_talks_over_loopback() -> None:
+def test_a_step_on_one_node_talks_over_loopback():
     environ = slurm_step(
         1,
         SLURM_STEP_NODELIST='gpu01',
@@ -76,7 +76,7 @@ def test_a_step_on_one_node_talks_over_loopback() -> None:
     assert found(environ) == Cluster(*hosts, 'worker', 0, 'Slurm')
 
 
-def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> None:
+def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own():
     ids = [(job, step) for job in range(40) for step in range(3)]
     environs = [slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step)) for job, step in ids]
     ports = [
@@ -85,13 +85,13 @@ def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> N
     assert len(set(ports)) == len(ports)
 
 
-def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux() -> None:
+def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux():
     last_job = str(2**31 // 300 * 300 + 299)
     host = found(slurm_step(0, SLURM_JOB_ID=last_job), **COLLECTIVE).worker_hosts[2]
     assert 29_000 < int(host.partition(':')[2]) < 30_000
 
 
-def test_the_ports_of_a_node_begin_where_asked() -> None:
+def test_the_ports_of_a_node_begin_where_asked():
     hosts = found(slurm_step(4), cluster_port=4000, **COLLECTIVE).worker_hosts
     assert hosts == ('gpu01:4000', 'gpu01:4001', 'gpu01:4002', 'gpu02:4000', 'gpu03:4000')
 
@@ -101,9 +101,7 @@ def test_the_ports_of_a_node_begin_where_asked() -> None:
     ('rank', 'node', 'local_rank'),
     [(0, 'gpu01', 0), (1, 'gpu02', 0), (2, 'gpu03', 0), (3, 'gpu01', 1), (4, 'gpu01', 2)],
 )
-def test_a_cyclic_distribution_is_refused_by_every_task(
-    rank: int, node: str, local_rank: int
-) -> None:
+def test_a_cyclic_distribution_is_refused_by_every_task(rank, node, local_rank):
     environ = slurm_step(
         rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic'
     )
@@ -112,7 +110,7 @@ def test_a_cyclic_distribution_is_refused_by_every_task(
         find(environ)
 
 
-def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
+def test_one_task_on_each_node_is_distributed_in_one_way_only():
     environ = slurm_step(
         3,
         SLURM_PROCID='1',
@@ -133,23 +131,23 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
         ('SLURM_STEP_TASKS_PER_NODE', ''),
     ],
 )
-def test_a_slurm_task_that_is_not_where_its_rank_says_is_refused(name: str, value: str) -> None:
+def test_a_slurm_task_that_is_not_where_its_rank_says_is_refused(name, value):
     with refused('SLURM_PROCID=1', 'srun --distribution=block', *HOSTS_TO_WRITE):
         find(slurm_step(1, **{name: value}))
 
 
 @pytest.mark.parametrize(('rank', 'size'), [('5', 'SLURM_STEP_NUM_TASKS=5'), ('x', '')])
-def test_a_slurm_rank_that_cannot_be_right_is_refused(rank: str, size: str) -> None:
+def test_a_slurm_rank_that_cannot_be_right_is_refused(rank, size):
     with refused(f'SLURM_PROCID={rank}', size, '--job_name', '--task_index'):
         find(slurm_step(1, SLURM_PROCID=rank))
 
 
-def test_at_least_one_rank_must_be_a_worker() -> None:
+def test_at_least_one_rank_must_be_a_worker():
     with refused('--num_ps=5', 'Slurm', 'SLURM_STEP_NUM_TASKS=5', 'worker', '--num_ps=4'):
         find(slurm_step(0), num_ps=5)
 
 
-def test_node_lists_are_read_as_slurm_reads_them() -> None:
+def test_node_lists_are_read_as_slurm_reads_them():
     # As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as
     # in the last one.
     for text, names in (
@@ -167,7 +165,7 @@ def test_node_lists_are_read_as_slurm_reads_them() -> None:
         assert expand_nodes(text) == names.split(), text
 
 
-def test_task_counts_are_read_as_slurm_writes_them() -> None:
+def test_task_counts_are_read_as_slurm_writes_them():
     assert expand_counts('4') == [4]
     assert expand_counts('2(x3),1') == [2, 2, 2, 1]
     assert expand_counts('1,12(x2)') == [1, 12, 12]
@@ -176,7 +174,7 @@ def test_task_counts_are_read_as_slurm_writes_them() -> None:
 # ---- Open MPI and others -------------------------------------------------------------------------
 
 
-def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback() -> None:
+def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback():
     clusters = [found(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
     assert [str(cluster.own_task) for cluster in clusters] == [
         'ps 0 (127.0.0.1:4000)',
@@ -186,13 +184,13 @@ def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback() -> None:
     assert {cluster.source for cluster in clusters} == {'Open MPI'}
 
 
-def test_the_ranks_of_open_mpi_derive_their_ports_from_the_namespace() -> None:
+def test_the_ranks_of_open_mpi_derive_their_ports_from_the_namespace():
     specs = [found(open_mpi(rank, 3, 3)).spec for rank in range(3)]
     assert specs[0] == specs[1] == specs[2]
     assert specs[0] != found(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
 
 
-def test_without_a_namespace_a_port_is_asked_for() -> None:
+def test_without_a_namespace_a_port_is_asked_for():
     environ = open_mpi(0, 2, 2)
     del environ['PMIX_NAMESPACE']
     with refused('OMPI_COMM_WORLD_RANK=0', '--cluster_port='):
@@ -210,7 +208,7 @@ def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
     }
 
 
-def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do() -> None:
+def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do():
     horovodrun = {
         'HOROVOD_RANK': '1',
         'HOROVOD_SIZE': '2',
@@ -236,9 +234,7 @@ def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do()
         ('OMPI_COMM_WORLD_RANK=1', {**slurm_step(0), **open_mpi(1, 3, 1)}),
     ],
 )
-def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
-    own: str, environ: dict[str, str]
-) -> None:
+def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(own, environ):
     with refused(own, '--worker_hosts=HOST:PORT,...', '--job_name', '--task_index') as error:
         find(environ, **COLLECTIVE)
     assert '--ps_hosts' not in str(error.value)
@@ -255,7 +251,7 @@ def variables(text: str) -> dict[str, str]:
     return dict(word.split('=') for word in text.split())
 
 
-def test_what_numbers_a_process_that_runs_alone_is_named() -> None:
+def test_what_numbers_a_process_that_runs_alone_is_named():
     for text in (
         'RANK=1 WORLD_SIZE=3',
         'RANK=0',
@@ -268,7 +264,7 @@ def test_what_numbers_a_process_that_runs_alone_is_named() -> None:
         assert (find_rank_variables(variables(text)) or '').startswith(text), text
 
 
-def test_a_slurm_task_that_runs_alone_is_named() -> None:
+def test_a_slurm_task_that_runs_alone_is_named():
     in_batch = slurm_batch()
     in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
     for environ, named in (
@@ -279,7 +275,7 @@ def test_a_slurm_task_that_runs_alone_is_named() -> None:
         assert (find_rank_variables(environ) or '').startswith(named), named
 
 
-def test_a_process_that_is_the_only_one_has_no_number() -> None:
+def test_a_process_that_is_the_only_one_has_no_number():
     for environ in (
         {},
         variables('RANK=0 WORLD_SIZE=1 SLURM_NTASKS=4 PMI_SIZE=1 PMI_RANK=0'),
@@ -299,14 +295,12 @@ def test_a_process_that_is_the_only_one_has_no_number() -> None:
         (tf_config('evaluator', 0, worker=['a:1']), 'TF_CONFIG'),
     ],
 )
-def test_a_command_that_starts_runs_is_not_started_several_times(
-    environ: dict[str, str], named: str
-) -> None:
+def test_a_command_that_starts_runs_is_not_started_several_times(environ, named):
     with refused(named, 'sweep'):
         environment_for_runs(environ, 'sweep', pytest.fail)
 
 
-def test_runs_of_a_command_inherit_no_rank() -> None:
+def test_runs_of_a_command_inherit_no_rank():
     warnings: list[str] = []
     ranks = {**hydra(0, 1, 1), **torchrun(0, 1, 1), 'JOB_COMPLETION_INDEX': '2'}
     environ = {**ranks, 'LANG': 'C'}

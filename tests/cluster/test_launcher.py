@@ -86,7 +86,7 @@ def opened(path: str, mode: str) -> str:
 # ---- the lines of processes ----------------------------------------------------------------------
 
 
-def test_lines_of_processes_that_write_at_once_stay_whole_and_in_order() -> None:
+def test_lines_of_processes_that_write_at_once_stay_whole_and_in_order():
     code = """
 def write(stream, number):
     for line in range(500):
@@ -110,7 +110,7 @@ for thread in threads: thread.join()
         assert [line for line in lines if line[0] == '0'] == of_out * (name != 'worker 0')
 
 
-def test_a_quiet_launcher_shows_warnings_once_and_errors() -> None:
+def test_a_quiet_launcher_shows_warnings_once_and_errors():
     code = """
 for line in ('Building', 'tf_cnn_benchmarks: warning: of all', 'tf_cnn_benchmarks: error: NAME'):
     print(line, file=sys.stderr)
@@ -127,7 +127,7 @@ print('total images/sec: 1.00')
     assert warning.endswith(' | tf_cnn_benchmarks: warning: of all')
 
 
-def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str]) -> None:
+def test_the_last_lines_of_all_come_before_a_failure(fifo):
     ready = fifo('ready')
     many = 'for number in range(100): print(number, file=sys.stderr)\n'
     waiting = program('worker 0', many + opened(ready, 'w') + 'wait()', has_result=True)
@@ -145,7 +145,7 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str])
     assert lines == of_other + of_failed
 
 
-def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str], str]) -> None:
+def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo):
     ready = fifo('ready')
     code = f"print('text', file=sys.stderr, flush=True); {opened(ready, 'w')}"
     first = program('worker 0', code + 'os.kill(os.getppid(), 15); wait()')
@@ -155,9 +155,7 @@ def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str],
     check_error(error, 'SIGTERM', 'worker 0', 'worker 1')
 
 
-def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(
-    fifo: Callable[[str], str],
-) -> None:
+def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(fifo):
     first = fifo('first')
     chief = f"""
 print('Building the graph', file=sys.stderr, flush=True)
@@ -181,7 +179,7 @@ print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
     assert b'Waiting' not in seen.written
 
 
-def test_odd_bytes_and_a_last_line_without_an_end_are_shown() -> None:
+def test_odd_bytes_and_a_last_line_without_an_end_are_shown():
     code = "os.write(2, b'one\\r\\ntwo\\rthree \\xff\\n\\nno end'); os.write(1, b'no end')"
     _, out, err = run(program('a', code, has_result=True))
     assert out == ['no end']
@@ -189,7 +187,7 @@ def test_odd_bytes_and_a_last_line_without_an_end_are_shown() -> None:
 
 
 @pytest.mark.parametrize('reader_left', [False, True])
-def test_lines_that_cannot_be_written_end_the_cluster(reader_left: bool) -> None:
+def test_lines_that_cannot_be_written_end_the_cluster(reader_left):
     descriptor = os.open('/dev/full', os.O_WRONLY)
     if reader_left:
         os.close(descriptor)
@@ -211,9 +209,7 @@ def test_lines_that_cannot_be_written_end_the_cluster(reader_left: bool) -> None
     ('code', 'exit_code', 'facts'),
     [('sys.exit(1)', 1, ['1']), ('os.kill(os.getpid(), signal.SIGKILL)', 137, ['9', 'Killed'])],
 )
-def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
-    code: str, exit_code: int, facts: list[str]
-) -> None:
+def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(code, exit_code, facts):
     server = program('ps 0', 'wait()', is_server=True)
     commands = server, program('worker 0', 'wait()'), program('worker 3', code)
     found, out, [error] = run(*commands)
@@ -222,9 +218,7 @@ def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
     check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
 
 
-def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(
-    fifo: Callable[[str], str],
-) -> None:
+def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(fifo):
     ready = fifo('ready')
     at_sigterm = 'on_sigterm(lambda: os._exit(99))\n'
     stopped = program('worker 0', at_sigterm + opened(ready, 'w') + 'wait()')
@@ -235,7 +229,7 @@ def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(
     assert '99' not in error
 
 
-def test_a_process_that_stays_when_it_is_stopped_is_killed(fifo: Callable[[str], str]) -> None:
+def test_a_process_that_stays_when_it_is_stopped_is_killed(fifo):
     ready = fifo('ready')
     deaf = program('worker 0', 'on_sigterm(lambda: None)\n' + opened(ready, 'w') + 'wait()')
     failing = program('worker 1', opened(ready, 'r') + 'sys.exit(3)')
@@ -244,7 +238,7 @@ def test_a_process_that_stays_when_it_is_stopped_is_killed(fifo: Callable[[str],
     check_warning(warning, 'worker 0', '0.1')
 
 
-def test_servers_serve_until_stopped_workers_have_ended(fifo: Callable[[str], str]) -> None:
+def test_servers_serve_until_stopped_workers_have_ended(fifo):
     """A server that was stopped together with the worker would be gone when the worker asks."""
     ready, request, answer = fifo('ready'), fifo('request'), fifo('answer')
     server = program('ps 0', opened(request, 'r') + opened(answer, 'w') + 'wait()', is_server=True)
@@ -267,7 +261,7 @@ def failing_twice(log: Path, exit_code: int) -> str:
     return f'{note}sys.exit({exit_code} if len(open({str(log)!r}).read()) < 3 else 0)'
 
 
-def test_after_a_failure_all_are_started_again(tmp_path: Path, fifo: Callable[[str], str]) -> None:
+def test_after_a_failure_all_are_started_again(tmp_path, fifo):
     log, of_other, ready = tmp_path / 'log', tmp_path / 'other', fifo('ready')
     first = program('worker 0', opened(ready, 'r') + failing_twice(log, 7))
     note = f"open({str(of_other)!r}, 'a').write('x')\n"
@@ -281,21 +275,21 @@ def test_after_a_failure_all_are_started_again(tmp_path: Path, fifo: Callable[[s
 # Wrong use, with exit code 2, would fail again.
 @pytest.mark.parametrize(('code', 'starts'), [(7, 'xx'), (2, 'x')])
 def test_processes_are_started_again_as_often_as_allowed_unless_used_wrongly(
-    code: int, starts: str, tmp_path: Path
-) -> None:
+    code, starts, tmp_path
+):
     failing = program('worker 0', failing_twice(tmp_path / 'log', code))
     exit_code, _, [*_, error] = run(failing, num_restarts=1)
     assert (exit_code, (tmp_path / 'log').read_text()) == (code, starts)
     check_error(error, 'worker 0', str(code))
 
 
-def test_servers_end_by_themselves_after_the_workers(fifo: Callable[[str], str]) -> None:
+def test_servers_end_by_themselves_after_the_workers(fifo):
     done = fifo('done')
     server = program('ps 0', opened(done, 'r') + "print('done')", is_server=True)
     assert run(server, program('worker 0', opened(done, 'w'))) == (0, [], ['ps 0     | done'])
 
 
-def test_a_server_that_stays_is_stopped_and_named() -> None:
+def test_a_server_that_stays_is_stopped_and_named():
     exit_code, _, [error] = run(
         program('ps 0', 'pass', is_server=True),
         program('ps 1', 'wait()', is_server=True),
@@ -307,32 +301,28 @@ def test_a_server_that_stays_is_stopped_and_named() -> None:
     assert 'ps 0' not in error
 
 
-def test_what_a_process_leaves_behind_is_ended() -> None:
+def test_what_a_process_leaves_behind_is_ended():
     code = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     exit_code, [pid], _ = run(program('a', code, has_result=True))
     assert exit_code == 0
     assert_all_end([int(pid)])
 
 
-def test_a_program_that_does_not_exist_is_named() -> None:
+def test_a_program_that_does_not_exist_is_named():
     exit_code, _, [line, _] = run(Command('worker 0', ('/no/such/program',)))
     assert exit_code == 127
     check_line(line, 'worker 0 | ', '/no/such/program', os.strerror(errno.ENOENT))
 
 
 @pytest.mark.parametrize('cores', [None, (CORES[-1],)])
-def test_a_process_has_its_cores_and_environment_and_no_input(
-    cores: tuple[int, ...] | None,
-) -> None:
+def test_a_process_has_its_cores_and_environment_and_no_input(cores):
     values = "[sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]"
     code = f'print(json.dumps({values}))'
     _, [line], _ = run(program('a', code, env={'NAME': 'value'}, cores=cores, has_result=True))
     assert json.loads(line) == [[*(cores or CORES)], 'value', '']
 
 
-def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_cannot_be_started_is_named_and_none_is_left(monkeypatch):
     started: list[LocalProcess] = []
 
     def start(host: Host, command: Command) -> LocalProcess:
@@ -380,7 +370,7 @@ def launched(*commands: Command) -> Iterator[tuple['subprocess.Popen[str]', list
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_launcher_ends_all_processes(number: signal.Signals) -> None:
+def test_a_signal_to_the_launcher_ends_all_processes(number):
     with launched(SERVER, OBEDIENT) as (launcher, pids):
         launcher.send_signal(number)
         _, err = launcher.communicate(timeout=60)
@@ -392,7 +382,7 @@ def test_a_signal_to_the_launcher_ends_all_processes(number: signal.Signals) -> 
         assert_all_end(pids)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm() -> None:
+def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm():
     code = """
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b'SIGINT\\n'))
 def end():
@@ -410,7 +400,7 @@ on_sigterm(end)
         assert_all_end(pids)
 
 
-def test_no_process_outlives_a_launcher_that_is_killed() -> None:
+def test_no_process_outlives_a_launcher_that_is_killed():
     deaf = program('worker 1', 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + READY + 'wait()')
     with launched(SERVER, OBEDIENT, deaf) as (launcher, pids):
         launcher.kill()
@@ -418,7 +408,7 @@ def test_no_process_outlives_a_launcher_that_is_killed() -> None:
         assert_all_end(pids)
 
 
-def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup() -> None:
+def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup():
     with launched(OBEDIENT) as (launcher, pids):
         assert launcher.stderr is not None
         # What is written from now on fails, as on a terminal that was closed.
@@ -428,7 +418,7 @@ def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup() -> Non
         assert_all_end(pids)
 
 
-def test_signals_work_as_before_when_all_have_ended() -> None:
+def test_signals_work_as_before_when_all_have_ended():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [*map(signal.getsignal, numbers)]
     run(program('a', 'pass'))

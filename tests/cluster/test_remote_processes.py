@@ -32,9 +32,7 @@ def start(
 
 
 @pytest.mark.parametrize(('wanted', 'place'), [('here', 'here'), ('no such folder', 'home')])
-def test_a_remote_process_runs_in_the_working_folder_else_at_home(
-    wanted: str, place: str, tmp_path: Path
-) -> None:
+def test_a_remote_process_runs_in_the_working_folder_else_at_home(wanted, place, tmp_path):
     (tmp_path / 'here').mkdir()
     (tmp_path / 'home').mkdir()
     env = {'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'}
@@ -47,7 +45,7 @@ def test_a_remote_process_runs_in_the_working_folder_else_at_home(
 
 
 @pytest.mark.parametrize(('text', 'code'), [('', -15), ('\n10\n', -10), ('\n9\n', -9)])
-def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text: str, code: int) -> None:
+def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text, code):
     with start('/', '--', 'sleep', '100') as remote:
         assert remote.stdin
         assert remote.stdout
@@ -85,40 +83,38 @@ def over_ssh(script: str, folder: Path) -> tuple[int, str, str]:
     return launch([command], out=out, err=err), out.getvalue(), err.getvalue()
 
 
-def test_what_a_login_script_prints_is_not_part_of_any_output(tmp_path: Path) -> None:
+def test_what_a_login_script_prints_is_not_part_of_any_output(tmp_path):
     tasks = prepare_hosts(LAYOUT, target_with(LIKE_SSH, tmp_path), 0, [])
     assert [task.name for task in tasks] == ['ps 0', 'worker 0']
     assert over_ssh('echo result', tmp_path)[:2] == (0, 'result\n')
 
 
-def test_a_connection_that_is_lost_before_the_answer_is_named(tmp_path: Path) -> None:
+def test_a_connection_that_is_lost_before_the_answer_is_named(tmp_path):
     target = target_with(f"printf '%s' '{MARK}{{\"vers'", tmp_path)
     with failed('somewhere', 'cannot be started'):
         prepare_hosts(LAYOUT, target, 0, [])
 
 
 @pytest.mark.parametrize('subject', ['tf_cnn_benchmarks', 'TensorFlow'])
-def test_a_host_with_another_version_is_named(subject: str, tmp_path: Path) -> None:
+def test_a_host_with_another_version_is_named(subject, tmp_path):
     answer = json.dumps({'versions': {**versions(), subject: '0.0.9'}, 'tasks': []})
     with failed('somewhere', subject, '0.0.9', 'install the same on both'):
         prepare_hosts(LAYOUT, target_with(f"echo '{MARK}{answer}'", tmp_path), 0, [])
 
 
-def test_an_unfinished_last_line_of_a_remote_process_hides_no_exit_code(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_of_a_remote_process_hides_no_exit_code(tmp_path):
     code, out, err = over_ssh('printf half; kill -9 $$', tmp_path)
     assert (code, out) == (128 + 9, 'half\n')
     assert 'signal 9' in err
 
 
-def test_a_remote_process_ends_though_a_descendant_holds_its_output(tmp_path: Path) -> None:
+def test_a_remote_process_ends_though_a_descendant_holds_its_output(tmp_path):
     began = time.monotonic()
     assert over_ssh('setsid sleep 20 & echo done', tmp_path)[:2] == (0, 'done\n')
     assert time.monotonic() - began < 15
 
 
-def test_hosts_that_do_not_answer_end_the_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_that_do_not_answer_end_the_launch(tmp_path, monkeypatch):
     monkeypatch.setattr('tf_cnn.launch.ssh._REPLY_SECS', 0.5)
     host = SshHost('somewhere', target_with('exec sleep 60', tmp_path))
     commands = [Command(f'worker {number}', ['true'], {}, host=host) for number in range(10)]

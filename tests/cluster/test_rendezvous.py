@@ -13,7 +13,6 @@ from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
     SOON,
-    Make,
     Member,
     assert_waits,
     await_answer,
@@ -35,7 +34,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
     [*itertools.permutations(['ps 0', 'worker 0', 'worker 1']), ('worker 1', 'worker 0')],
     ids=', '.join,
 )
-def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Make) -> None:
+def test_tasks_that_come_in_any_order_meet(order, make_cluster):
     cluster = make_cluster(num_ps=len(order) - 2)
     members: dict[str, Member] = {}
     futures: dict[str, Future[TrainingGroup]] = {}
@@ -52,9 +51,7 @@ def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster:
     assert [*map(result, futures.values())] == [group] * 2
 
 
-def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
-    make_cluster: Make,
-) -> None:
+def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(make_cluster):
     cluster = make_cluster(2)
     old = cluster.start_all()
     (before, _) = join_all(old)
@@ -78,7 +75,7 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
     assert {*after.required_incarnations.values()} == incarnations
 
 
-def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Make) -> None:
+def test_a_task_that_died_after_joining_must_join_once_more(make_cluster):
     cluster = make_cluster()
     introduce({'ps 0': cluster.start('ps 0')})
     hasty = cluster.start('worker 1')
@@ -95,9 +92,7 @@ def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Make) 
     assert result(chief).required_incarnations[str(cluster.task('worker 1'))] == again.incarnation
 
 
-def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
-    make_cluster: Make,
-) -> None:
+def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(make_cluster):
     cluster = make_cluster(is_synchronous=False)
     members = cluster.start_all()
     (first, _) = join_all(members)
@@ -116,9 +111,7 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
 @pytest.mark.parametrize(
     'absent', [('ps 0',), ('worker 0',), ('ps 1', 'worker 0', 'worker 2')], ids=', '.join
 )
-def test_all_tasks_that_did_not_answer_are_named_and_no_others(
-    absent: tuple[str, ...], make_cluster: Make
-) -> None:
+def test_all_tasks_that_did_not_answer_are_named_and_no_others(absent, make_cluster):
     cluster = make_cluster(2, 3)
     member = [cluster.start(name) for name in cluster.relays if name not in absent][-1]
     with failed('--connect_timeout_secs=1') as error:
@@ -134,7 +127,7 @@ def test_all_tasks_that_did_not_answer_are_named_and_no_others(
     assert str(member.rendezvous.cluster.own_task) not in str(error.value)
 
 
-def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_cluster: Make) -> None:
+def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_cluster):
     cluster = make_cluster()
     members = cluster.start_all()
     rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')
@@ -149,9 +142,7 @@ def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_clus
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])
-def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
-    num_ps: int, make_cluster: Make
-) -> None:
+def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(num_ps, make_cluster):
     cluster = make_cluster(num_ps, 3 - num_ps)
     members = cluster.start_all()
     (_, keeper), (_, leaving), (lost, _) = members.items()
@@ -171,9 +162,7 @@ def serving_alone(others: dict[str, list[str]]) -> str:
 
 
 @pytest.mark.parametrize('is_late', [False, True])
-def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(
-    is_late: bool, make_cluster: Make
-) -> None:
+def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(is_late, make_cluster):
     cluster = make_cluster(2, is_synchronous=False)
     members = cluster.start_all()
     (generation, _) = join_all(members)
@@ -202,8 +191,8 @@ def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(
 @pytest.mark.parametrize('joins_first', [False, True])
 @pytest.mark.parametrize('name', ['ps 0', 'worker 0', 'worker 1'])
 def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_on(
-    name: str, joins_first: bool, make_cluster: Make
-) -> None:
+    name, joins_first, make_cluster
+):
     cluster = make_cluster()
     # It takes itself for a task of this cluster, and listens at another address.
     impostor = Rendezvous(cluster.cluster(name), is_synchronous=True, settings={})
@@ -225,9 +214,7 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
     assert generation in (None, *join_all(members))
 
 
-def test_a_worker_that_took_all_steps_and_comes_back_belongs_to_the_next_training(
-    make_cluster: Make,
-) -> None:
+def test_a_worker_that_took_all_steps_and_comes_back_belongs_to_the_next_training(make_cluster):
     cluster = make_cluster(is_synchronous=False)
     members = cluster.start_all()
     join_all(members)
@@ -239,9 +226,7 @@ def test_a_worker_that_took_all_steps_and_comes_back_belongs_to_the_next_trainin
 # ---- the key-value store -------------------------------------------------------------------------
 
 
-def test_all_tasks_read_what_one_has_written_until_the_task_that_keeps_it_is_lost(
-    make_cluster: Make,
-) -> None:
+def test_all_tasks_read_what_one_has_written_until_the_task_that_keeps_it_is_lost(make_cluster):
     cluster = make_cluster()
     rendezvous = cluster.start_all()['worker 0'].rendezvous
     stores = [KeyValueStore(cluster.task('ps 0'), timeout_secs=1) for _ in range(3)]

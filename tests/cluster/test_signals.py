@@ -20,9 +20,7 @@ def ended(code: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize('number', [1, 2, 10, 12, 14, 15, 24])
-def test_a_signal_where_an_exception_would_be_lost_is_raised_by_the_next_phase(
-    number: int,
-) -> None:
+def test_a_signal_where_an_exception_would_be_lost_is_raised_by_the_next_phase(number):
     name = signal.Signals(number).name
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f'{name} is ignored here')
@@ -44,9 +42,7 @@ with SIGNALS.storing():
 
 
 @pytest.mark.parametrize(('grace_secs', 'steps'), [(0.1, '1'), (30, '1 2')])
-def test_when_no_phase_asks_in_time_a_thread_finishes_and_ends_the_process(
-    grace_secs: float, steps: str
-) -> None:
+def test_when_no_phase_asks_in_time_a_thread_finishes_and_ends_the_process(grace_secs, steps):
     code = f"""
 steps = ['1']
 finish = lambda stop: print(stop.reason, *steps)
@@ -63,7 +59,7 @@ with SIGNALS.storing(finish, grace=lambda count: {grace_secs}, may_exit=True):
     assert ended(code) == (143, f'stopped by SIGTERM {steps}\n', '')
 
 
-def test_a_signal_that_timeout_sends_twice_at_once_is_one_request() -> None:
+def test_a_signal_that_timeout_sends_twice_at_once_is_one_request():
     code = """
 with SIGNALS.storing():
     for pause in (0, 0, 0.5, 0):
@@ -74,7 +70,7 @@ with SIGNALS.storing():
     assert ended(code) == (0, '2 stopped by SIGTERM\n', '')
 
 
-def test_signals_that_the_user_handles_or_ignores_are_left_alone() -> None:
+def test_signals_that_the_user_handles_or_ignores_are_left_alone():
     code = """
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 signal.signal(signal.SIGUSR1, lambda *_: print('mine'))

@@ -3,7 +3,6 @@ process.
 """
 
 import json
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ EVALUATOR = tf_config('evaluator', 0, **TF_JOB)
         ('ps', 0, 'ps 0 (cnn-ps-0.train.svc:2222)'),
     ],
 )
-def test_in_tf_config_the_chief_is_the_first_worker(job: str, index: int | str, own: str) -> None:
+def test_in_tf_config_the_chief_is_the_first_worker(job, index, own):
     cluster = found(tf_config(job, index, **TF_JOB))
     assert (str(cluster.own_task), cluster.source) == (own, 'TF_CONFIG')
     assert cluster.worker_hosts == (*TF_JOB['chief'], *TF_JOB['worker'])
@@ -45,7 +44,7 @@ def test_in_tf_config_the_chief_is_the_first_worker(job: str, index: int | str, 
     assert found(tf_config(job, index, **TF_JOB, evaluator=['e:1'])) == cluster
 
 
-def test_a_protocol_that_tensorflow_no_longer_has_is_refused() -> None:
+def test_a_protocol_that_tensorflow_no_longer_has_is_refused():
     def with_protocol(name: str) -> dict[str, str]:
         text = tf_config('worker', 0, worker=['w:1', 'w:2'], ps=['p:1'])['TF_CONFIG']
         return {'TF_CONFIG': json.dumps({**json.loads(text), 'rpc_layer': name})}
@@ -55,7 +54,7 @@ def test_a_protocol_that_tensorflow_no_longer_has_is_refused() -> None:
         find(with_protocol('grpc+verbs'))
 
 
-def test_a_master_is_a_chief_and_workers_without_one_begin_at_0() -> None:
+def test_a_master_is_a_chief_and_workers_without_one_begin_at_0():
     assert found(tf_config('worker', 0, master=['m:1'], worker=['w:1'], ps=['p:1'])).index == 1
     assert found(tf_config('worker', 0, worker=['w:1', 'w:2'], ps=['p:1'])).is_chief
 
@@ -70,14 +69,14 @@ def test_a_master_is_a_chief_and_workers_without_one_begin_at_0() -> None:
         ),
     ],
 )
-def test_a_tf_job_without_ps_is_for_collectives(flags: dict[str, Any], fact: str) -> None:
+def test_a_tf_job_without_ps_is_for_collectives(flags, fact):
     environ = tf_config('worker', 1, worker=replicas('worker', 2))
     assert found(environ, **COLLECTIVE).num_ps == 0
     with refused('2 workers', 'TF_CONFIG', '--variable_update=collective_all_reduce', fact):
         find(environ, **flags)
 
 
-def test_a_tf_config_of_one_process_is_no_cluster() -> None:
+def test_a_tf_config_of_one_process_is_no_cluster():
     for environ in (
         {'TF_CONFIG': ''},
         {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
@@ -89,11 +88,11 @@ def test_a_tf_config_of_one_process_is_no_cluster() -> None:
         assert find(environ) is None, environ
 
 
-def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
+def test_a_tf_config_without_a_cluster_leaves_the_flags_alone():
     assert found({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
 
 
-def test_a_malformed_tf_config_is_refused() -> None:
+def test_a_malformed_tf_config_is_refused():
     ps_0 = '"task": {"type": "ps", "index": 0}}'
     huge = '9' * 5000
     for text, facts in (
@@ -129,7 +128,7 @@ def test_a_malformed_tf_config_is_refused() -> None:
 @pytest.mark.parametrize(
     'mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce']
 )
-def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: str) -> None:
+def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode):
     training = make_params(
         train_dir='/train',
         variable_update=mode,
@@ -146,7 +145,7 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: s
     assert params.run.num_epochs is None
 
 
-def test_an_evaluator_keeps_its_interval_and_needs_a_train_dir() -> None:
+def test_an_evaluator_keeps_its_interval_and_needs_a_train_dir():
     params = make_params(train_dir='/train', eval=True, eval_interval_secs=3)
     assert evaluator_params(params, EVALUATOR).evaluation.eval_interval_secs == 3
     with refused('TF_CONFIG', '--train_dir'):
@@ -154,12 +153,12 @@ def test_an_evaluator_keeps_its_interval_and_needs_a_train_dir() -> None:
 
 
 @pytest.mark.parametrize('flags', [{'job_name': 'worker', **HOSTS}, HOSTS, {'job_name': 'ps'}])
-def test_an_evaluator_cannot_have_the_role_of_another_task(flags: dict[str, Any]) -> None:
+def test_an_evaluator_cannot_have_the_role_of_another_task(flags):
     with refused('TF_CONFIG', 'evaluator', *(f'--{name}={value}' for name, value in flags.items())):
         evaluator_params(make_params(train_dir='/train', **flags), EVALUATOR)
 
 
-def test_only_an_evaluator_has_its_flags_changed() -> None:
+def test_only_an_evaluator_has_its_flags_changed():
     worker = tf_config('worker', 0, **TF_JOB)
     for environ in ({}, worker, {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}):
         assert evaluator_params(Params(), environ) == Params(), environ

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 CLUSTER = Cluster(PS, WORKERS, 'worker', 1, FLAGS)
 
 
-def test_a_cluster_lists_its_tasks_and_knows_whether_they_share_a_host() -> None:
+def test_a_cluster_lists_its_tasks_and_knows_whether_they_share_a_host():
     names = ['ps 0 (10.0.0.1:2222)', 'worker 0 (10.0.0.2:2222)', 'worker 1 (10.0.0.3:2222)']
     assert [*map(str, CLUSTER.tasks)] == names
     assert CLUSTER.spec == {'ps': list(PS), 'worker': list(WORKERS)}
@@ -29,7 +29,7 @@ def test_a_cluster_lists_its_tasks_and_knows_whether_they_share_a_host() -> None
     assert Cluster(('10.0.0.2:1',), WORKERS[:1], 'worker', 0, FLAGS).is_on_one_host
 
 
-def test_workers_of_a_controller_serve_it() -> None:
+def test_workers_of_a_controller_serve_it():
     workers = tuple(Task('worker', index, host) for index, host in enumerate(WORKERS))
     for own in (*workers, Task('controller', 0, '10.0.0.9:2222')):
         cluster = controlled(own.job, own.index)
@@ -40,7 +40,7 @@ def test_workers_of_a_controller_serve_it() -> None:
         assert (cluster.is_server, cluster.is_chief) == (own in workers, own not in workers)
 
 
-def test_hosts_outside_of_private_networks_are_public() -> None:
+def test_hosts_outside_of_private_networks_are_public():
     private = ['127.0.0.1', '10.1.2.3', '172.16.0.1', '100.64.0.1', '[::1]', 'localhost']
     for host in (*private, '172.32.0.1', '8.8.8.8', '[::ffff:8.8.8.8]', '[2001:4860:4860::8888]'):
         cluster = Cluster((), (f'{host}:2222', '127.0.0.1:2222'), 'worker', 0, FLAGS)
@@ -48,7 +48,7 @@ def test_hosts_outside_of_private_networks_are_public() -> None:
         assert public_hosts(cluster) == expected, host
 
 
-def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch):
     addresses = {'inside': ['10.0.0.1'], 'both': ['10.0.0.2', '8.8.4.4']}
 
     def look_up(name: str, port: None) -> list[tuple[Any, ...]]:
@@ -65,7 +65,7 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
 # ---- agreement -----------------------------------------------------------------------------------
 
 
-def test_the_first_difference_names_the_flag_both_values_and_both_tasks() -> None:
+def test_the_first_difference_names_the_flag_both_values_and_both_tasks():
     with_digest, digest = 'SHA-256 of --model_file', 64 * 'a'
     other = dataclasses.replace(CLUSTER, worker_hosts=('b:1',))
     rows: list[tuple[Mapping[str, Any], Mapping[str, Any], str, str]] = [
@@ -101,11 +101,11 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks() -> Non
         check_line(difference, f'{of_first} in worker 0', f'{of_second} in worker 1')
 
 
-def test_no_tasks_do_not_differ() -> None:
+def test_no_tasks_do_not_differ():
     assert find_difference({}) is None
 
 
-def test_a_server_compares_only_the_flags_that_it_heeds() -> None:
+def test_a_server_compares_only_the_flags_that_it_heeds():
     worker = make_params(model='lenet', num_batches=7).shared_flags(serves=False)
     server = make_params().shared_flags(serves=True)
     assert find_difference({'ps 0': server, 'worker 0': worker}) is None
@@ -113,7 +113,7 @@ def test_a_server_compares_only_the_flags_that_it_heeds() -> None:
     assert find_difference({'ps 0': apart, 'worker 0': worker})
 
 
-def test_what_concerns_one_process_may_differ() -> None:
+def test_what_concerns_one_process_may_differ():
     shared = (
         'model batch_size num_gpus num_batches optimizer momentum variable_update precision '
         'all_reduce_spec num_eval_batches forward_only'

@@ -46,7 +46,7 @@ def read(text: str) -> Log:
     return read_log(text, 'run.log')
 
 
-def test_a_log_of_the_original_is_read_as_a_result() -> None:
+def test_a_log_of_the_original_is_read_as_a_result():
     record = read(LOG)
     assert record.is_complete
     assert (record.shape, record.images_per_second) == ('2*2', 95.83)
@@ -65,7 +65,7 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
     assert 'tf32' not in settings
 
 
-def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
+def test_what_this_program_adds_to_data_format_and_precision_is_read():
     for text, expected in (
         ('NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision: fp16', ('NHWC', 'fp16', None)),
         (f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}', ('NCHW', 'fp32', True)),
@@ -75,7 +75,7 @@ def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
         assert tuple(settings.get(name) for name in names) == expected
 
 
-def test_a_log_is_read_whatever_stands_around_its_lines() -> None:
+def test_a_log_is_read_whatever_stands_around_its_lines():
     expected = read(LOG)
     for name, pattern, replacement in (
         ('crlf', '\n', '\r\n'),
@@ -113,8 +113,8 @@ def test_a_log_is_read_whatever_stands_around_its_lines() -> None:
     ],
 )
 def test_the_tasks_of_one_job_are_one_run_and_more_of_them_several(
-    mode: str, devices: list[str], batch_size: int, shape: str, num_tasks: int
-) -> None:
+    mode, devices, batch_size, shape, num_tasks
+):
     log = LOG.replace("['/gpu:0', '/gpu:1']", str(devices)).replace('parameter_server', mode)
     log = log.replace('128 global', f'{batch_size} global')
     assert read(log).shape == shape
@@ -131,7 +131,7 @@ def without(*labels: str) -> str:
 
 
 @pytest.mark.parametrize('rest_of_first', [STEPS + TOTAL, STEPS, ''])
-def test_two_jobs_in_one_log_are_refused_with_their_number(rest_of_first: str) -> None:
+def test_two_jobs_in_one_log_are_refused_with_their_number(rest_of_first):
     of_task_1 = BANNER.replace("'/gpu", "'/job:worker/task:1/gpu")
     replicated = without('Devices', 'Sync').replace('parameter_server', 'replicated')
     for first, second, fact in (
@@ -149,12 +149,12 @@ def test_two_jobs_in_one_log_are_refused_with_their_number(rest_of_first: str) -
             read(first + rest_of_first + second + STEPS + TOTAL)
 
 
-def test_runs_of_two_models_in_one_log_are_refused() -> None:
+def test_runs_of_two_models_in_one_log_are_refused():
     with refused('run.log', '2 runs'):
         read(LOG + LOG.replace('resnet50', 'vgg16'))
 
 
-def test_a_total_that_is_no_number_is_refused_and_not_left_out() -> None:
+def test_a_total_that_is_no_number_is_refused_and_not_left_out():
     for total in ('nan', 'inf', '-inf', 'NaN'):
         with refused('run.log', f'total images/sec is {total}'):
             read(f'{LOG}total images/sec: {total}\n')
@@ -162,13 +162,13 @@ def test_a_total_that_is_no_number_is_refused_and_not_left_out() -> None:
         assert read(text).images_per_second == 20.0
 
 
-def test_a_log_without_its_total_is_incomplete_and_has_the_rate_of_its_last_step() -> None:
+def test_a_log_without_its_total_is_incomplete_and_has_the_rate_of_its_last_step():
     record = read(BANNER + STEPS)
     assert not record.is_complete
     assert 'total' in str(record.reason)
     assert record.images_per_second == 95.8
 
 
-def test_text_without_rates_is_refused() -> None:
+def test_text_without_rates_is_refused():
     with refused('run.log'):
         read('Model: none\nnothing was measured\n')

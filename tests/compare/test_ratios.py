@@ -18,16 +18,14 @@ pytestmark = pytest.mark.unit
 
 
 @given(st.floats(1, 1e5))
-def test_quantiles_are_those_of_scipy(degrees_of_freedom: float) -> None:
+def test_quantiles_are_those_of_scipy(degrees_of_freedom):
     assert t_quantile(degrees_of_freedom) == pytest.approx(
         stats.t.ppf(0.975, degrees_of_freedom), rel=1e-7
     )
 
 
 @given(st.lists(st.floats(80, 120), min_size=3, max_size=20))
-def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(
-    rates: list[float],
-) -> None:
+def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(rates):
     seconds = 1 / np.array(rates)
     mean = seconds.mean()
     found = estimate_runs(rates)
@@ -39,7 +37,7 @@ def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(
     assert not found.is_short
 
 
-def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds() -> None:
+def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds():
     images, seconds = np.array([1000, 4000, 2500, 3300]), np.array([10.0, 41.0, 24.0, 34.0])
     found = estimate_runs(images / seconds, images.tolist())
     assert found.images_per_second == pytest.approx(images.sum() / seconds.sum())
@@ -50,9 +48,7 @@ def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds() -> 
 
 
 @pytest.mark.parametrize('num_runs', [3, 5, 10])
-def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(
-    num_runs: int,
-) -> None:
+def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(num_runs):
     draw = np.random.default_rng(num_runs)
     hits = 0
     for _ in range(400):
@@ -66,7 +62,7 @@ def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(
     assert 0.906 <= hits / 400 <= 0.994
 
 
-def test_the_ratio_of_repeated_runs_has_the_interval_of_welch() -> None:
+def test_the_ratio_of_repeated_runs_has_the_interval_of_welch():
     # Small differences, where logarithms and relative differences are nearly equal.
     rates = [100.0, 100.2, 99.7, 100.4], [98.0, 98.9, 98.3, 98.1, 98.6]
     before, after = (
@@ -82,7 +78,7 @@ def test_the_ratio_of_repeated_runs_has_the_interval_of_welch() -> None:
     assert compare(before, before).verdict is Significance.SAME
 
 
-def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval() -> None:
+def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval():
     for num_before, num_after in ((1, 1), (5, 2)):
         before, after = (
             estimate([sample_record(rate=rate + number, noise=0) for number in range(count)])
@@ -95,7 +91,7 @@ def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval() -> None:
         assert found.value == pytest.approx(0.5, rel=0.05)
 
 
-def test_a_single_run_has_its_rate_and_the_spread_of_its_steps() -> None:
+def test_a_single_run_has_its_rate_and_the_spread_of_its_steps():
     found = estimate([sample_record(noise=0.05, num_steps=400)])
     assert (found.num_runs, found.interval) == (1, None)
     assert found.images_per_second == pytest.approx(100, rel=0.02)

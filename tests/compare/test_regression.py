@@ -21,9 +21,7 @@ def a_run(number: int, rate: float = 100.0, **changes: Any) -> Result:
 
 @pytest.mark.parametrize(('noise', 'share'), [(0.03, 0.06), (0.005, 0.01)])
 @pytest.mark.parametrize('count', [*SPREAD_MULTIPLES, 30])
-def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(
-    count: int, noise: float, share: float
-) -> None:
+def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(count, noise, share):
     # What differs by less than the least tolerance is as before; few runs do not show that.
     if noise == 0.005 and count < 6:
         return
@@ -36,7 +34,7 @@ def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(
     assert found / 4000 <= share
 
 
-def test_a_shift_is_seen_at_once_and_becomes_the_new_level() -> None:
+def test_a_shift_is_seen_at_once_and_becomes_the_new_level():
     draw = np.random.default_rng(1)
     hits = np.zeros(20)
     for _ in range(200):
@@ -51,7 +49,7 @@ def test_a_shift_is_seen_at_once_and_becomes_the_new_level() -> None:
     assert hits[10:].max() <= 20
 
 
-def test_equal_runs_still_tolerate_2_percent() -> None:
+def test_equal_runs_still_tolerate_2_percent():
     runs = [a_run(number, rate=10, noise=0) for number in range(6)]
     assert check_regression(runs[5:], runs).verdict == 'as before'
     for rate, verdict in ((9.85, 'as before'), (9.75, 'slower than the 5 runs before')):
@@ -60,7 +58,7 @@ def test_equal_runs_still_tolerate_2_percent() -> None:
     assert (too_short.verdict, too_short.is_slower) == ('too short to judge', False)
 
 
-def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> None:
+def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine():
     history = [
         a_run(
             number,
@@ -90,7 +88,7 @@ def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> Non
         assert found.changes['program.git_commit'] == ('abc', 'def')
 
 
-def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict() -> None:
+def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict():
     for rates, verdict in (
         ((100, 100, 100), 'too few runs: 2 of 3'),
         ((20, 400, 90, 1500, 5, 700), 'the runs before differ too much'),
@@ -100,6 +98,6 @@ def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict() -> None:
         assert (found.verdict, found.interval, found.is_slower) == (verdict, None, False)
 
 
-def test_later_runs_do_not_judge_earlier_ones() -> None:
+def test_later_runs_do_not_judge_earlier_ones():
     first, *later = (a_run(number) for number in range(8))
     assert check_regression([first], later).num_earlier == 0

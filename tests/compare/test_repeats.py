@@ -3,7 +3,6 @@ said.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def key_of(document: dict[str, Any] | None = None, **flags: Any) -> str:
     return repeat_key(record_of(document or sample_document(flags=flags)))
 
 
-def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_default() -> None:
+def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_default():
     older = sample_document()
     flags = older['command']['flags']
     changed = {name: value for name, value in flags.items() if value != SPECS[name].default}
@@ -40,14 +39,14 @@ def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_defa
 
 
 @pytest.mark.parametrize('flag', ['model_file', 'variable_mgr_file'])
-def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag: str) -> None:
+def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag):
     def key(path: str, content: str) -> str:
         return key_of(sample_document(flags={flag: path}, run={f'{flag}_sha256': content}))
 
     assert key('a/mine.py', '1') == key('b/mine.py', '1') != key('a/mine.py', '2') != key_of()
 
 
-def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given() -> None:
+def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given():
     def key(name: str, flag: object, used: object) -> str:
         document = sample_document()
         document['command']['flags'][name], document['run'][name] = flag, used
@@ -62,7 +61,7 @@ def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given() 
         assert key(name, unset, value) == key(name, value, value) != key(name, unset, other)
 
 
-def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
+def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named():
     older, on_cpu = sample_document(), sample_document()
     del older['run']['tf32'], older['command']['flags']['tf32']
     assert (on_cpu['run']['tf32'], on_cpu['command']['flags']['tf32']) == (False, True)
@@ -71,7 +70,7 @@ def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() 
     assert flag_differences([record_of(on_cpu), record_of(in_tf32)]) == {'tf32': (False, True)}
 
 
-def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not() -> None:
+def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not():
     assert key_of(display_every=1) != key_of(display_every=100)
     assert key_of(train_dir='a', save_model_steps=10) != key_of(train_dir='a')
     assert key_of(train_dir='a') == key_of(train_dir='b') != key_of()
@@ -79,7 +78,7 @@ def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not(
     assert first == key_of(num_batches=20, measure_peak=True)
 
 
-def test_machines_versions_and_variables_tell_runs_apart() -> None:
+def test_machines_versions_and_variables_tell_runs_apart():
     first, other_version, variable, machine = (sample_document() for _ in range(4))
     other_version['machine']['versions']['tensorflow'] = '2.20.0'
     variable['environment'] = {'TF_XLA_FLAGS': '--tf_xla_auto_jit=2'}
@@ -89,7 +88,7 @@ def test_machines_versions_and_variables_tell_runs_apart() -> None:
     assert len({repeat_key(record, across_versions=True) for record in records}) == 3
 
 
-def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags() -> None:
+def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags():
     for name, values in (('image_size', (28, 32)), ('data_set', ('imagenet', 'cifar10'))):
         first, other = (record_of(sample_document(run={name: value})) for value in values)
         assert repeat_key(first) != repeat_key(other)
@@ -118,9 +117,7 @@ def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(
-    name: str,
-) -> None:
+def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(name):
     before, after = (record_of(limited(name, value)) for value in LIMITS[name])
     assert before.machine['fingerprint'] == after.machine['fingerprint']
     for across in (False, True):
@@ -130,15 +127,13 @@ def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(
     assert machine_differences([after, before]) == {name: LIMITS[name][::-1]}
 
 
-def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run() -> None:
+def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run():
     loaded, reserved = limited('load_average', [9.0] * 3), limited('memory_bytes', 25276502010)
     assert key_of(loaded) == key_of(reserved) == key_of()
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_compare_and_the_page_keep_runs_under_another_limit_apart_and_say_so(
-    name: str, tmp_path: Path
-) -> None:
+def test_compare_and_the_page_keep_runs_under_another_limit_apart_and_say_so(name, tmp_path):
     for seed in range(6):
         value = LIMITS[name][seed % 2]
         start = f'2026-11-22T08:00:0{seed}Z'
@@ -155,9 +150,7 @@ def test_compare_and_the_page_keep_runs_under_another_limit_apart_and_say_so(
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_runs_under_another_limit_do_not_judge_and_leave_the_table_of_a_sweep(
-    name: str, tmp_path: Path
-) -> None:
+def test_runs_under_another_limit_do_not_judge_and_leave_the_table_of_a_sweep(name, tmp_path):
     without, value = LIMITS[name]
     runs = [
         record_of(limited(name, found, seed=seed, started_at=f'2026-11-22T08:00:0{seed}Z'))

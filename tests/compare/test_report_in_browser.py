@@ -97,7 +97,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         driver.quit()
 
 
-def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page: Page) -> None:
+def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page):
     page.open()
     messages = [
         json.loads(entry['message'])['message'] for entry in page.driver.get_log('performance')
@@ -119,7 +119,7 @@ def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page: Page) ->
 
 
 @pytest.mark.parametrize('width', [360, 1280])
-def test_no_window_is_too_narrow(page: Page, width: int) -> None:
+def test_no_window_is_too_narrow(page, width):
     page.open(width=width)
     assert page.run('return document.documentElement.scrollWidth') <= width
     # Why a run failed can be read without scrolling sideways.
@@ -140,7 +140,7 @@ def test_no_window_is_too_narrow(page: Page, width: int) -> None:
 
 
 @pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
-def test_nobody_is_kept_out(page: Page, dark: bool) -> None:
+def test_nobody_is_kept_out(page, dark):
     axe = pytest.importorskip('axe_selenium_python', reason='pip install axe-selenium-python')
     page.open(dark=dark)
     assert (int(re.findall(r'\d+', page.background())[0]) < 64) == dark
@@ -156,7 +156,7 @@ def test_nobody_is_kept_out(page: Page, dark: bool) -> None:
     assert all(': ' in name for name in names)
 
 
-def test_the_page_prints_in_light_colours(page: Page) -> None:
+def test_the_page_prints_in_light_colours(page):
     page.open(dark=True, media='print')
     assert page.background() == 'rgb(255, 255, 255)'
     a4 = {'paperWidth': 8.27, 'paperHeight': 11.69, 'printBackground': True}

@@ -52,20 +52,20 @@ def plots_of(*results: Result) -> dict[str, Plot]:
     return {plot.name: plot for plot in made}
 
 
-def test_a_page_of_one_result_has_no_empty_plots() -> None:
+def test_a_page_of_one_result_has_no_empty_plots():
     page = page_of(sample_record())
     assert [plot.name for plot in page.plots] == ['steps']
     assert page.html.count('<figure') == 1
     assert '1 run on 1 machine, 2026-11-23. Page made' in page.html
 
 
-def test_a_page_of_failures_has_their_reasons_and_no_plots() -> None:
+def test_a_page_of_failures_has_their_reasons_and_no_plots():
     page = page_of(failures=(failed_run(shape='8*1', reason='out of memory'),))
     assert page.plots == []
     assert '<strong>failed</strong> out of memory' in page.html
 
 
-def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
+def test_a_sweep_of_30_results_weighs_less_than_1_mb():
     modes, sizes = ('replicated', 'parameter_server'), (32, 64, 128, 256, 512)
     settings = [
         {'variable_update': mode, 'batch_size': size, 'num_gpus': gpus}
@@ -83,7 +83,7 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> None:
+def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run():
     document = sample_document(flags={'repeat': 1, 'model': 'lenet', 'result_file': '/tmp/a.json'})
     words = '--repeat=3 --model alexnet --model=lenet --result_file /tmp/a.json --repeat=1'
     document['command']['argv'] = words.split()
@@ -94,7 +94,7 @@ def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> N
     assert shlex.split(command) == ['tf_cnn_benchmarks', *given.values()]
 
 
-def test_scaling_is_told_within_one_setting() -> None:
+def test_scaling_is_told_within_one_setting():
     rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
     results = [
         sample_record(rate=rate, noise=0, flags={'batch_size': size, 'num_gpus': devices})
@@ -103,7 +103,7 @@ def test_scaling_is_told_within_one_setting() -> None:
     check_line(plots_of(*results)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
 
 
-def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
+def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them():
     def result(batch_size: int, joules: float | None, *accuracies: float) -> Result:
         document = sample_document(
             evaluations=evaluations(*accuracies),
@@ -129,7 +129,7 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
     assert 'time to accuracy' not in without
 
 
-def test_plots_show_at_most_12_settings_and_say_so() -> None:
+def test_plots_show_at_most_12_settings_and_say_so():
     results = [
         sample_record(rate=100 + size, num_steps=4, seed=repeat, flags={'batch_size': size})
         for size in range(1, 18)
@@ -140,14 +140,14 @@ def test_plots_show_at_most_12_settings_and_say_so() -> None:
     check_line(finding, 'From batch 6 with ', ' to batch 17 with ', '12 fastest of 17')
 
 
-def test_the_boxes_of_the_steps_are_those_of_all_repeats() -> None:
+def test_the_boxes_of_the_steps_are_those_of_all_repeats():
     seconds = [[0.01] * 90 + [0.02] * 10, [0.01] * 100]
     plot = plots_of(*(sample_record(seconds=found) for found in seconds))['steps']
     check_line(plot.finding, 'slowest step took 2.00 times the median')
     assert plot.figure.axes[0].get_xlabel() == 'step time in % of the median'
 
 
-def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
+def test_warnings_of_one_code_stand_once_with_their_counts():
     warnings = [{'code': 'others', 'text': 'others used up to 76 % of the cores'}]
     html = page_of(
         *(sample_record(seed=seed, warnings=warnings if seed else []) for seed in range(4))
@@ -170,7 +170,7 @@ def doubtful_page() -> Page:
     return page_of(*doubtful, *steady)
 
 
-def test_doubtful_runs_are_counted_and_named() -> None:
+def test_doubtful_runs_are_counted_and_named():
     html = doubtful_page().html
     heading, first, second = cells_of(html)[:3]
     column = heading.index('doubtful runs')
@@ -180,7 +180,7 @@ def test_doubtful_runs_are_counted_and_named() -> None:
         check_line(line, '1 of 6 runs', f'({rate} images/sec)')
 
 
-def test_each_run_is_a_dot_and_a_doubtful_one_is_hollow() -> None:
+def test_each_run_is_a_dot_and_a_doubtful_one_is_hollow():
     plot = doubtful_page().plots[0]
     dots = [line for line in plot.figure.axes[0].lines if line.get_marker() == 'o']
     hollow = [dot for dot in dots if dot.get_markerfacecolor() == 'white']
@@ -190,7 +190,7 @@ def test_each_run_is_a_dot_and_a_doubtful_one_is_hollow() -> None:
     assert 'hollow' in plot.help
 
 
-def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow() -> None:
+def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow():
     def runs(rates: Iterable[float], devices: int, **flags: object) -> list[Result]:
         flags |= {'num_gpus': devices}
         return [
@@ -209,7 +209,7 @@ def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow() -> None:
     assert float(np.ravel(arrow.get_ydata())[0]) in axes.get_ylim()
 
 
-def test_text_in_plots_is_escaped_and_formulas_are_text() -> None:
+def test_text_in_plots_is_escaped_and_formulas_are_text():
     label = '<b>$x$ & "y" url(#z) #1f5fa8 12.3456'
     results = [sample_record(seed=1, rate=1, flags={'model': label}), sample_record(seed=2)]
     plot = plots_of(*results)['rates']
@@ -279,9 +279,7 @@ def measure_published(path: Path, seed: int = 0) -> str:
     return str(folder.path)
 
 
-def test_the_page_of_a_sweep_agrees_with_its_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_a_sweep_agrees_with_its_table(tmp_path, capsys):
     folders = [measure_published(tmp_path / name, seed) for seed, name in ((0, 'a'), (10, 'b'))]
     table = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()]
     speed_ups = [cells[4].strip() for cells in table[2 : 2 + 5]]
@@ -296,7 +294,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table(
     assert [both[row].speed_up for row in (5, 8)] == [1.0, 1.0]
 
 
-def test_the_page_of_a_sweep_has_the_published_rates(tmp_path: Path) -> None:
+def test_the_page_of_a_sweep_has_the_published_rates(tmp_path):
     folder = measure_published(tmp_path / 'sweep')
     html = page_in(folder).html
     assert '4 runs on 1 machine, 2026-11-25 to 2026-11-29. Page made' in html
@@ -312,7 +310,7 @@ def test_the_page_of_a_sweep_has_the_published_rates(tmp_path: Path) -> None:
     assert '1 file could not be read' in page_in(folder).html
 
 
-def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_folders_stand_side_by_side(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for size, seed in itertools.product((32, 64), range(3)):
         for folder, rate in (('before', 100), ('after', 150)):
@@ -327,7 +325,7 @@ def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.Monk
     assert [float(row[3]) for row in rows] == pytest.approx([1.5, 1.5], rel=0.02)
 
 
-def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path: Path) -> None:
+def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path):
     first, second = tmp_path / 'first', tmp_path / 'second'
     for seed in range(3):
         write_sample(first / f'{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'})
@@ -351,13 +349,7 @@ def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path:
         ((216, 150, 100), 2, 'too few runs'),
     ],
 )
-def test_page_and_sweep_conclude_what_compare_concludes(
-    rates: tuple[int, ...],
-    runs: int,
-    verdict: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_page_and_sweep_conclude_what_compare_concludes(rates, runs, verdict, tmp_path, capsys):
     modes = '["independent", "parameter_server", "replicated"]'
     text = f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n'
     plan, folder = make_sweep(tmp_path, text)

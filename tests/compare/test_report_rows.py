@@ -32,7 +32,7 @@ def summary_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Summary:
     return summarize_collection(Collection(results, failures, ()))
 
 
-def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others() -> None:
+def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others():
     loaded = {'warnings': [{'code': 'machine_loaded', 'text': ''}]}
     changes: dict[str, Any]
     for second, num_runs, changes, *facts in (
@@ -53,7 +53,7 @@ def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others
         check_line(answer, *facts)
 
 
-def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:
+def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape():
     first, two, others = (
         sample_record(flags={'num_gpus': number}, environment={'CUDA_VISIBLE_DEVICES': gpus})
         for number, gpus in ((1, '0'), (2, '0,1'), (2, '2,3'))
@@ -62,7 +62,7 @@ def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None
     assert 'CUDA_VISIBLE_DEVICES' in summary_of(first, others).columns
 
 
-def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
+def test_machines_flags_and_versions_are_no_repeats_but_columns():
     other = sample_record(
         flags={'optimizer': 'momentum'},
         machine={'hostname': 'beta'},
@@ -73,7 +73,7 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     assert [row.properties['machine'] for row in summary.rows] == ['alpha', 'beta']
 
 
-def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
+def test_repeats_are_one_row_with_the_interval_of_their_mean():
     runs = [
         sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed})
         for seed in (1, 2, 3)
@@ -83,7 +83,7 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
     assert (row.interval, row.rate, len(row.runs)) == (found.interval, found.images_per_second, 3)
 
 
-def test_failures_and_incomplete_runs_are_rows_with_a_reason_and_no_speed_up() -> None:
+def test_failures_and_incomplete_runs_are_rows_with_a_reason_and_no_speed_up():
     stopped = sample_record(**cut_off('stopped by SIGTERM'), rate=1000)
     failure = failed_run(shape='8*1', reason='out of memory')
     summary = summary_of(sample_record(), stopped, failures=(failure,))
@@ -96,13 +96,13 @@ def test_failures_and_incomplete_runs_are_rows_with_a_reason_and_no_speed_up() -
     assert summary_of(failures=(failure,)).shown == []
 
 
-def test_a_run_without_a_timed_step_has_neither_a_rate_nor_a_speed_up() -> None:
+def test_a_run_without_a_timed_step_has_neither_a_rate_nor_a_speed_up():
     (row,) = summary_of(record_of(untimed_document('stopped by SIGINT'))).rows
     assert math.isnan(row.rate)
     assert row.speed_up is None
 
 
-def test_failures_are_named_by_what_tells_them_from_results() -> None:
+def test_failures_are_named_by_what_tells_them_from_results():
     first, second = failed_run(model='resnet50', shape='1*2'), failed_run(model='resnet50')
     first.command.given_flags = {'model': '--model=resnet50'}
     result = sample_record(flags={'variable_update': 'parameter_server'})
@@ -114,7 +114,7 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
     assert summary.rows[1].properties['variable_update'] == 'parameter_server'
 
 
-def test_settings_are_named_by_what_tells_them_apart() -> None:
+def test_settings_are_named_by_what_tells_them_apart():
     settings = [
         {'variable_update': 'replicated', 'batch size': size, 'model': model, 'optimizer': 'sgd'}
         for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
@@ -123,7 +123,7 @@ def test_settings_are_named_by_what_tells_them_apart() -> None:
     assert names == ['lenet · batch 32', 'lenet · batch 64', 'resnet50 · batch 64']
 
 
-def test_long_names_are_numbered() -> None:
+def test_long_names_are_numbered():
     settings = [
         {'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape}
         for end in 'ab'
@@ -135,7 +135,7 @@ def test_long_names_are_numbered() -> None:
     assert max(map(len, names)) < 60
 
 
-def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
+def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name():
     settings = [
         {
             'variable_update': 'parameter_server',
@@ -165,12 +165,12 @@ def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
         assert row['data_dir'].rpartition('/')[2] in name or name.endswith('…')
 
 
-def test_numbers_have_four_digits() -> None:
+def test_numbers_have_four_digits():
     values = (0.0123456, 184.59, 12345.6, 0, None, math.nan)
     assert [*map(format_number, values)] == ['0.01235', '184.6', '12,346', '0', '—', '—']
 
 
-def test_a_flag_that_a_version_lacks_has_its_default() -> None:
+def test_a_flag_that_a_version_lacks_has_its_default():
     document = sample_document()
     del document['command']['flags']['xla']
     old = record_of(document)

@@ -28,9 +28,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
     monkeypatch.setenv('COLUMNS', '30')
     table = Table(COLUMNS, [('one two three four five six', '1,000')])
@@ -46,9 +44,7 @@ def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(
 
 @pytest.mark.parametrize('terminal', ['xterm', 'dumb', 'unknown'])
 @pytest.mark.parametrize('columns', ['10', '40', '60'])
-def test_every_terminal_shows_all_words_of_every_column(
-    terminal: str, columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_terminal_shows_all_words_of_every_column(terminal, columns, monkeypatch):
     monkeypatch.setenv('TERM', terminal)
     monkeypatch.setenv('COLUMNS', columns)
     numbers = [Column(f'number {i}', itemgetter(i + 2), is_number=True) for i in range(6)]
@@ -58,7 +54,7 @@ def test_every_terminal_shows_all_words_of_every_column(
     assert {*' '.join(row).split()} <= {*words}
 
 
-def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
+def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes():
     table = Table(COLUMNS, [('a | b', '1'), ('cd', '20')])
     assert table.as_markdown().splitlines() == [
         '| name   | size |',
@@ -68,7 +64,7 @@ def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
     ]
 
 
-def test_text_of_a_document_stays_text_in_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_a_document_stays_text_in_markdown(capsys):
     for text in (
         '<img src=x onerror=alert(1)>',
         '[a](javascript:b)',
@@ -87,7 +83,7 @@ def test_text_of_a_document_stays_text_in_markdown(capsys: pytest.CaptureFixture
             assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
 
 
-def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
+def test_csv_has_json_in_cells_that_are_no_number_or_text():
     rows = [
         {'name': 'a,b', 'flags': {'x': 1}, 'ok': True, 'none': None},
         {'name': 'c', 'flags': [], 'ok': False, 'none': 1.5},
@@ -99,7 +95,7 @@ def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
     ]
 
 
-def test_results_are_printed_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_printed_in_each_format(capsys):
     document = {'rows': [{'name': 'a', 'size': 1}]}
     for form, text in (
         ('text', '  name   size\n ─────────────\n  a         1\n\nfirst\nsecond\n'),
@@ -111,18 +107,16 @@ def test_results_are_printed_in_each_format(capsys: pytest.CaptureFixture[str]) 
         assert capsys.readouterr().out == text
 
 
-def test_results_without_a_row_print_the_notes_or_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_results_without_a_row_print_the_notes_or_nothing(capsys):
     for form, text in (('text', 'first\n'), ('csv', '')):
         print_table(Table(COLUMNS, []), form, {'rows': []}, ['first'])
         assert capsys.readouterr().out == text
 
 
-def test_text_from_files_cannot_change_the_terminal() -> None:
+def test_text_from_files_cannot_change_the_terminal():
     assert escape_unprintable('a\x1b[31m\nb ü') == 'a\\x1b[31m\\nb ü'
 
 
-def test_of_many_names_three_are_shown() -> None:
+def test_of_many_names_three_are_shown():
     assert abbreviate(['a', 'b', 'c']) == 'a, b, c'
     assert abbreviate(list('abcde')) == 'a, b, c and 2 more'

@@ -7,9 +7,7 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -88,21 +86,13 @@ def check_named(
         (lambda data: b'', 'empty shard', []),
     ],
 )
-def test_a_damaged_shard_is_found_named_and_counted(
-    shards: list[Path],
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[bytes], bytes],
-    kind: str,
-    facts: list[str],
-) -> None:
+def test_a_damaged_shard_is_found_named_and_counted(shards, capsys, damage, kind, facts):
     shards[1].write_bytes(damage(shards[1].read_bytes()))
     line = check_named(shards, capsys, kind, facts)
     assert scan(*shards).fault == (None if kind == 'empty shard' else line)
 
 
-def test_a_flipped_bit_is_found_where_records_are_read(
-    shards: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flipped_bit_is_found_where_records_are_read(shards, capsys):
     flip_a_bit(shards[1])
     check_named(shards, capsys, 'corrupt', ['record '])
     assert scan(*shards).fault is None
@@ -139,41 +129,33 @@ BOMB = claiming(JPEG, 60_000, 50_000)
         ({IMAGE: [b'garbage'], LABEL: [1]}, 'not a JPEG', ['JPEG', 'garb']),
     ],
 )
-def test_a_damaged_record_is_found_named_and_counted(
-    shards: list[Path],
-    capsys: pytest.CaptureFixture[str],
-    record: Any,
-    kind: str,
-    facts: list[str],
-) -> None:
+def test_a_damaged_record_is_found_named_and_counted(shards, capsys, record, kind, facts):
     replace_record(shards[1], 3, record if isinstance(record, bytes) else features(record))
     check_named(shards, capsys, kind, ['record 3', *facts])
     assert scan(*shards).fault is None
 
 
-def test_good_shards_have_no_fault(shards: list[Path]) -> None:
+def test_good_shards_have_no_fault(shards):
     for number, mode in enumerate(('L', 'CMYK')):
         replace_record(shards[0], number, example(encoded(picture(mode=mode)), 1))
     assert first_fault([*map(str, shards)], 4, deadline_secs=60) is None
     assert scan(*shards) == ScanSummary(num_records=24)
 
 
-def test_shards_that_cannot_be_looked_at_in_time_are_counted(shards: list[Path]) -> None:
+def test_shards_that_cannot_be_looked_at_in_time_are_counted(shards):
     assert scan(*shards, deadline_secs=-1).num_unfinished == 4
     flip_a_bit(shards[3])
     assert first_fault([*map(str, shards)], 4, deadline_secs=0) is None
 
 
-def test_a_corrupt_shard_is_named_before_a_bad_record_of_an_earlier_one(
-    shards: list[Path],
-) -> None:
+def test_a_corrupt_shard_is_named_before_a_bad_record_of_an_earlier_one(shards):
     replace_record(shards[0], 3, example(JPEG, -1))
     flip_a_bit(shards[3])
     fault = first_fault([*map(str, shards)], 4, deadline_secs=60)
     check_line(fault, f'{shards[3]}, record ')
 
 
-def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path: Path) -> None:
+def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path):
     path = tmp_path / 'many'
     write_shard(path, [b'x'] * 10_000)
     data = bytearray(path.read_bytes())
@@ -191,7 +173,7 @@ def with_info(shards: list[Path], name: str, value: object) -> Path:
     return path
 
 
-def test_a_run_compares_the_counts_of_dataset_json_with_the_shards(shards: list[Path]) -> None:
+def test_a_run_compares_the_counts_of_dataset_json_with_the_shards(shards):
     def check() -> None:
         folder = open_folder(str(shards[0].parent), 'records')
         check_record_lengths(folder.shards['train'], {}, pytest.fail)
@@ -211,13 +193,8 @@ def test_a_run_compares_the_counts_of_dataset_json_with_the_shards(shards: list[
     ],
 )
 def test_records_check_finds_what_is_wrong_with_dataset_json(
-    shards: list[Path],
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    value: object,
-    kind: str,
-    facts: list[str],
-) -> None:
+    shards, capsys, name, value, kind, facts
+):
     check = f'--check={shards[0].parent}'
     assert records.main([check]) == 0
     path = with_info(shards, name, value)
@@ -229,9 +206,7 @@ def test_records_check_finds_what_is_wrong_with_dataset_json(
     assert records.main([check]) == 0
 
 
-def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(
-    shards: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(shards, capsys):
     path = shards[0].parent / 'dataset.json'
     shards[1].write_bytes(shards[1].read_bytes()[:-20])
     # A shard that is cut short hides records, so that their number says nothing about the file.
@@ -245,7 +220,7 @@ def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(
     assert f'\n{shards[1]}, record' in out
 
 
-def test_a_shard_without_a_record_is_named_before_training(shards: list[Path]) -> None:
+def test_a_shard_without_a_record_is_named_before_training(shards):
     shards[2].write_bytes(b'')
     warnings: list[str] = []
     check_record_lengths(Shards('train', tuple(map(str, shards)), 0), {}, warnings.append)

@@ -6,7 +6,6 @@ import io
 import os
 from errno import ENOENT
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,9 +38,7 @@ def assert_alike(result: EncodedImage, expected: Image.Image) -> None:
     'options',
     [{}, {'progressive': True}, {'keep_rgb': True}, {'optimize': True}, {'exif': BAD_EXIF}],
 )
-def test_a_jpeg_of_three_channels_passes_through_byte_for_byte(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_jpeg_of_three_channels_passes_through_byte_for_byte(tmp_path, options):
     data = encoded(picture(), quality=90, **options)
     assert encode(tmp_path, data) == EncodedImage(data, 48, 64, passed_through=True)
 
@@ -81,16 +78,14 @@ GREY_16 = Image.fromarray(np.asarray(picture(mode='L'), np.uint16) * 256 + 77)
         ),
     ],
 )
-def test_everything_else_becomes_an_rgb_jpeg(
-    tmp_path: Path, data: bytes, expected: Image.Image
-) -> None:
+def test_everything_else_becomes_an_rgb_jpeg(tmp_path, data, expected):
     result = encode(tmp_path, data)
     assert not result.passed_through
     assert_alike(result, expected)
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L'])
-def test_transparent_parts_become_white(tmp_path: Path, mode: str) -> None:
+def test_transparent_parts_become_white(tmp_path, mode):
     image, alpha = of_mode(mode), Image.new('L', (64, 48), 255)
     alpha.paste(0, (32, 0, 64, 48))
     expected = image.convert('RGB')
@@ -99,7 +94,7 @@ def test_transparent_parts_become_white(tmp_path: Path, mode: str) -> None:
     assert_alike(encode(tmp_path, encoded(image, 'PNG')), expected)
 
 
-def test_a_transparent_colour_becomes_white(tmp_path: Path) -> None:
+def test_a_transparent_colour_becomes_white(tmp_path):
     image, expected = Image.new('P', (32, 16), 1), Image.new('RGB', (32, 16), (0, 0, 200))
     image.putpalette([0, 0, 0, 0, 0, 200])
     image.paste(0, (0, 0, 16, 16))
@@ -109,9 +104,7 @@ def test_a_transparent_colour_becomes_white(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('orientation', range(1, 9))
 @pytest.mark.parametrize('file_format', ['JPEG', 'PNG'])
-def test_exif_orientation_is_applied_as_pil_applies_it(
-    tmp_path: Path, file_format: str, orientation: int
-) -> None:
+def test_exif_orientation_is_applied_as_pil_applies_it(tmp_path, file_format, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(picture(), file_format, exif=exif)
@@ -124,7 +117,7 @@ def test_exif_orientation_is_applied_as_pil_applies_it(
             assert 0x0112 not in image.getexif()
 
 
-def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path: Path) -> None:
+def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path):
     data = encoded(picture(256, 256), 'PNG')
     low, high = (encode(tmp_path, data, quality).jpeg for quality in (20, 95))
     assert len(low) < len(high)
@@ -150,17 +143,13 @@ def undecodable(path: Path) -> str:
         (encoded(picture(), 'PNG')[:-200], ['truncated']),
     ],
 )
-def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(
-    tmp_path: Path, data: bytes, facts: list[str]
-) -> None:
+def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(tmp_path, data, facts):
     path = tmp_path / 'image.jpg'
     path.write_bytes(data)
     check_line(undecodable(path), *facts)
 
 
-def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(tmp_path):
     path = tmp_path / 'image.jpg'
     path.symlink_to('missing.jpg')
     assert undecodable(path) == os.strerror(ENOENT)

@@ -14,9 +14,7 @@ from tf_cnn.inputs.layout import ImageFolder, read_labels, scan_folder
 pytestmark = pytest.mark.graph
 
 
-def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_folder(
-    photos: Path,
-) -> None:
+def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_folder(photos):
     folder = scan_folder(str(photos))
     assert folder.classes == ('bird', 'cat', 'zebra')
     assert len(folder.images) == 3 * 8 + 1
@@ -28,7 +26,7 @@ def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_fold
     assert sorted(folder.skipped_paths.values()) == passed_over
 
 
-def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_path: Path) -> None:
+def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_path):
     photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x'})
     (photos / 'a' / 'link.jpg').symlink_to('1.jpg')
     (photos / 'a' / 'loop').symlink_to(photos)
@@ -44,7 +42,7 @@ def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_pa
 @pytest.mark.parametrize(
     'target', ['nothing', 'owl', 'cat/1.jpg/owl'], ids=['dangling', 'loop', 'below a file']
 )
-def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path: Path, target: str) -> None:
+def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path, target):
     photos = write_files(tmp_path, {'cat/1.jpg': b'x', 'dog/1.jpg': b'x'})
     (photos / 'owl').symlink_to(target)
     with refused(f'--input={photos}: owl is a link to {target}'):
@@ -59,7 +57,7 @@ def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path: Path, tar
     assert [image.path for image in folder.images] == ['cat/1.jpg', 'cat/2.jpg', 'dog/1.jpg']
 
 
-def test_a_folder_without_class_folders_is_refused_with_what_it_has(tmp_path: Path) -> None:
+def test_a_folder_without_class_folders_is_refused_with_what_it_has(tmp_path):
     write_files(tmp_path, {f'{index}.jpg': b'x' for index in range(3)})
     with refused(f'--input={tmp_path}', ' 3 ', '0.jpg'):
         scan_folder(str(tmp_path))
@@ -86,9 +84,7 @@ def scan(root: Path, *paths: str) -> ImageFolder:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
-def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
-    tmp_path: Path, paths: list[str], remedy: str
-) -> None:
+def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(tmp_path, paths, remedy):
     with refused(f'--input={tmp_path}', f'--input={tmp_path}/{remedy}'):
         scan(tmp_path, *paths)
 
@@ -104,14 +100,12 @@ def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     ],
     ids=lambda value: value[0],
 )
-def test_classes_may_be_named_like_subsets(tmp_path: Path, paths: list[str]) -> None:
+def test_classes_may_be_named_like_subsets(tmp_path, paths):
     classes = {path.split('/')[0] for path in paths}
     assert scan(tmp_path, *paths).classes == tuple(sorted(classes))
 
 
-def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(
-    tmp_path: Path,
-) -> None:
+def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(tmp_path):
     made = [
         '$RECYCLE.BIN/1.jpg',
         '__MACOSX/cat/1.jpg',
@@ -126,7 +120,7 @@ def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level
     assert sorted(passed_over) == expected
 
 
-def test_first_label_0_leaves_no_room_for_background(tmp_path: Path) -> None:
+def test_first_label_0_leaves_no_room_for_background(tmp_path):
     files = {f'{name}/1.jpg': encoded(picture()) for name in ('background', 'cat')}
     output = tmp_path / 'out'
     convert(write_files(tmp_path / 'photos', files), output, '--shards=1', '--first_label=0')

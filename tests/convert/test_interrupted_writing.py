@@ -59,8 +59,8 @@ def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) ->
 
 
 def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
-    slow_photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+    slow_photos, tmp_path, capfd
+):
     output = tmp_path / 'out'
     code, _ = interrupt_mid_write(slow_photos, output, signal.SIGKILL, group=False)
     assert code == -signal.SIGKILL
@@ -81,8 +81,8 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     ('number', 'group'), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)]
 )
 def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
-    number: signal.Signals, group: bool, slow_photos: Path, tmp_path: Path
-) -> None:
+    number, group, slow_photos, tmp_path
+):
     code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', number, group)
     assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []
@@ -92,9 +92,7 @@ def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
     check_line(stderr.splitlines()[-1], 'tf_cnn_benchmarks: error: ', number.name)
 
 
-def test_a_decoding_process_that_dies_fails_the_run_with_one_line(
-    slow_photos: Path, tmp_path: Path
-) -> None:
+def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos, tmp_path):
     def kill_workers() -> None:
         for worker in multiprocessing.active_children():
             worker.kill()
@@ -107,8 +105,8 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(
 
 
 def test_a_folder_of_unfinished_files_that_is_not_of_this_program_is_refused_and_kept(
-    slow_photos: Path, tmp_path: Path
-) -> None:
+    slow_photos, tmp_path
+):
     kept, link = tmp_path / 'kept/.train-unfinished', tmp_path / 'linked/.train-unfinished'
     write_files(kept, {'00000': b'mine', 'notes': b'mine'})
     link.parent.mkdir()

@@ -122,8 +122,8 @@ def failures(records: Sequence[bytes]) -> Iterator[str]:
     ('num_inputs', 'seed'), [(200, 5), pytest.param(10_000, 6, marks=pytest.mark.all_modes)]
 )
 def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
-    num_inputs: int, seed: int, tmp_path: Path
-) -> None:
+    num_inputs, seed, tmp_path
+):
     random = np.random.default_rng(seed)
     shards = write_damaged_shards(tmp_path, random, num_inputs // 4)
     records = [damaged_record(random) for _ in range(num_inputs - len(shards))]

@@ -4,7 +4,6 @@ classes agree.
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,9 +30,7 @@ from tf_cnn.inputs.layout import (
 pytestmark = pytest.mark.graph
 
 
-def test_every_image_is_in_one_record_with_its_label_and_class(
-    photos: Path, good_shards: Path
-) -> None:
+def test_every_image_is_in_one_record_with_its_label_and_class(photos, good_shards):
     found = {example['image/filename'].decode(): example for example in read_examples(good_shards)}
     expected = {image.path: image.class_index + 1 for image in scan_folder(str(photos)).images}
     del expected['cat/broken.jpg']
@@ -52,8 +49,8 @@ def test_every_image_is_in_one_record_with_its_label_and_class(
 
 
 def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_one_another_order(
-    photos: Path, good_shards: Path, tmp_path: Path
-) -> None:
+    photos, good_shards, tmp_path
+):
     convert(photos, tmp_path, '--shards=4', '--num_processes=2')
     assert content(tmp_path) == content(good_shards)
     labels = [example['image/class/label'] for example in read_examples(good_shards)]
@@ -75,18 +72,14 @@ def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_o
         ({'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())}, ['--input=', 'shard 1', '--shards']),
     ],
 )
-def test_nothing_is_written_without_an_image_for_each_shard(
-    tmp_path: Path, files: dict[str, bytes], facts: list[str]
-) -> None:
+def test_nothing_is_written_without_an_image_for_each_shard(tmp_path, files, facts):
     photos, output = write_files(tmp_path / 'photos', files), tmp_path / 'out'
     with failed(*facts):
         convert(photos, output)
     assert list(output.iterdir()) == []
 
 
-def test_a_class_without_an_image_keeps_its_label_and_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_class_without_an_image_keeps_its_label_and_is_named(tmp_path, capsys):
     photos = write_files(tmp_path / 'photos', {'aaa/1.jpg': b'x', 'bbb/2.jpg': encoded(picture())})
     (photos / 'ccc').mkdir()
     output = tmp_path / 'out'
@@ -97,9 +90,7 @@ def test_a_class_without_an_image_keeps_its_label_and_is_named(
     assert [example['image/class/label'] for example in read_examples(output)] == [2]
 
 
-def test_existing_shards_are_replaced_only_with_overwrite(
-    photos: Path, good_shards: Path, tmp_path: Path
-) -> None:
+def test_existing_shards_are_replaced_only_with_overwrite(photos, good_shards, tmp_path):
     write_files(tmp_path, content(good_shards))
     with refused(f'--output={tmp_path}', 'train', '--overwrite'):
         convert(photos, tmp_path, '--shards=3')
@@ -109,7 +100,7 @@ def test_existing_shards_are_replaced_only_with_overwrite(
     assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *written]
 
 
-def test_shards_that_records_did_not_write_are_never_replaced(photos: Path, tmp_path: Path) -> None:
+def test_shards_that_records_did_not_write_are_never_replaced(photos, tmp_path):
     other = tmp_path / 'train-00000-of-00001.tfrecord'
     other.touch()
     with refused(f'--output={tmp_path}', other.name):
@@ -117,7 +108,7 @@ def test_shards_that_records_did_not_write_are_never_replaced(photos: Path, tmp_
     assert other.exists()
 
 
-def test_a_failed_overwrite_leaves_the_old_shards(good_shards: Path, tmp_path: Path) -> None:
+def test_a_failed_overwrite_leaves_the_old_shards(good_shards, tmp_path):
     output = write_files(tmp_path / 'out', content(good_shards))
     broken = write_files(tmp_path / 'photos', {'a/1.jpg': b'x'})
     with failed(f'--input={broken}'):
@@ -126,8 +117,8 @@ def test_a_failed_overwrite_leaves_the_old_shards(good_shards: Path, tmp_path: P
 
 
 def test_validation_shards_join_the_train_shards_when_the_classes_agree(
-    photos: Path, good_shards: Path, tmp_path: Path
-) -> None:
+    photos, good_shards, tmp_path
+):
     write_files(tmp_path, content(good_shards))
     convert(photos, tmp_path, '--subset=validation', '--shards=2')
     kept = {name: data for name, data in content(tmp_path).items() if 'validation' not in name}
@@ -147,13 +138,8 @@ def test_validation_shards_join_the_train_shards_when_the_classes_agree(
 )
 @pytest.mark.parametrize('more', [[], ['--overwrite']])
 def test_shards_of_other_classes_or_labels_do_not_join(
-    good_shards: Path,
-    tmp_path: Path,
-    classes: list[str],
-    flags: list[str],
-    more: list[str],
-    facts: list[str],
-) -> None:
+    good_shards, tmp_path, classes, flags, more, facts
+):
     output = write_files(tmp_path / 'out', content(good_shards))
     files = {f'{name}/1.jpg': encoded(picture()) for name in classes}
     photos = write_files(tmp_path / 'photos', files)
@@ -164,9 +150,7 @@ def test_shards_of_other_classes_or_labels_do_not_join(
     assert content(output) == content(good_shards)
 
 
-def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(photos, tmp_path):
     (tmp_path / 'file').touch()
     for output in (tmp_path / 'file', tmp_path / 'file' / 'out'):
         with refused(f'--output={output}', 'Not a directory'):
@@ -180,7 +164,7 @@ def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(
 
 
 @pytest.mark.long
-def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
+def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path):
     script, names = ROOT / 'benchmarks' / 'sample_photographs.py', ('photos', 'again')
     for name in names:
         command = [sys.executable, str(script), f'--output={tmp_path / name}', '--num_images=9']

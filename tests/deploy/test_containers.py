@@ -99,7 +99,7 @@ def lost(given: Any, kept: Any, where: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize('name', sorted(path.name for path in DEPLOY.glob('*.yaml')))
-def test_each_manifest_fits_the_published_models(name: str) -> None:
+def test_each_manifest_fits_the_published_models(name):
     for document in load(name):
         if document['kind'] != 'MPIJob':
             assert mistakes_of(PUBLISHED[document['kind']], document) == []
@@ -113,9 +113,7 @@ def test_each_manifest_fits_the_published_models(name: str) -> None:
 
 
 @pytest.mark.parametrize(('name', 'num_ps'), [('tfjob.yaml', 2), ('tfjob-collective.yaml', 0)])
-def test_the_tfjobs_are_the_clusters_that_the_operator_describes(
-    name: str, num_ps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tfjobs_are_the_clusters_that_the_operator_describes(name, num_ps, monkeypatch):
     job = job_in(name)
     replicas = {kind.lower(): spec for kind, spec in job['spec']['tfReplicaSpecs'].items()}
     title = job['metadata']['name']
@@ -138,7 +136,7 @@ def test_the_tfjobs_are_the_clusters_that_the_operator_describes(
     assert sorted(roles) == expected + [('worker', index) for index in range(4)]
 
 
-def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
+def test_the_pods_of_the_jobset_are_one_cluster_under_their_names():
     job = job_in('jobset.yaml')
     title = job['metadata']['name']
     clusters: list[Cluster] = []
@@ -159,7 +157,7 @@ def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
 
 
 @pytest.mark.parametrize(('image', 'extras'), [('cpu', ()), ('cuda', ('cuda',))])
-def test_the_lock_files_have_what_the_program_declares(image: str, extras: tuple[str, ...]) -> None:
+def test_the_lock_files_have_what_the_program_declares(image, extras):
     lock = (DEPLOY / f'requirements-{image}.txt').read_text()
     assert '://' not in lock
     pin = re.compile(r'^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}', re.MULTILINE)
@@ -180,7 +178,7 @@ def test_the_lock_files_have_what_the_program_declares(image: str, extras: tuple
     assert any(name.startswith('nvidia-cudnn') for name in pins) is bool(extras)
 
 
-def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
+def test_the_mpijob_starts_a_process_of_horovod_in_each_slot():
     spec = job_in('mpijob.yaml')['spec']
     replicas = spec['mpiReplicaSpecs']
     container = container_in(replicas['Launcher'])

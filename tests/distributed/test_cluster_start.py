@@ -5,7 +5,6 @@ which it does not.
 import hashlib
 import os
 import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,7 +56,7 @@ register_model('mine', network)
         ),
     ],
 )
-def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
+def test_any_task_may_start_last(mode, last, tmp_path):
     with training(mode, '--target_seconds=0.2', tmp_path) as tasks:
         for task in tasks.others(last):
             task.start()
@@ -73,7 +72,7 @@ def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
             assert int(num_steps) > 0
 
 
-def test_a_host_that_never_comes_is_named_by_all(tmp_path: Path) -> None:
+def test_a_host_that_never_comes_is_named_by_all(tmp_path):
     flag = '--connect_timeout_secs=8'
     with training('parameter_server', f'{ENDLESS} {flag}', tmp_path) as tasks:
         absent = tasks.pop('worker 1')
@@ -82,7 +81,7 @@ def test_a_host_that_never_comes_is_named_by_all(tmp_path: Path) -> None:
         assert_each_names([*tasks.values()], absent.title, flag)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named():
     with socket.create_server(('127.0.0.1', 0)) as stranger:
         host = f'127.0.0.1:{stranger.getsockname()[1]}'
         with failed(f'ps 0 ({host})'):
@@ -91,9 +90,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert {'127.0.0.1', 'node1'} <= {*dict(os.environ)['no_grpc_proxy'].split(',')}
 
 
-def test_a_port_that_another_process_takes_after_the_check_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_port_that_another_process_takes_after_the_check_is_named(monkeypatch):
     """So it is when the same task is started twice at once."""
     with socket.create_server(('', 0), family=socket.AF_INET6, dualstack_ipv6=True) as other:
         host = f'127.0.0.1:{other.getsockname()[1]}'
@@ -103,9 +100,7 @@ def test_a_port_that_another_process_takes_after_the_check_is_named(
             start_server(Cluster((host,), ('node1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
 
 
-def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables(
-    tmp_path: Path,
-) -> None:
+def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables(tmp_path):
     with tf.Graph().as_default(), open_session() as session:
         of_another_model = {
             'tensor_names': ['other'],
@@ -127,9 +122,7 @@ def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables
         *all_modes(('asynchronous', 'worker 1', '--model=trivial', '--model=trivial')),
     ],
 )
-def test_processes_with_different_flags_all_end_and_name_both(
-    mode: str, task: str, flag: str, expected: str, tmp_path: Path
-) -> None:
+def test_processes_with_different_flags_all_end_and_name_both(mode, task, flag, expected, tmp_path):
     with training(mode, ENDLESS, tmp_path) as tasks:
         tasks[task].argv.append(flag)
         tasks.start()
@@ -146,8 +139,8 @@ def test_processes_with_different_flags_all_end_and_name_both(
     ],
 )
 def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
-    flag: str, other: str, text: str, task: str, tmp_path: Path
-) -> None:
+    flag, other, text, task, tmp_path
+):
     first, second = tmp_path / 'first.py', tmp_path / 'second.py'
     first.write_text(text)
     second.write_text(f'{text}# Changed.\n')
@@ -162,9 +155,7 @@ def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
 
 
 @pytest.mark.parametrize('servers_have_it', [True, False])
-def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(
-    servers_have_it: bool, tmp_path: Path
-) -> None:
+def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(servers_have_it, tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text(MANAGER)
     with training('parameter_server', '--num_batches=2', tmp_path) as tasks:
@@ -175,7 +166,7 @@ def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(
         assert tasks['worker 0'].lines(r'^Variables: +mine$')
 
 
-def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path: Path) -> None:
+def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path):
     path = tmp_path / 'mine.py'
     body = """\
     def __init__(self, parts):
@@ -191,7 +182,7 @@ def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path: Pat
         assert_each_names([*tasks.values()], fact)
 
 
-def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_path: Path) -> None:
+def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text(MANAGER)
     flags = f'{ENDLESS} --connect_timeout_secs=8'
@@ -206,7 +197,7 @@ def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_p
         assert_each_names([tasks['worker 1']], *facts)
 
 
-def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path: Path) -> None:
+def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path):
     for name, count in (('a', 16), ('b', 24)):
         for subset in ('train', 'validation'):
             images = np.zeros([count, 28, 28], np.uint8)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -109,7 +108,7 @@ def newest(host: Host, words: str) -> int:
         *all_modes(('distributed_replicated', '--ps=1'), ('distributed_all_reduce', '')),
     ],
 )
-def test_every_mode_trains_on_three_hosts(mode: str, options: str, network: Network) -> None:
+def test_every_mode_trains_on_three_hosts(mode, options, network):
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
     done = run(network, f'{HOSTS} {options} -- {flags} --variable_update={mode}')
     assert done.returncode == 0, done.stderr
@@ -117,9 +116,7 @@ def test_every_mode_trains_on_three_hosts(mode: str, options: str, network: Netw
     assert '6 global' in done.stdout
 
 
-def test_processes_run_where_and_how_the_user_says(
-    network: Network, stand_in: str, tmp_path: Path
-) -> None:
+def test_processes_run_where_and_how_the_user_says(network, stand_in, tmp_path):
     # Only the settings of libraries pass; the folder is that of the launcher, if the host has it.
     environ = {**os.environ, 'TF_ENABLE_ONEDNN_OPTS': '1', 'TF_CONFIG': '{}'}
     words = command(network, f'--hosts=node1:2,node3 {stand_in}')
@@ -152,14 +149,7 @@ def test_processes_run_where_and_how_the_user_says(
     ],
     ids=['process', 'parent', 'sshd'],
 )
-def test_all_end_when_one_is_killed(
-    victims: list[str],
-    exit_code: int,
-    facts: list[str],
-    network: Network,
-    stand_in: str,
-    tmp_path: Path,
-) -> None:
+def test_all_end_when_one_is_killed(victims, exit_code, facts, network, stand_in, tmp_path):
     with launched(command(network, f'{HOSTS} {stand_in}'), tmp_path) as launcher:
         launcher.await_line(UP, times=4)
         for pid in [newest(network.hosts[1], victim) for victim in victims]:
@@ -172,9 +162,7 @@ def test_all_end_when_one_is_killed(
         check_line(error, *facts)
 
 
-def test_all_end_when_the_launcher_is_killed(
-    network: Network, stand_in: str, tmp_path: Path
-) -> None:
+def test_all_end_when_the_launcher_is_killed(network, stand_in, tmp_path):
     with launched(command(network, f'{HOSTS} {stand_in}'), tmp_path) as launcher:
         launcher.await_line(UP, times=4)
         launcher.kill()
@@ -183,9 +171,7 @@ def test_all_end_when_the_launcher_is_killed(
 @pytest.mark.parametrize(
     'secs', [0.3, 1.2, *all_modes(*((0.1 * number,) for number in range(1, 21)))]
 )
-def test_ctrl_c_leaves_nothing_behind_in_any_phase(
-    secs: float, network: Network, stand_in: str, tmp_path: Path
-) -> None:
+def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs, network, stand_in, tmp_path):
     with launched(command(network, f'{HOSTS} {stand_in}'), tmp_path) as launcher:
         # Not to wait for anything: any moment will do, while it imports, connects, or starts the
         # processes.
@@ -196,7 +182,7 @@ def test_ctrl_c_leaves_nothing_behind_in_any_phase(
     assert 'Traceback' not in launcher.err
 
 
-def test_hosts_that_cannot_be_used_are_named_in_a_line_each(network: Network) -> None:
+def test_hosts_that_cannot_be_used_are_named_in_a_line_each(network):
     for options, facts in (
         ('--hosts=node1,node9', ['node9', 'cannot connect', '`ssh node9`']),
         ('--hosts=node1,10.77.0.99', ['10.77.0.99', 'cannot connect', 'No route to host']),

@@ -126,9 +126,7 @@ def finish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
 
 
 @pytest.mark.parametrize('name', ROWS)
-def test_the_weights_are_those_of_one_tower_with_the_whole_batch(
-    name: str, finish: Callable[[str], Finished]
-) -> None:
+def test_the_weights_are_those_of_one_tower_with_the_whole_batch(name, finish):
     finished = finish(name)
     row, tasks, after = finished.row, finished.tasks, values_in(finished.folders[0])
     expected, partial = finished.expected(), finished.expected(workers=(0,))
@@ -155,9 +153,7 @@ def moves(dtype: type) -> str:
     return f'Step moves:  {2 * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
 
 
-def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(
-    finish: Callable[[str], Finished],
-) -> None:
+def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(finish):
     finished = finish('plain')
     first, other = ([path.name for path in folder.glob('*ckpt*')] for folder in finished.folders)
     assert f'model.ckpt-{NUM_STEPS}.index' in first
@@ -166,7 +162,7 @@ def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(
         assert moves(np.float32) in task.out
 
 
-def test_all_processes_skip_the_same_steps(tmp_path: Path) -> None:
+def test_all_processes_skip_the_same_steps(tmp_path):
     scale = '--precision=fp16 --fp16_enable_auto_loss_scale --fp16_inc_loss_scale_every_n=1'
     flags = f'{RUN} --num_batches=6 {scale} --fp16_loss_scale={2**24} --train_dir={tmp_path}'
     tasks = run(flags, tmp_path)
@@ -177,7 +173,7 @@ def test_all_processes_skip_the_same_steps(tmp_path: Path) -> None:
     assert moves(np.float16) in tasks['worker 0'].out
 
 
-def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path: Path) -> None:
+def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path):
     flags = f'{RUN} {ENDLESS} --display_every=1 --train_dir={tmp_path}/train'
     with brought_together(flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
@@ -189,7 +185,7 @@ def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path: Path) -> 
     assert tf.train.load_checkpoint(f'{tmp_path}/train').get_tensor('global_step') == steps
 
 
-def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path: Path) -> None:
+def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path):
     with brought_together(f'{RUN} {ENDLESS} --display_every=1', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks['worker 1'].kill()
@@ -202,7 +198,7 @@ def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path: Path) -> N
     assert len(first.lines(TOTAL_LINE)) == 1
 
 
-def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> None:
+def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
     # Not a multiple of a batch, nor of that of all.
     write_noise(tmp_path, 11)
     common = f'--model=lenet --device=cpu --precision=bf16 --data_dir={tmp_path}'

@@ -104,9 +104,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         pytest.param(CLUSTER, marks=pytest.mark.all_modes, id='cluster'),
     ],
 )
-def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
-    command: list[str], killed: Killed, tmp_path: Path
-) -> None:
+def test_training_that_was_killed_goes_on_in_every_mode_and_learns(command, killed, tmp_path):
     train_dir, end = shutil.copytree(killed.train_dir, tmp_path / 'train'), killed.step + NUM_STEPS
     # Evaluates after the last step, if it counts those that were taken before.
     flags = [f'{EVERY}={end}', f'--train_dir={train_dir}']
@@ -122,7 +120,7 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     assert process.lines(ACCURACY) == [(f'{evaluation.top_1:.4f}', str(NUM_HELD_OUT))]
 
 
-def test_what_was_trained_is_exported(killed: Killed, tmp_path: Path) -> None:
+def test_what_was_trained_is_exported(killed, tmp_path):
     flags = f'--train_dir={killed.train_dir} --export_saved_model={tmp_path}/model'
     [evaluation] = run_here(EXPORT, flags).evaluations
     assert evaluation.step == killed.step
@@ -144,7 +142,7 @@ def test_what_was_trained_is_exported(killed: Killed, tmp_path: Path) -> None:
     ],
     ids=['bf16', 'fp16-auto', 'fp16'],
 )
-def test_16_bits_are_enough_to_learn(flags: str, tmp_path: Path) -> None:
+def test_16_bits_are_enough_to_learn(flags, tmp_path):
     schedule = '--piecewise_learning_rate_schedule=0.1;4;0.01'
     common = f'--model=resnet20 {schedule} --train_dir={tmp_path} {EVERY}={NUM_STEPS}'
     result = run_here(TRAIN, f'{common} {flags}')

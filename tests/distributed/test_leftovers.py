@@ -21,7 +21,7 @@ FILES = (
 UNSET = dict.fromkeys(('KERAS_HOME', 'MPLCONFIGDIR', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME'))
 
 
-def test_commands_leave_and_remove_nothing_elsewhere(tmp_path: Path) -> None:
+def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
     tmp, home, working, results = (tmp_path / name for name in ('tmp', 'home', 'working', 'out'))
     for folder in (tmp, home, working, results):
         for file in FILES:

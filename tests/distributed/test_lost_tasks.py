@@ -7,7 +7,6 @@ A signal to all tasks ends them, too, and the chief saves its last step.
 import os
 import re
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,7 +85,7 @@ def assert_trained(mode: str, weights: Weights, num_steps: int) -> None:
         assert max(differences(weights, num_steps).values()) < 1e-5
 
 
-def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
+def test_a_step_more_or_less_would_be_seen_in_the_weights():
     """What the other tests rely on."""
     before = one_tower(
         'plain_momentum', num_towers=1, batch_size=4, num_steps=NUM_STEPS - 1, learning_rate=0.002
@@ -98,8 +97,8 @@ def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
     ('mode', 'lost', 'name'), [*USUAL, *all_modes(*(row for row in OTHERS if row not in USUAL))]
 )
 def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
-    mode: str, lost: str, name: str, tmp_path: Path
-) -> None:
+    mode, lost, name, tmp_path
+):
     flags = f'{ENDLESS} --train_dir={tmp_path}/train --result_file={tmp_path}/result.json'
     is_killed = name == 'SIGKILL'
     with training(mode, flags, tmp_path) as tasks:
@@ -147,9 +146,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         ),
     ],
 )
-def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(
-    mode: str, lost: str, tmp_path: Path
-) -> None:
+def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(mode, lost, tmp_path):
     """The signal of the launcher comes before they have noticed."""
     mode_flags, jobs = MODES[mode]
     servers = f'--ps={jobs["ps"]}' if 'ps' in jobs else ''
@@ -173,7 +170,7 @@ def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(
 
 @pytest.mark.all_modes
 @pytest.mark.parametrize('lost', ['worker 0', 'worker 1'])
-def test_workers_that_do_not_wait_go_on_when_one_is_killed(lost: str, tmp_path: Path) -> None:
+def test_workers_that_do_not_wait_go_on_when_one_is_killed(lost, tmp_path):
     with training('asynchronous', f'{STEPS_APART} --train_dir={tmp_path}', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].kill()
@@ -188,7 +185,7 @@ def test_workers_that_do_not_wait_go_on_when_one_is_killed(lost: str, tmp_path: 
 
 @pytest.mark.all_modes
 @pytest.mark.parametrize('lost', ['worker 0', 'worker 1'])
-def test_a_worker_that_does_not_wait_comes_back_alone(lost: str, tmp_path: Path) -> None:
+def test_a_worker_that_does_not_wait_comes_back_alone(lost, tmp_path):
     flags = f'{STEPS_APART} --train_dir={tmp_path}/train'
     with training('asynchronous', flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
@@ -207,9 +204,7 @@ def test_a_worker_that_does_not_wait_comes_back_alone(lost: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ('mode', 'lost'), [LOSSES[0], *all_modes(*LOSSES[1:], ('two_servers', 'worker 1'))]
 )
-def test_a_cluster_that_is_started_again_ends_at_the_same_step(
-    mode: str, lost: str, tmp_path: Path
-) -> None:
+def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode, lost, tmp_path):
     flags = f'{STEPS} --train_dir={tmp_path}/train --save_model_steps=10'
     with training(mode, flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
@@ -247,9 +242,7 @@ INCOMPLETE = r'the run is incomplete: it timed (\d+) step'
         ),
     ],
 )
-def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(
-    mode: str, name: str, tmp_path: Path
-) -> None:
+def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode, name, tmp_path):
     with training(mode, f'{ENDLESS} --train_dir={tmp_path}/train', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         for task in tasks.values():
@@ -265,9 +258,7 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(
     'mode',
     ['collective_all_reduce', *all_modes(('parameter_server',), ('distributed_replicated',))],
 )
-def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(
-    mode: str, tmp_path: Path
-) -> None:
+def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode, tmp_path):
     """This happens when all get the signal, and one of them ends before the others."""
     with training(mode, f'{ENDLESS} --train_dir={tmp_path}/train', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
@@ -282,7 +273,7 @@ def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(
             assert_trained(mode, values_in(tmp_path / 'train'), 2 + int(num_timed))
 
 
-def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path: Path) -> None:
+def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path):
     flags = '--num_batches=3 --ps_linger_secs=600'
     with training('parameter_server', flags, tmp_path) as tasks:
         tasks.start()

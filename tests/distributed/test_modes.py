@@ -143,7 +143,7 @@ def finished(name: str, finish: Callable[[str], Finished]) -> Finished:
 
 
 @pytest.mark.parametrize('name', rows_with())
-def test_the_steps_are_those_of_one_tower_with_the_whole_batch(finished: Finished) -> None:
+def test_the_steps_are_those_of_one_tower_with_the_whole_batch(finished):
     row, after = finished.row, values_in(finished.train_dir)
     expected, partial = finished.expected(), finished.expected(workers=(0,))
     first = finished.num_earlier_steps
@@ -164,9 +164,7 @@ def test_the_steps_are_those_of_one_tower_with_the_whole_batch(finished: Finishe
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: row.num_ps))
-def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_there(
-    finished: Finished,
-) -> None:
+def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_there(finished):
     """Also where all processes are on one host: whoever compares the modes there compares what
     their names say.
     """
@@ -192,9 +190,7 @@ def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_th
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: row.goes_on))
-def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_steps(
-    finished: Finished,
-) -> None:
+def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_steps(finished):
     start = finished.train_dir / f'model.ckpt-{NUM_EARLIER_STEPS}'
     # The chief names the checkpoint from which it goes on.
     lines = re.findall(r'^Continuing from (.*)$', finished.tasks.logs(), re.MULTILINE)
@@ -206,7 +202,7 @@ def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_st
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: SUMMARIES in row.flags))
-def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished: Finished) -> None:
+def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished):
     [file] = finished.train_dir.glob('events.*')
     summaries: dict[str, list[float]] = {}
     for event in tf.train.summary_iterator(str(file)):
@@ -219,9 +215,7 @@ def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished: Fi
 
 
 @pytest.mark.parametrize('name', [*rows_with(), 'ps-1-async'])
-def test_servers_end_within_5_seconds_and_workers_print_what_scripts_read(
-    finished: Finished,
-) -> None:
+def test_servers_end_within_5_seconds_and_workers_print_what_scripts_read(finished):
     trainers = finished.tasks.trainers
     servers = [task for task in finished.tasks.values() if task not in trainers]
     last = max(trainer.ended_at for trainer in trainers)
@@ -236,7 +230,7 @@ def test_servers_end_within_5_seconds_and_workers_print_what_scripts_read(
 
 
 @pytest.mark.parametrize('name', ['ps-1-async'])
-def test_workers_that_do_not_wait_lose_no_step_and_the_total_counts_all(finished: Finished) -> None:
+def test_workers_that_do_not_wait_lose_no_step_and_the_total_counts_all(finished):
     """Training ends after 2 * N steps, and a worker learns the count of all when it ends a step.
 
     When the last of these ends, the other worker may be within a step: 1 too many.

@@ -4,7 +4,6 @@ use at once.
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ NUM_PARAMETERS = 2_173_353
 
 
 @pytest.mark.parametrize('mode', ['distributed_replicated', 'staged_vars'])
-def test_gradients_and_values_cross_a_link_at_the_same_time(mode: str, tmp_path: Path) -> None:
+def test_gradients_and_values_cross_a_link_at_the_same_time(mode, tmp_path):
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=4 --num_warmup_batches=1'
     command = [sys.executable, PROGRAM, *MODES[mode], *flags.split()]
     samples = tmp_path / 'samples'

@@ -68,7 +68,7 @@ needs_namespace = pytest.mark.skipif(bool(why_none()), reason=why_none())
 
 @needs_namespace
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_all_reduce'])
-def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path: Path, mode: str) -> None:
+def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path, mode):
     result = tmp_path / 'result.json'
     flags = f'{TRAIN} --variable_update={mode} {ENDLESS} --result_file={result}'
     words = cluster_command(f'--private_network --verbose -- {flags}')
@@ -92,7 +92,7 @@ def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path: Path, mode: 
     assert not any(Path(f'/proc/{pid}').exists() for pid in pids)
 
 
-def test_an_ordinary_user_makes_and_enters_a_private_network() -> None:
+def test_an_ordinary_user_makes_and_enters_a_private_network():
     command = [sys.executable, '-c', AS_USER]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -107,7 +107,7 @@ def test_an_ordinary_user_makes_and_enters_a_private_network() -> None:
     reason='no user namespace can be made here',
 )
 @pytest.mark.skipif(is_private(), reason='this machine has no network')
-def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it() -> None:
+def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it():
     def run(words: str) -> 'subprocess.CompletedProcess[str]':
         command = [*WITHOUT_NETWORKS, *cluster_command(words)]
         return subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -193,9 +193,7 @@ def assert_agree(ranks: Sequence[dict], source: str, **hosts: Sequence[str]) -> 
         ('--ntasks=2 --nodes=1', '127.0.0.1 127.0.0.1'),
     ],
 )
-def test_tasks_of_slurm_find_each_other(
-    network: Network, slurm: dict[str, str], options: str, hosts: str
-) -> None:
+def test_tasks_of_slurm_find_each_other(network, slurm, options, hosts):
     first, names = network.hosts[0], hosts.split()
     assert_agree(placed(first, f'srun {options}', COLLECTIVE, slurm), 'Slurm', worker=names)
     if len(names) == 3:
@@ -204,9 +202,7 @@ def test_tasks_of_slurm_find_each_other(
 
 
 @NEEDED_SLURM
-def test_all_tasks_of_slurm_refuse_an_order_of_which_they_cannot_be_sure(
-    network: Network, slurm: dict[str, str]
-) -> None:
+def test_all_tasks_of_slurm_refuse_an_order_of_which_they_cannot_be_sure(network, slurm):
     command = 'srun -n3 -N2 --distribution=cyclic'
     ranks = placed(network.hosts[0], command, COLLECTIVE, slurm)
     assert len(ranks) == 3
@@ -219,9 +215,7 @@ def test_all_tasks_of_slurm_refuse_an_order_of_which_they_cannot_be_sure(
 @pytest.mark.parametrize(
     'number', [pytest.param(0, marks=pytest.mark.all_modes), 1], ids=['1 ps', 'collective']
 )
-def test_batch_scripts_of_the_documentation_train_and_end(
-    network: Network, slurm: dict[str, str], number: int
-) -> None:
+def test_batch_scripts_of_the_documentation_train_and_end(network, slurm, number):
     first, job = network.hosts[0], network.folder / f'job{number}'
     page = (ROOT / 'docs' / 'launchers.md').read_text()
     script = re.findall(r'^```bash\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)[number]
@@ -243,9 +237,7 @@ def test_batch_scripts_of_the_documentation_train_and_end(
 
 
 @NEEDED_SLURM
-def test_the_others_tell_of_a_task_of_slurm_that_is_killed(
-    network: Network, slurm: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_others_tell_of_a_task_of_slurm_that_is_killed(network, slurm, tmp_path):
     srun = f'srun --ntasks=3 --nodes=2 {RUN} {SERVED} {ENDLESS}'
     with launched(network.hosts[0].command(*srun.split()), tmp_path, slurm) as process:
         process.await_line(FIRST_STEP)
@@ -266,9 +258,7 @@ def test_the_others_tell_of_a_task_of_slurm_that_is_killed(
 
 
 @NEEDED_OPEN_MPI
-def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(
-    network: Network,
-) -> None:
+def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(network):
     first = network.hosts[0]
     ranks = placed(first, f'{MPIRUN} --host node1:3', SERVED, environment())
     assert_agree(ranks, 'Open MPI', ps=['127.0.0.1'], worker=['127.0.0.1', '127.0.0.1'])
@@ -278,9 +268,7 @@ def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(
 
 
 @NEEDED_OPEN_MPI
-def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(
-    network: Network, tmp_path: Path
-) -> None:
+def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(network, tmp_path):
     hosts = '--ps_hosts=node1:50000 --worker_hosts=node1:50001,node2:50001'
     mode = '--variable_update=parameter_server'
     mpirun = f'{MPIRUN} --host node1:2,node2:1 -x PYTHONPATH {RUN} {mode} {hosts} {SHORT}'

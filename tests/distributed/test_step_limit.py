@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -40,9 +39,7 @@ def reset_connections(network: int, pid: int) -> int:
 @pytest.mark.parametrize(
     'mode', ['parameter_server', *all_modes(('staged',), ('collective_all_reduce',))]
 )
-def test_all_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_cut(
-    mode: str, tmp_path: Path
-) -> None:
+def test_all_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_cut(mode, tmp_path):
     with (
         contextlib.closing(PrivateNetwork()) as network,
         training(mode, f'{ENDLESS} {LIMIT}', tmp_path, network=network.pid) as tasks,
@@ -60,9 +57,7 @@ def test_all_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_c
 
 
 @pytest.mark.parametrize('mode', ['parameter_server', *all_modes(('collective_all_reduce',))])
-def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(
-    mode: str, tmp_path: Path
-) -> None:
+def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(mode, tmp_path):
     """Its server goes on answering, so it does not count as lost."""
     with training(mode, f'{ENDLESS} {LIMIT} --display_every=1', tmp_path) as tasks:
         chief, stuck = tasks['worker 0'], tasks['worker 1']

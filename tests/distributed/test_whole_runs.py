@@ -87,8 +87,8 @@ def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tupl
     ],
 )
 def test_all_workers_print_what_one_process_finds_in_the_checkpoint(
-    model: str, flags: str, num_ps: int, steps: list[int], data_dir: Path, tmp_path: Path
-) -> None:
+    model, flags, num_ps, steps, data_dir, tmp_path
+):
     tasks, printed = train(f'{model} {flags}', data_dir, tmp_path, num_ps)
     assert evaluate(model, data_dir, tmp_path) == (steps[-1], printed[0][-1])
     assert printed[1] == printed[0]
@@ -99,9 +99,7 @@ def test_all_workers_print_what_one_process_finds_in_the_checkpoint(
 
 
 @pytest.mark.all_modes
-def test_the_chief_evaluates_alone_where_workers_do_not_wait(
-    data_dir: Path, tmp_path: Path
-) -> None:
+def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir, tmp_path):
     flags = f'{PS} --nocross_replica_sync {EVERY}=3 --model=lenet'
     _, (of_chief, of_other) = train(flags, data_dir, tmp_path, num_ps=1)
     assert of_chief
@@ -110,9 +108,7 @@ def test_the_chief_evaluates_alone_where_workers_do_not_wait(
 
 
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
-def test_a_cluster_evaluates_as_one_process_does(
-    mode: str, num_ps: int, data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_path):
     own = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
     BenchmarkCNN(parse_argv(f'{FLAGS} {own}'.split()).params).run()
     before = latest_checkpoint(f'{tmp_path}/train')
@@ -125,7 +121,7 @@ def test_a_cluster_evaluates_as_one_process_does(
     assert latest_checkpoint(f'{tmp_path}/train') == before
 
 
-def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) -> None:
+def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
     flags = (
         f'{CPU} --model=lenet --batch_size=8 --num_batches=8 --train_dir={tmp_path}/train '
         f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2**30} '
@@ -142,7 +138,7 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) 
 
 
 @pytest.mark.all_modes
-def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path: Path) -> None:
+def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
     write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
     flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
     tasks = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', tmp_path, exit_code=1, ps=1)
@@ -159,9 +155,7 @@ register_model('own', network, data_set='cifar10', image_size=32, learning_rate=
 
 
 @pytest.mark.all_modes
-def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(
-    tmp_path: Path,
-) -> None:
+def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp_path):
     """A controller also evaluates with the workers."""
     images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
     for image, label in zip(images, labels, strict=True):
@@ -191,9 +185,7 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(
 
 
 @pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])
-def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(
-    pipeline: str, tmp_path: Path
-) -> None:
+def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeline, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
     write_cifar(tmp_path, images, np.arange(40) % 10)
     flags = (
@@ -210,7 +202,7 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(
 
 
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
-def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path: Path) -> None:
+def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
     """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
     argv = [sys.executable, PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
     with reserve_addresses(2 + num_ps) as addresses:
@@ -225,7 +217,7 @@ def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path
     assert tasks['worker'].lines(TOTAL_LINE) == [total]
 
 
-def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path: Path) -> None:
+def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
     """Two parameter servers, so that the largest variable is in parts, and 16 bits."""
     flags = '--model=lenet --device=cpu --batch_size=4 --init_learning_rate=0.01'
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'

@@ -61,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
+def test_each_command_line_gets_its_answer(data, tmp_path):
     assert len(TABLE) >= 60
     wrong = []
     for number, line in enumerate(TABLE):
@@ -85,7 +85,7 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_some_are_really_run(data: Path, tmp_path: Path) -> None:
+def test_some_are_really_run(data, tmp_path):
     lines = [line for line in TABLE if line.answer == 'run']
     assert len(lines) >= 4
     for line in lines:

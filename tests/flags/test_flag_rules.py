@@ -1,7 +1,5 @@
 """The rules between flags: combinations that are refused, and what the refusal names."""
 
-from pathlib import Path
-
 import pytest
 
 from models.registry import MODELS
@@ -85,12 +83,12 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
 
 
 @pytest.mark.parametrize(('flags', 'others', 'facts'), CONFLICTS)
-def test_a_conflict_and_a_wrong_value_are_named(flags: str, others: str, facts: str) -> None:
+def test_a_conflict_and_a_wrong_value_are_named(flags, others, facts):
     with refused(*flags.split(), *facts.split()):
         check([*flags.split(), *others.split()])
 
 
-def test_accuracies_that_workers_reach_at_different_steps_end_no_cluster() -> None:
+def test_accuracies_that_workers_reach_at_different_steps_end_no_cluster():
     every_step = '--eval_during_training_every_n_steps=1'
     argv = ['--stop_at_top_1_accuracy=0.5', '--nocross_replica_sync', every_step]
     check(argv)
@@ -98,7 +96,7 @@ def test_accuracies_that_workers_reach_at_different_steps_end_no_cluster() -> No
         check(argv, is_single_process=False)
 
 
-def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
+def test_what_fits_one_process_only_is_refused_in_a_cluster():
     flags = ['--server_protocol=grpc+verbs', '--steps_per_run=2', '--repeat=2']
     flags.append('--input_only=decode')
     check([*flags, '--data_dir=d'])
@@ -107,6 +105,6 @@ def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
     assert {line.partition(':')[0] for line in caught.value.lines} == {*flags}
 
 
-def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:
+def test_a_data_folder_without_shards_is_refused(tmp_path):
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
         make_plan(make_params(data_dir=str(tmp_path)), ProcessEnvironment({}))

@@ -18,7 +18,7 @@ from tf_cnn.run.params import SPECS
 pytestmark = pytest.mark.unit
 
 
-def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_are() -> None:
+def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_are():
     text = format_help(SUBCOMMANDS)
     shown = [spec for spec in SPECS.values() if flag_help(spec) in text]
     assert shown == [spec for spec in SPECS.values() if spec.common]
@@ -27,7 +27,7 @@ def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_a
     assert len(text.splitlines()) < 180
 
 
-def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group() -> None:
+def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group():
     text = format_help(SUBCOMMANDS, MODELS.list_models())
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():
@@ -47,7 +47,7 @@ def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_gro
         assert [fact for fact in facts if fact not in ' '.join(about.split())] == [], name
 
 
-def test_no_flag_is_forgotten_and_each_is_described_within_100_columns() -> None:
+def test_no_flag_is_forgotten_and_each_is_described_within_100_columns():
     assert {*FLAGS} == {*SPECS} | {*TABLE}
     page = format_page()
     assert page.startswith('# Flags\n')
@@ -64,7 +64,7 @@ def test_no_flag_is_forgotten_and_each_is_described_within_100_columns() -> None
         assert words in ' '.join(entry.split())
 
 
-def test_an_unknown_name_suggests_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_nearest():
     for name, fact in (
         ('batchsize', '--help=batch_size'),
         ('kmp_block_time', '--help=kmp_blocktime'),

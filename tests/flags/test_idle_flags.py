@@ -137,12 +137,12 @@ def warnings(argv: str, *, alone: bool | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
-def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv: str) -> None:
+def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv):
     assert warnings(argv) == []
 
 
 @pytest.mark.parametrize('row', HAVE_NO_EFFECT.replace('\n    ', ' ').strip().splitlines())
-def test_a_flag_without_effect_is_named_with_the_flag_that_decides(row: str) -> None:
+def test_a_flag_without_effect_is_named_with_the_flag_that_decides(row):
     argv, *expected = row.split(' | ')
     lines = warnings(argv)
     assert len(lines) == len(expected), lines
@@ -154,9 +154,7 @@ def test_a_flag_without_effect_is_named_with_the_flag_that_decides(row: str) -> 
 
 
 @pytest.mark.parametrize('alone', [True, False])
-def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(
-    alone: bool,
-) -> None:
+def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(alone):
     of_cluster = warnings('--connect_timeout_secs=9', alone=alone)
     assert [line.partition('=')[0] for line in of_cluster] == ['--connect_timeout_secs'] * alone
     towers = '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2'
@@ -168,9 +166,7 @@ def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run
     ['', '--forward_only', '--eval --train_dir=t', '--variable_update=replicated --num_gpus=2'],
 )
 @pytest.mark.parametrize('alone', [True, False])
-def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of(
-    others: str, alone: bool
-) -> None:
+def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of(others, alone):
     for name, spec in SPECS.items():
         if spec.default is None or f'--{name}' in others:
             continue

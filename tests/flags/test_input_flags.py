@@ -19,7 +19,7 @@ def ignored(argv: str, run: RuleContext = RECORDS) -> list[str]:
     return parse_argv(argv.split()).params.ignored_flag_warnings(run)
 
 
-def test_the_pipeline_is_that_of_the_flags() -> None:
+def test_the_pipeline_is_that_of_the_flags():
     for argv, pipeline in (
         ('', 'record_input'),
         ('--deterministic', 'tf_data'),
@@ -47,7 +47,7 @@ OF_TF_DATA = {
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
-def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
+def test_each_flag_of_tf_data_changes_its_setting(flag):
     params = parse_argv(['--data_dir=d', '--use_datasets', flag]).params
     name, value = OF_TF_DATA[flag]
     assert getattr(params.inputs, name) == value != getattr(PipelineConfig(), name)
@@ -55,7 +55,7 @@ def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
 
 
 @pytest.mark.parametrize('flag', OF_TF_DATA)
-def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(flag: str) -> None:
+def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(flag):
     name = flag.lstrip('-').removeprefix('no').partition('=')[0]
     for others, run, reason in (
         ('--data_dir=d', RECORDS, '--input_pipeline=tf_data'),
@@ -68,7 +68,7 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(flag: str) -> N
         check_line(line, f'--{name}=', reason)
 
 
-def test_what_has_no_effect_is_named() -> None:
+def test_what_has_no_effect_is_named():
     tf_data = '--use_datasets --data_dir=d'
     official = '--data_dir=d --input_preprocessor=official_models_imagenet'
     evaluation = '--data_dir=d --train_dir=t --eval'
@@ -118,9 +118,7 @@ def test_what_has_no_effect_is_named() -> None:
         ('--datasets_sloppy_parallel_interleave', ''),
     ],
 )
-def test_an_order_that_depends_on_timing_is_refused_with_deterministic(
-    flag: str, fact: str
-) -> None:
+def test_an_order_that_depends_on_timing_is_refused_with_deterministic(flag, fact):
     argv = [flag, '--deterministic', '--data_dir=d']
     with refused(flag, '--deterministic', fact):
         parse_argv(argv).params.check(RECORDS)
@@ -131,13 +129,13 @@ def test_an_order_that_depends_on_timing_is_refused_with_deterministic(
     parse_argv([*argv, '--train_dir=t', '--eval']).params.check(RECORDS)
 
 
-def test_ml_perf_changes_the_default_preprocessor_only() -> None:
+def test_ml_perf_changes_the_default_preprocessor_only():
     with_ml_perf = {name: preprocessor_for(name, ml_perf=True) for name in PREPROCESSORS}
     assert with_ml_perf == {**PREPROCESSORS, DEFAULT: ML_PERF}
     assert preprocessor_for(DEFAULT, ml_perf=False) == PREPROCESSORS[DEFAULT]
 
 
-def test_the_input_alone_is_measured_where_steps_read_something() -> None:
+def test_the_input_alone_is_measured_where_steps_read_something():
     for others, conflicting in (
         ('', '--data_dir'),
         ('--data_dir=d --eval --train_dir=t', '--eval'),
@@ -147,7 +145,7 @@ def test_the_input_alone_is_measured_where_steps_read_something() -> None:
             parse_argv(['--input_only=read', *others.split()])
 
 
-def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() -> None:
+def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have():
     of_model = '--optimizer=momentum --precision=bf16 --variable_update=replicated --trace_file=t'
     of_input = '--num_gpus=2 --forward_only --resize_method=area --num_warmup_batches=3'
     lines = ignored(f'--input_only=transfer --data_dir=d {of_model} {of_input} --batch_size=8')

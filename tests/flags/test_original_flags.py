@@ -20,7 +20,7 @@ with open(Path(__file__).parent / 'original_flags.csv', encoding='utf-8', newlin
     ORIGINAL: dict[str, dict[str, str]] = {row['name']: row for row in csv.DictReader(file)}
 
 
-def test_each_flag_of_the_original_has_a_row() -> None:
+def test_each_flag_of_the_original_has_a_row():
     assert len(ORIGINAL) == 137
     of_other_versions = {*TABLE} - {*ORIGINAL}
     assert len(of_other_versions) == 16
@@ -36,7 +36,7 @@ def original_default(name: str) -> str:
     return ORIGINAL[name]['default'].removeprefix('[]')
 
 
-def test_a_default_that_is_not_the_originals_is_told_beside_it() -> None:
+def test_a_default_that_is_not_the_originals_is_told_beside_it():
     # The original's own number of warm-up steps is 10, too, where none is given.
     for name in ORIGINAL.keys() & SPECS.keys() - {'num_warmup_batches'}:
         spec, default = SPECS[name], original_default(name)
@@ -47,7 +47,7 @@ def test_a_default_that_is_not_the_originals_is_told_beside_it() -> None:
 
 # It is for clusters only.
 @pytest.mark.parametrize('name', [name for name in ORIGINAL if name != 'task_index'])
-def test_the_default_of_each_flag_of_the_original_is_accepted(name: str) -> None:
+def test_the_default_of_each_flag_of_the_original_is_accepted(name):
     default = original_default(name)
     parsed = parse_argv([f'--{name}={default}'] if default or TABLE[name].spec.optional else [])
     # Two defaults ask for what this program does in another way.
@@ -58,7 +58,7 @@ def test_the_default_of_each_flag_of_the_original_is_accepted(name: str) -> None
 @pytest.mark.parametrize(
     'name', [name for name in ORIGINAL if TABLE[name].status is Status.NO_EFFECT]
 )
-def test_a_flag_without_effect_is_named_in_a_warning(name: str) -> None:
+def test_a_flag_without_effect_is_named_in_a_warning(name):
     values = {'boolean': str(not TABLE[name].accepted_value), 'integer': '2', 'float': '2'}
     parsed = parse_argv([f'--{name}={values.get(ORIGINAL[name]["type"], "x")}'])
     (line,) = parsed.warnings
@@ -66,7 +66,7 @@ def test_a_flag_without_effect_is_named_in_a_warning(name: str) -> None:
     assert parsed.params == Params()
 
 
-def test_only_what_would_measure_something_else_is_refused() -> None:
+def test_only_what_would_measure_something_else_is_refused():
     for argv, *facts in (
         ('--input_preprocessor=inception', 'default', 'official_models_imagenet'),
         ('--use_datasets=True --input_pipeline=record_input',),
@@ -78,7 +78,7 @@ def test_only_what_would_measure_something_else_is_refused() -> None:
             parse_argv(argv.split())
 
 
-def test_flags_of_other_versions_are_accepted_with_one_warning_each() -> None:
+def test_flags_of_other_versions_are_accepted_with_one_warning_each():
     flags = (
         '--flush_stdout=True --cache_data=True --result_storage=x --gpu_pending_cap=3 '
         '--use_data_sets=False --iters_per_step=4 --ml_perf_compliance_logging=True --log_dir=d'
@@ -89,7 +89,7 @@ def test_flags_of_other_versions_are_accepted_with_one_warning_each() -> None:
     assert sorted(warned) == sorted(flags.split())
 
 
-def test_the_flags_of_intels_guides_are_accepted() -> None:
+def test_the_flags_of_intels_guides_are_accepted():
     affinity = 'granularity=fine,verbose,compact'
     argv = f'--mkl=true --kmp_blocktime=0 --kmp_settings=1 --kmp_affinity={affinity}'
     parsed = parse_argv([*argv.split(), '--use_tf_layers=False', '--num_intra_threads=28'])
@@ -99,7 +99,7 @@ def test_the_flags_of_intels_guides_are_accepted() -> None:
     assert (settings.kmp_blocktime, settings.kmp_affinity) == (0, affinity)
 
 
-def test_older_names_are_read() -> None:
+def test_older_names_are_read():
     replicated = ['--variable_update=replicated', '--num_gpus=2']
     for older, argv in (
         ('--learning_rate=0.5', '--init_learning_rate=0.5'),
@@ -121,7 +121,7 @@ def test_older_names_are_read() -> None:
         assert params == parse_argv([*argv.split(), *replicated]).params, older
 
 
-def test_nothing_between_two_quotes_is_empty() -> None:
+def test_nothing_between_two_quotes_is_empty():
     names = [name for name, row in TABLE.items() if row.spec.optional]
     for empty in ('', "''", '""'):
         assert parse_argv([f'--{name}={empty}' for name in names]) == parse_argv([])

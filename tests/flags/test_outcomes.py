@@ -76,7 +76,7 @@ def read_rows() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize('part', range(8))
-def test_random_settings_get_the_stored_answers(part: int) -> None:
+def test_random_settings_get_the_stored_answers(part):
     rows = read_rows()
     assert len(rows) >= 2000
     different = {}

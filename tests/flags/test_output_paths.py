@@ -22,7 +22,7 @@ def outputs(folder: Path, **names: str) -> Params:
     return Params().replace(**paths)
 
 
-def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
+def test_outputs_that_can_be_written_leave_no_trace(tmp_path):
     (tmp_path / 'old').write_text('kept')
     (tmp_path / 'link').symlink_to(tmp_path / 'not yet')
     check_outputs(outputs(tmp_path, trace_file='old', graph_file='new', tfprof_file='link'))
@@ -32,14 +32,14 @@ def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
     assert (tmp_path / 'link').is_symlink()
 
 
-def test_missing_folders_of_outputs_are_made(tmp_path: Path) -> None:
+def test_missing_folders_of_outputs_are_made(tmp_path):
     check_outputs(outputs(tmp_path, train_dir='a/b', result_file='c/d/r.json'))
     check_outputs(outputs(tmp_path, trace_file='e/t', partitioned_graph_file_prefix='f/p'))
     folders = {path for path in tmp_path.rglob('*') if path.is_dir()}
     assert folders == {tmp_path / folder for folder in ('a', 'a/b', 'c', 'c/d', 'e', 'f')}
 
 
-def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
+def test_only_the_chief_prepares_what_it_alone_writes(tmp_path):
     params = outputs(tmp_path, profile_dir='p', export_saved_model='models/1')
     check_outputs(params, is_chief=False)
     assert list(tmp_path.iterdir()) == []
@@ -51,7 +51,7 @@ def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
     check_outputs(params, is_chief=False)
 
 
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / 'file').touch()
     (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
     for name, path, fact in (
@@ -75,9 +75,7 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('flag', ['train_dir', 'backbone_model_path'])
-def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(
-    flag: str, tmp_path: Path
-) -> None:
+def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(flag, tmp_path):
     for name in ('a*b', 'a?b', 'a[b]', 'a\\b'):
         with refused(f'--{flag}={tmp_path}/{name}'):
             check_outputs(outputs(tmp_path, **{flag: name}))
@@ -85,9 +83,7 @@ def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(
 
 
 @pytest.mark.parametrize('name', ['trace_file', 'graph_file', 'result_file'])
-def test_no_file_is_written_through_a_link_that_another_user_could_have_made(
-    name: str, tmp_path: Path
-) -> None:
+def test_no_file_is_written_through_a_link_that_another_user_could_have_made(name, tmp_path):
     (victim := tmp_path / 'victim').touch()
     (shared := tmp_path / 'shared').mkdir()
     link, folder, chain = shared / 'link', shared / 'folder', tmp_path / 'chain'
@@ -109,15 +105,13 @@ def test_no_file_is_written_through_a_link_that_another_user_could_have_made(
     check_file(name, '/dev/stdout')
 
 
-def test_a_path_elsewhere_than_on_this_machine_is_refused() -> None:
+def test_a_path_elsewhere_than_on_this_machine_is_refused():
     for name in ('train_dir', 'data_dir', 'result_file'):
         with refused(f'--{name}=gs://b/t', 'this machine'):
             make_params(**{name: 'gs://b/t'})
 
 
-def test_outputs_that_meet_in_a_file_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_that_meet_in_a_file_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path('link').symlink_to('r.json')
     Path('folder').mkdir()
@@ -139,7 +133,7 @@ def test_outputs_that_meet_in_a_file_are_refused(
             check_path_conflicts(paths)
 
 
-def test_outputs_that_do_not_meet_are_allowed() -> None:
+def test_outputs_that_do_not_meet_are_allowed():
     for paths in (
         {'train_dir': 'td', 'eval_dir': 'td', 'result_file': 'td/r.json', 'trace_file': 'td/t'},
         {'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'},
@@ -147,14 +141,14 @@ def test_outputs_that_do_not_meet_are_allowed() -> None:
         check_path_conflicts(paths)
 
 
-def test_outputs_that_meet_once_their_names_are_known_are_refused(tmp_path: Path) -> None:
+def test_outputs_that_meet_once_their_names_are_known_are_refused(tmp_path):
     trace, result = f'{tmp_path}/lenet.json', f'{tmp_path}/{{model}}.json'
     params = make_params(model='lenet', trace_file=trace, result_file=result)
     with refused('--trace_file', '--result_file'):
         make_plan(params, ProcessEnvironment())
 
 
-def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> None:
+def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path):
     notes = tmp_path / 'notes.json'
     notes.write_text('{"mine": 1}')
     with refused(f'--result_file={notes}'):
@@ -166,7 +160,7 @@ def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> Non
     assert notes.read_text() == '{"mine": 1}'
 
 
-def test_a_result_file_is_not_named_after_a_flag_without_a_value() -> None:
+def test_a_result_file_is_not_named_after_a_flag_without_a_value():
     values = {'data_dir': '/data', 'train_dir': '/train', 'device': 'cpu', 'num_epochs': 2.0}
     for name, value in values.items():
         template = f'{{{name}}}-x.json'

@@ -6,7 +6,6 @@ import dataclasses
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +21,7 @@ from tf_cnn.system.errors import UsageError
 pytestmark = pytest.mark.unit
 
 
-def test_every_flag_accepts_its_default() -> None:
+def test_every_flag_accepts_its_default():
     assert parse_argv([]).params == Params() == make_params()
     for name, spec in SPECS.items():
         if spec.default is not None:
@@ -30,7 +29,7 @@ def test_every_flag_accepts_its_default() -> None:
         assert (spec.default is None) <= spec.optional, name
 
 
-def test_each_form_of_a_flag_is_read() -> None:
+def test_each_form_of_a_flag_is_read():
     # The last of two values counts; choices are read in any case; an empty value is none.
     argv = (
         '--batch_size=32 --num_gpus 2 -model=lenet --forward_only --nouse_chrome_trace_format '
@@ -50,7 +49,7 @@ def test_each_form_of_a_flag_is_read() -> None:
     )
 
 
-def test_flags_are_read_from_files(tmp_path: Path) -> None:
+def test_flags_are_read_from_files(tmp_path):
     first, second = tmp_path / 'first', tmp_path / 'second'
     first.write_text(f'--batch_size=8\n--flagfile={second}\n')
     # A file that includes itself is read once.
@@ -66,7 +65,7 @@ def test_flags_are_read_from_files(tmp_path: Path) -> None:
         parse_argv([f'--flagfile={tmp_path}/none'])
 
 
-def test_a_wrong_flag_file_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_flag_file_is_refused(tmp_path):
     file = tmp_path / 'flags'
     for content, fact in (
         (b'--batch_size=8\nstray\n', "'stray'"),
@@ -79,7 +78,7 @@ def test_a_wrong_flag_file_is_refused(tmp_path: Path) -> None:
             parse_argv([f'--flagfile={file}'])
 
 
-def test_an_unknown_flag_and_a_wrong_value_are_refused() -> None:
+def test_an_unknown_flag_and_a_wrong_value_are_refused():
     for argv, *facts in (
         # Unknown flags and choices are refused with the nearest known one.
         ('--batchsize=3', '--batchsize', '--batch_size'),
@@ -112,12 +111,12 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused() -> None:
             parse_argv(argv.split())
 
 
-def test_an_error_about_a_value_of_two_lines_is_one_line() -> None:
+def test_an_error_about_a_value_of_two_lines_is_one_line():
     with refused("--batch_size='a\\nb'", '0'):
         parse_argv(['--batch_size=a\nb'])
 
 
-def test_a_word_that_a_text_processor_altered_is_refused_with_the_typed_one() -> None:
+def test_a_word_that_a_text_processor_altered_is_refused_with_the_typed_one():
     for word, end in (
         ('\u2013model=lenet', 'use --model=lenet'),
         ('\u2014\u2014model=lenet', 'use --model=lenet'),
@@ -142,7 +141,7 @@ def test_a_word_that_a_text_processor_altered_is_refused_with_the_typed_one() ->
             assert line.endswith(end)
 
 
-def test_a_path_may_contain_typographic_characters() -> None:
+def test_a_path_may_contain_typographic_characters():
     accents, screenshot = '/data/l\u2019\u00e9t\u00e9', 'Bild um\u202f3.04\u202fUhr'
     for path in (accents, screenshot, '/a\u2013b', './\u2013photos'):
         assert parse_argv([f'--data_dir={path}']).params.data.data_dir == path
@@ -159,7 +158,7 @@ def check_all_told(argv: str, *starts: str) -> None:
         assert any(line.startswith(start) for line in lines), start
 
 
-def test_all_words_that_cannot_be_read_are_told_at_once_each_in_a_line() -> None:
+def test_all_words_that_cannot_be_read_are_told_at_once_each_in_a_line():
     check_all_told(
         '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg '
         '--forward_only True --momentum',
@@ -168,7 +167,7 @@ def test_all_words_that_cannot_be_read_are_told_at_once_each_in_a_line() -> None
     )
 
 
-def test_all_conflicts_are_told_at_once_once_the_words_can_be_read() -> None:
+def test_all_conflicts_are_told_at_once_once_the_words_can_be_read():
     check_all_told(
         '--num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars '
         '--variable_update=replicated',
@@ -176,14 +175,14 @@ def test_all_conflicts_are_told_at_once_once_the_words_can_be_read() -> None:
     )
 
 
-def test_flags_that_may_be_unknown_are_passed_over() -> None:
+def test_flags_that_may_be_unknown_are_passed_over():
     argv = ['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']
     assert parse_argv(argv).params.run.batch_size == 2
     with refused('--other'):
         parse_argv(['--undefok=nonsense', '--other=3'])
 
 
-def test_python_is_refused_what_the_command_line_is_refused() -> None:
+def test_python_is_refused_what_the_command_line_is_refused():
     for name, value, *facts in (
         ('batchsize', 1, '--batchsize', '--batch_size'),
         ('batch_size', -1, '--batch_size=-1', '0'),
@@ -200,12 +199,12 @@ def test_python_is_refused_what_the_command_line_is_refused() -> None:
             make_params(**{name: value})
 
 
-def test_python_is_warned_of_flags_without_effect() -> None:
+def test_python_is_warned_of_flags_without_effect():
     with pytest.warns(UserWarning, match='--cache_data=True'):
         assert make_params(batch_size=4, cache_data=True) == make_params(batch_size=4)
 
 
-def test_python_may_give_a_path_as_path() -> None:
+def test_python_may_give_a_path_as_path():
     assert make_params(graph_file=Path('a') / 'b').instruments.graph_file == 'a/b'
 
 
@@ -228,20 +227,20 @@ ON_KEYBOARDS = st.characters(
         }
     )
 )
-def test_the_command_line_can_say_what_python_says(overrides: dict[str, Any]) -> None:
+def test_the_command_line_can_say_what_python_says(overrides):
     argv = [f'--{name}={"" if value is None else value}' for name, value in overrides.items()]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         assert make_params(**overrides) == parse_argv(argv).params
 
 
-def test_params_cannot_be_changed() -> None:
+def test_params_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         # That mypy refuses it too is the point.
         make_params().run.batch_size = 3  # type: ignore[misc]
 
 
-def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_begin_with_the_home_directory(monkeypatch):
     monkeypatch.setenv('HOME', '/home/me')
     paths = [name for name, spec in SPECS.items() if spec.is_path]
     inputs = {'data_dir', 'model_file', 'variable_mgr_file', 'backbone_model_path'}
@@ -256,14 +255,14 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
         make_params(data_dir='~a\0b')
 
 
-def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> None:
+def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list():
     with refused('--model=resent50', 'resnet50') as caught:
         parse_argv(['--model=resent50'])
     words = re.findall(r'[\w.]+', str(caught.value))
     assert len({*words} & {*MODELS.list_models()}) == 3
 
 
-def test_a_value_that_is_written_as_a_flag_is_told_its_flag() -> None:
+def test_a_value_that_is_written_as_a_flag_is_told_its_flag():
     for name, value in (
         ('variable_update', 'horovod'),
         ('precision', 'fp16'),
@@ -275,7 +274,7 @@ def test_a_value_that_is_written_as_a_flag_is_told_its_flag() -> None:
                 parse_argv(argv)
 
 
-def test_nothing_is_suggested_that_is_not_similar() -> None:
+def test_nothing_is_suggested_that_is_not_similar():
     with refused('--model=vit', 'models', '--model_file') as caught:
         parse_argv(['--model=vit'])
     assert 'mnist' not in str(caught.value)

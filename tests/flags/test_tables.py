@@ -18,7 +18,7 @@ from variable_mgr import VariableMgr
 pytestmark = pytest.mark.unit
 
 
-def test_each_manager_of_a_mode_is_a_class_of_both_modules() -> None:
+def test_each_manager_of_a_mode_is_a_class_of_both_modules():
     for path in MANAGERS.values():
         manager = load(path)
         assert issubclass(manager, VariableMgr), path
@@ -27,13 +27,13 @@ def test_each_manager_of_a_mode_is_a_class_of_both_modules() -> None:
         assert getattr(tf_cnn_benchmarks, manager.__name__) is manager
 
 
-def test_the_prescribed_names_of_managers_are_exported() -> None:
+def test_the_prescribed_names_of_managers_are_exported():
     names = {name for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
     assert names <= {*tf_cnn_benchmarks.__all__}
     assert names - {'VariableMgr'} <= {*MANAGERS}
 
 
-def test_a_mode_has_a_manager_where_it_is_not_refused() -> None:
+def test_a_mode_has_a_manager_where_it_is_not_refused():
     for name, mode in MODES.items():
         topologies = {*mode.managers}
         allowed = {topology for topology in Topology if mode.refusal(topology) is None}
@@ -42,12 +42,12 @@ def test_a_mode_has_a_manager_where_it_is_not_refused() -> None:
         assert {*mode.relaxed} in (set(), topologies), name
 
 
-def test_each_input_pipeline_loads() -> None:
+def test_each_input_pipeline_loads():
     for row in INPUTS:
         assert issubclass(load(row.pipeline), InputPipeline), row.name
 
 
-def test_the_arguments_of_an_optimizer_are_its_flags_in_order() -> None:
+def test_the_arguments_of_an_optimizer_are_its_flags_in_order():
     for name, row in OPTIMIZERS.items():
         rule = make_optimizer(OptimizerConfig(optimizer=name))
         assert [flag.removeprefix(f'{name}_') for flag in row.arguments] == [*vars(rule)]

@@ -41,9 +41,7 @@ def write(folder: Path, text: str = MANAGER) -> Path:
     return path
 
 
-def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends(
-    tmp_path: Path,
-) -> None:
+def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends(tmp_path):
     expected = losses(variable_update='replicated', num_gpus=2)
     file = str(write(tmp_path))
     run = ran(variable_mgr_file=file, variable_update='mine', num_gpus=2)
@@ -56,7 +54,7 @@ def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends
     assert run.result.run.variable_mgr_file_sha256 is None
 
 
-def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path) -> None:
+def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path):
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
         'import sys; from tf_cnn.run.parsing import parse_argv; from tf_cnn.managers.modes import '
@@ -115,9 +113,7 @@ WRONG_FILES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize('case', WRONG_FILES)
-def test_a_wrong_file_is_refused_in_one_line_and_can_be_corrected(
-    case: str, tmp_path: Path
-) -> None:
+def test_a_wrong_file_is_refused_in_one_line_and_can_be_corrected(case, tmp_path):
     content, *facts = WRONG_FILES[case]
     file = f'--variable_mgr_file={write(tmp_path, content)}'
     flags = ['--variable_update=mine', '--model=lenet', '--device=cpu', '--batch_size=2']
@@ -132,7 +128,7 @@ def test_a_wrong_file_is_refused_in_one_line_and_can_be_corrected(
     assert 'Variables:   mine\n' in out
 
 
-def test_wrong_use_from_python_is_refused_where_it_stands() -> None:
+def test_wrong_use_from_python_is_refused_where_it_stands():
     for taken in ('parameter_server', 'HOROVOD'):
         with pytest.raises(ValueError, match=taken):
             register_variable_mgr(taken, summary='A')(VariableMgrLocalReplicated)
@@ -143,7 +139,7 @@ def test_wrong_use_from_python_is_refused_where_it_stands() -> None:
     assert 'mine' not in MODES
 
 
-def test_an_error_of_a_manager_from_python_is_told_with_its_mode() -> None:
+def test_an_error_of_a_manager_from_python_is_told_with_its_mode():
     class Mine(VariableMgrLocalReplicated):
         def each_tower_has_variables(self) -> bool:
             raise RuntimeError('not today')
@@ -153,9 +149,7 @@ def test_an_error_of_a_manager_from_python_is_told_with_its_mode() -> None:
         ran(variable_update='mine')
 
 
-def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(tmp_path):
     with refused(f'--variable_mgr_file={tmp_path}/none.py'):
         make_params(variable_mgr_file=f'{tmp_path}/none.py', variable_update='mine')
     with refused('--variable_update=mine', '--variable_mgr_file=FILE'):
@@ -172,9 +166,7 @@ def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(
         ('alone', 'parameter_servers', 'peers'),
     ],
 )
-def test_a_mode_runs_in_its_topologies_and_the_refusal_elsewhere_names_it(
-    topologies: list[str],
-) -> None:
+def test_a_mode_runs_in_its_topologies_and_the_refusal_elsewhere_names_it(topologies):
     register_variable_mgr('mine', summary='A', topologies=topologies)(VariableMgrLocalReplicated)
     params = make_params(variable_update='mine')
     workers = ('a:1', 'b:1')
@@ -191,7 +183,7 @@ def test_a_mode_runs_in_its_topologies_and_the_refusal_elsewhere_names_it(
                 check_mode(params, cluster)
 
 
-def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path: Path) -> None:
+def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path):
     def run_in(folder: str, end: str = '') -> Any:
         path = write(tmp_path / folder, MANAGER.replace('Our own.', f'Our own{end}.'))
         result = ran(variable_mgr_file=str(path), variable_update='mine').result
@@ -203,7 +195,7 @@ def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path: P
     assert repeat_key(first) == repeat_key(same) != repeat_key(changed)
 
 
-def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path: Path) -> None:
+def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path):
     body = '    def preprocess_device_grads(self, device_grads):\n        raise {}Error\n'
     files = {
         name: str(write(tmp_path / name, MANAGER + body.format(name))) for name in ('Key', 'Index')
@@ -216,7 +208,7 @@ def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path: Path) -> N
             run.run()
 
 
-def test_a_file_whose_mode_was_renamed_meanwhile_is_refused(tmp_path: Path) -> None:
+def test_a_file_whose_mode_was_renamed_meanwhile_is_refused(tmp_path):
     params = make_params(variable_mgr_file=str(write(tmp_path)), variable_update='mine')
     write(tmp_path, MANAGER.replace('mine', 'renamed'))
     with refused('--variable_update=mine', 'renamed'):
@@ -224,7 +216,7 @@ def test_a_file_whose_mode_was_renamed_meanwhile_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize('is_in_file', [False, True])
-def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file: bool, tmp_path: Path) -> None:
+def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file, tmp_path):
     files = [str(write(tmp_path / name, f'{MANAGER}# {name}\n')) for name in ('a', 'b')]
     request = [
         '--grid=--variable_update=mine,replicated',
@@ -238,7 +230,7 @@ def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file: bool, tmp_path: 
     assert out.count(' --variable_mgr_file=') == 4
 
 
-def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Path) -> None:
+def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path):
     file = str(write(tmp_path))
     params = make_params(variable_mgr_file=file, variable_update='replicated')
     (line,) = params.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))

@@ -7,7 +7,6 @@ Nothing in the pickles of CIFAR-10 is executed.
 import gzip
 import pickle
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -73,9 +72,7 @@ def check_arrays(data_set: str, folder: Path, subset: str, expected: np.ndarray)
         (write_pickles, 'cifar-10-batches-py'),
     ],
 )
-def test_cifar10_is_read_as_it_was_written(
-    tmp_path: Path, write: Callable[..., None], below: str, subset: str
-) -> None:
+def test_cifar10_is_read_as_it_was_written(tmp_path, write, below, subset):
     write(tmp_path / below, IMAGES, LABELS, subset)
     assert recognise_data_set(str(tmp_path)) == 'cifar10'
     check_arrays('cifar10', tmp_path, subset, IMAGES)
@@ -84,16 +81,14 @@ def test_cifar10_is_read_as_it_was_written(
 @pytest.mark.parametrize('subset', ['train', 'validation'])
 @pytest.mark.parametrize('suffix', ['', '.gz'])
 @pytest.mark.parametrize('spelling', ['-idx', '.idx'])
-def test_mnist_is_read_as_it_was_written(
-    tmp_path: Path, subset: str, suffix: str, spelling: str
-) -> None:
+def test_mnist_is_read_as_it_was_written(tmp_path, subset, suffix, spelling):
     write_mnist(tmp_path, DIGITS, LABELS, subset, suffix)
     for path in list(tmp_path.iterdir()):
         path.rename(tmp_path / path.name.replace('-idx', spelling))
     check_arrays('mnist', tmp_path, subset, DIGITS[..., np.newaxis])
 
 
-def test_the_binary_version_is_preferred_and_each_subset_may_have_its_own(tmp_path: Path) -> None:
+def test_the_binary_version_is_preferred_and_each_subset_may_have_its_own(tmp_path):
     for subset in ('train', 'validation'):
         write_pickles(tmp_path / 'cifar-10-batches-py', IMAGES, LABELS, subset)
     write_cifar(tmp_path, 255 - IMAGES, LABELS)
@@ -137,9 +132,7 @@ CIFAR, DIGIT_IMAGES, DIGIT_LABELS = (
         ),
     ],
 )
-def test_a_faulty_file_is_named(
-    tmp_path: Path, name: str, spoil: Callable[[bytes], bytes], is_counted: bool, facts: list[str]
-) -> None:
+def test_a_faulty_file_is_named(tmp_path, name, spoil, is_counted, facts):
     path, data_set = tmp_path / name, 'cifar10' if name == CIFAR else 'mnist'
     write_cifar(tmp_path, IMAGES, LABELS)
     write_mnist(tmp_path, DIGITS, LABELS, suffix='.gz' if path.suffix == '.gz' else '')
@@ -152,7 +145,7 @@ def test_a_faulty_file_is_named(
         check_line(str(error.value).replace(str(tmp_path), ''), *facts)
 
 
-def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_named(tmp_path):
     write_cifar(tmp_path, IMAGES, LABELS)
     (tmp_path / 'data_batch_3.bin').unlink()
     with refused(f'--data_dir={tmp_path}', 'data_batch_3.bin'):
@@ -166,7 +159,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     assert isinstance(error.value.__cause__, FileNotFoundError)
 
 
-def test_no_function_of_a_pickle_is_called(tmp_path: Path) -> None:
+def test_no_function_of_a_pickle_is_called(tmp_path):
     path, witness = tmp_path / 'test_batch', tmp_path / 'called'
     path.write_bytes(f"cposix\nsystem\n(S'touch {witness}'\ntR.".encode())
     with refused(path, 'posix.system'):
@@ -209,9 +202,7 @@ SETS = nested(b'(\x91', b'0(hK\x01\x91')
         pytest.param(WHOLE.replace(b'M\x14\0', b'M\x15\0'), ['21'], id='more than the pixels'),
     ],
 )
-def test_a_faulty_pickle_is_named_with_its_fault(
-    tmp_path: Path, content: bytes, facts: list[str]
-) -> None:
+def test_a_faulty_pickle_is_named_with_its_fault(tmp_path, content, facts):
     path = tmp_path / 'test_batch'
     path.write_bytes(content)
     with refused(path) as error:

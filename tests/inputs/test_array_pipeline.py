@@ -7,7 +7,6 @@ Batches that the device gathers, or that Python feeds, are those of the pipeline
 import itertools
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,9 +77,7 @@ def order_of(steps: Steps) -> list[int]:
 @pytest.mark.parametrize(
     'options', [AS_THEY_ARE, replace(SHIFTED, training=False)], ids=['training', 'evaluation']
 )
-def test_images_arrive_as_they_are_with_their_labels(
-    options: ImageOptions, on_device: bool
-) -> None:
+def test_images_arrive_as_they_are_with_their_labels(options, on_device):
     steps = steps_of(4, 5, options, num_towers=2, normalize_on_device=on_device)
     for images, labels in itertools.chain(*steps):
         assert (images.dtype, labels.dtype) == (np.float32, np.int32)
@@ -94,9 +91,7 @@ def test_images_arrive_as_they_are_with_their_labels(
     ('num_workers', 'num_towers', 'batch_size'),
     [(1, 2, 3), (1, 1, 60), (2, 1, 3), (3, 2, 2), (4, 1, 9)],
 )
-def test_one_pass_of_all_workers_shows_each_image_once(
-    kind: Any, num_workers: int, num_towers: int, batch_size: int
-) -> None:
+def test_one_pass_of_all_workers_shows_each_image_once(kind, num_workers, num_towers, batch_size):
     global_batch_size = num_workers * num_towers * batch_size
     num_steps = 2 * COUNT // global_batch_size + 1
     towers: dict[str, Any] = {'num_workers': num_workers, 'num_towers': num_towers, 'kind': kind}
@@ -117,16 +112,14 @@ def orders_of(count: int, num_epochs: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize('count', [*range(1, 18), 1797, 50_000])
-def test_the_order_of_any_number_of_images_contains_each_once(count: int) -> None:
+def test_the_order_of_any_number_of_images_contains_each_once(count):
     for order in orders_of(count, 3):
         np.testing.assert_array_equal(np.sort(order), np.arange(count))
 
 
 # The grid of 230 has a last row of 6 instead of 16.
 @pytest.mark.parametrize('count', [100, 230])
-def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other_image(
-    count: int,
-) -> None:
+def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other_image(count):
     mean = 100
     orders = orders_of(count, mean * count)
     at_place, after = np.zeros([count, count]), np.zeros([count, count])
@@ -138,15 +131,13 @@ def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other
         assert counts.std() == pytest.approx(mean**0.5, rel=0.1)
 
 
-def test_the_seed_decides_the_order() -> None:
+def test_the_seed_decides_the_order():
     orders = [order_of(steps_of(6, 8, replace(AS_THEY_ARE, seed=seed))) for seed in (5, 5, 6)]
     assert orders[0] == orders[1] != orders[2]
 
 
 @pytest.mark.parametrize('changes', [{'augmentation': 'padded_crop'}, {'distortions': True}])
-def test_resumed_training_sees_the_batches_of_uninterrupted_training(
-    changes: dict[str, Any],
-) -> None:
+def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes):
     options = replace(AS_THEY_ARE, **changes)
     share: dict[str, Any] = {'worker': 1, 'num_workers': 3, 'num_towers': 2}
     whole = steps_of(6, 8, options, **share)
@@ -163,7 +154,7 @@ def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarra
 
 
 @pytest.mark.parametrize('kind', [ArrayPipeline, FeedInput])
-def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind: Any) -> None:
+def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind):
     # For the bytes of each shifted image: top and left, and whether it is mirrored.
     all_places = {
         shifted(image, *place).tobytes(): place
@@ -180,14 +171,14 @@ def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind: 
     assert len({*places}) > 30, 'each image has a shift of its own'
 
 
-def test_images_are_resized_to_what_the_model_needs() -> None:
+def test_images_are_resized_to_what_the_model_needs():
     double = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest')
     ((images, _),) = steps_of(1, 4, double)[0]
     chosen = pixels(images)[:, 0, 0, 0]
     np.testing.assert_array_equal(pixels(images), IMAGES[chosen].repeat(2, 1).repeat(2, 2))
 
 
-def test_distortions_change_images_slightly_and_keep_their_labels() -> None:
+def test_distortions_change_images_slightly_and_keep_their_labels():
     [[plain]], [[distorted]] = (
         steps_of(1, 4, replace(AS_THEY_ARE, distortions=on)) for on in (False, True)
     )
@@ -195,7 +186,7 @@ def test_distortions_change_images_slightly_and_keep_their_labels() -> None:
     assert 2 / 127.5 < np.abs(plain[0] - distorted[0]).mean() < 1
 
 
-def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -> None:
+def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch():
     def graph_of(count: int, batch_size: int) -> tf.Graph:
         source = Arrays('train', np.zeros([count, 6, 6, 3], np.uint8), np.zeros(count, np.int32))
         with tf.Graph().as_default() as graph:
@@ -213,9 +204,7 @@ def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -
     ('kind', 'options'),
     [(DeviceInput, AS_THEY_ARE), (DeviceInput, SHIFTED), (FeedInput, AS_THEY_ARE)],
 )
-def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
-    kind: Any, options: ImageOptions, on_device: bool
-) -> None:
+def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(kind, options, on_device):
     common: dict[str, Any] = {'options': options, 'num_towers': 2, 'worker': 1, 'num_workers': 3}
     expected = steps_of(7, 4, **common)
     np.testing.assert_equal(
@@ -225,13 +214,13 @@ def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
 
 
 @pytest.mark.parametrize('kind', [DeviceInput, FeedInput])
-def test_images_in_memory_may_have_another_scale(kind: Any) -> None:
+def test_images_in_memory_may_have_another_scale(kind):
     options = replace(AS_THEY_ARE, scale=Scale(1.0, (10.0, 20.0, 30.0)))
     [[(plain, _)]], [[(scaled, _)]] = steps_of(1, 4), steps_of(1, 4, options, kind=kind)
     np.testing.assert_allclose(scaled, (plain + 1) * 127.5 - [10, 20, 30], atol=1e-4)
 
 
-def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
+def test_without_a_source_each_step_feeds_the_same_random_images():
     first, second = steps_of(2, 4, kind=FeedInput, num_towers=2, source=None)
     np.testing.assert_equal(first, second)
     for images, labels in first:
@@ -242,7 +231,7 @@ def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
     assert not np.array_equal(first[0][0], first[1][0])
 
 
-def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
+def test_several_workers_in_one_session_are_fed_their_own_batches():
     config = InputConfig(SOURCE, [], 4, 10, AS_THEY_ARE, num_workers=2)
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         shares = [
@@ -264,7 +253,7 @@ def read(source: Any, examples: Any, options: ImageOptions) -> Arrays:
 EVALUATED = replace(AS_THEY_ARE, training=False)
 
 
-def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
+def test_images_of_another_size_are_held_in_that_of_the_model():
     options = replace(EVALUATED, height=12, width=12, resize_method='nearest')
     arrays = read(SOURCE, lambda options: array_examples(SOURCE, options, Share()), options)
     np.testing.assert_array_equal(arrays.images, IMAGES.repeat(2, 1).repeat(2, 2))
@@ -272,7 +261,7 @@ def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
     assert read(SOURCE, lambda _: pytest.fail('nothing is read'), EVALUATED) is SOURCE
 
 
-def test_records_are_decoded_once_in_their_order(tmp_path: Path) -> None:
+def test_records_are_decoded_once_in_their_order(tmp_path):
     colors = [(40 * number, 100, 200 - 30 * number) for number in range(5)]
     records = [
         example(encoded(Image.new('RGB', (7, 9), color)), label)

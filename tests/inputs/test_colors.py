@@ -48,9 +48,7 @@ def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarr
 @SIZES
 @pytest.mark.parametrize('order', ORDERS)
 @pytest.mark.parametrize('draws', DRAWS)
-def test_one_matrix_changes_colors_as_steps_in_either_order_do(
-    height: int, width: int, order: Sequence[str], draws: Sequence[float]
-) -> None:
+def test_one_matrix_changes_colors_as_steps_in_either_order_do(height, width, order, draws):
     image = photograph(height, width)
     brightness, saturation, hue, contrast = draws
     pixels = image.reshape(-1, 3).astype(np.float64) / 255
@@ -72,8 +70,8 @@ def test_one_matrix_changes_colors_as_steps_in_either_order_do(
 @pytest.mark.parametrize('position', [0, 1, 2, 3])
 @pytest.mark.parametrize('draws', DRAWS)
 def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_position(
-    height: int, width: int, position: int, draws: Sequence[float]
-) -> None:
+    height, width, position, draws
+):
     oracles: dict[str, Callable[[Any, float], Any]] = {
         'brightness': lambda image, draw: tf.image.adjust_brightness(image, (64 * draw - 32) / 255),
         'saturation': lambda image, draw: tf.image.adjust_saturation(image, 0.5 + draw),
@@ -92,7 +90,7 @@ def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_posit
     np.testing.assert_allclose(ours, evaluate(changed), atol=0.55)
 
 
-def test_levels_are_rounded_and_clipped() -> None:
+def test_levels_are_rounded_and_clipped():
     pixels = [-1e6, -0.6, 0.4, 0.6, 99.49, 99.51, 254.6, 255.4, 300, 1e6]
     levels = evaluate(lambda: to_uint8(tf.constant(pixels)))
     assert levels.tolist() == [0, 0, 0, 1, 99, 100, 255, 255, 255, 255]

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +67,7 @@ EXPECTED = DataSet(
 )
 
 
-def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> None:
+def test_a_folder_written_by_records_describes_its_own_data_set(digits):
     assert recognise_data_set(digits) == 'records'
     folder = open_folder(digits, 'records')
     assert folder.data_set == EXPECTED
@@ -83,7 +82,7 @@ def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> 
     assert facts == {'train': train, 'validation': {**train, 'images': 4}}
 
 
-def test_a_folder_written_by_records_can_be_read_as_imagenet(digits: str) -> None:
+def test_a_folder_written_by_records_can_be_read_as_imagenet(digits):
     assert plan_of(digits, data_name='imagenet').data.data_set == DATA_SETS['imagenet']
 
 
@@ -91,9 +90,7 @@ def copied(digits: str, folder: Path) -> Path:
     return write_files(folder, content(Path(digits)))
 
 
-def test_the_records_of_a_folder_without_dataset_json_are_counted(
-    digits: str, tmp_path: Path
-) -> None:
+def test_the_records_of_a_folder_without_dataset_json_are_counted(digits, tmp_path):
     (copied(digits, tmp_path) / 'dataset.json').unlink()
     assert open_folder(str(tmp_path), 'records').data_set == replace(EXPECTED, image_size=None)
     shard = tmp_path / shard_name('train', 1, 2)
@@ -103,8 +100,8 @@ def test_the_records_of_a_folder_without_dataset_json_are_counted(
 
 
 def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_reported(
-    digits: str, tmp_path: Path
-) -> None:
+    digits, tmp_path
+):
     (copied(digits, tmp_path) / shard_name('train', 0, 2)).unlink()
     folder = open_folder(str(tmp_path), 'records')
     assert 0 < folder.data_set.num_train_examples < 5
@@ -112,7 +109,7 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
     check_line(warning, f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
 
 
-def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) -> None:
+def test_overwriting_shards_updates_dataset_json(digits, tmp_path):
     copied(digits, tmp_path / 'out')
     images = {'one/1': (8, 8), 'one/2': (9, 8), 'two/1': (8, 8)}
     output = to_records(tmp_path, images, '--overwrite')
@@ -120,9 +117,7 @@ def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) ->
     assert open_folder(output, 'records').data_set == expected
 
 
-def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(
-    tmp_path: Path,
-) -> None:
+def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path):
     output = to_records(tmp_path, {'one/1': (8, 4), 'two/1': (8, 4)}, '--first_label=0')
     expected = DataSet('records', 3, 2, 2, 0, has_records=True, class_names=('one', 'two'))
     assert open_folder(output, 'records').data_set == expected
@@ -137,13 +132,13 @@ def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size
         '{"train": {"images": -5, "shards": 2, "height": null, "width": null}}',
     ],
 )
-def test_an_invalid_dataset_json_is_refused(digits: str, tmp_path: Path, text: str) -> None:
+def test_an_invalid_dataset_json_is_refused(digits, tmp_path, text):
     (copied(digits, tmp_path) / 'dataset.json').write_text(text)
     with refused(tmp_path / 'dataset.json'):
         open_folder(str(tmp_path), 'records')
 
 
-def test_a_dataset_json_that_would_be_read_for_ever_is_refused(digits: str, tmp_path: Path) -> None:
+def test_a_dataset_json_that_would_be_read_for_ever_is_refused(digits, tmp_path):
     path = copied(digits, tmp_path) / 'dataset.json'
     path.unlink()
     os.mkfifo(path)
@@ -151,7 +146,7 @@ def test_a_dataset_json_that_would_be_read_for_ever_is_refused(digits: str, tmp_
         open_folder(str(tmp_path), 'records')
 
 
-def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None:
+def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path):
     write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(IMAGES[0]), 1)])
     assert recognise_data_set(str(tmp_path)) == 'imagenet'
     folder = open_folder(str(tmp_path), 'imagenet')
@@ -162,16 +157,14 @@ def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None
         open_folder(str(tmp_path), 'records')
 
 
-def test_shards_without_records_are_refused(tmp_path: Path) -> None:
+def test_shards_without_records_are_refused(tmp_path):
     write_shard(tmp_path / shard_name('validation', 0, 1), [])
     with refused(f'--data_dir={tmp_path}', ' 1 ', 'validation', 'records --input=DIR'):
         open_folder(str(tmp_path), 'imagenet').open('validation')
 
 
 @pytest.mark.parametrize('kind', ['dangling link', 'folder', 'pipe'])
-def test_a_shard_that_cannot_be_read_is_refused_before_the_run(
-    digits: str, tmp_path: Path, kind: str
-) -> None:
+def test_a_shard_that_cannot_be_read_is_refused_before_the_run(digits, tmp_path, kind):
     shard = copied(digits, tmp_path) / shard_name('train', 1, 2)
     shard.unlink()
     if kind == 'pipe':
@@ -192,7 +185,7 @@ def test_a_shard_that_cannot_be_read_is_refused_before_the_run(
         records.main([f'--check={tmp_path}'])
 
 
-def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -> None:
+def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path):
     for name in ('a,b', 'a_b'):
         (tmp_path / name).mkdir()
         write_shard(tmp_path / name / shard_name('train', 0, 1), [b'record'])
@@ -200,7 +193,7 @@ def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -
         open_folder(f'{tmp_path}/a,b', 'imagenet').open('train')
 
 
-def test_the_files_of_cifar10_are_recognised_and_counted(tmp_path: Path) -> None:
+def test_the_files_of_cifar10_are_recognised_and_counted(tmp_path):
     write_cifar(tmp_path / 'cifar-10-batches-bin', IMAGES, np.arange(10))
     assert recognise_data_set(str(tmp_path)) == 'cifar10'
     folder = open_folder(str(tmp_path), 'cifar10')
@@ -215,7 +208,7 @@ def test_the_files_of_cifar10_are_recognised_and_counted(tmp_path: Path) -> None
     check_line(warning, f'--data_dir={folder.path}', ' 10 ', 'train', 50000)
 
 
-def test_the_files_of_mnist_are_recognised_and_counted(tmp_path: Path) -> None:
+def test_the_files_of_mnist_are_recognised_and_counted(tmp_path):
     assert recognise_data_set(str(tmp_path)) is None
     write_mnist(tmp_path, DIGITS, np.arange(4), 'validation')
     assert recognise_data_set(str(tmp_path)) == 'mnist'
@@ -230,9 +223,7 @@ def launched(**flags: Any) -> None:
 
 # In one process, and before the launcher starts several.
 @pytest.mark.parametrize('check', [plan_of, launched])
-def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
-    tmp_path: Path, check: Callable[..., object]
-) -> None:
+def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(tmp_path, check):
     write_mnist(tmp_path, DIGITS, np.arange(4))
     run: dict[str, Any] = {'data_dir': str(tmp_path), 'model': 'mnist'}
     evaluation = {**run, 'eval': True, 'train_dir': str(tmp_path)}
@@ -246,7 +237,7 @@ def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
         check(**run)
 
 
-def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path):
     write_mnist(tmp_path, DIGITS, np.arange(4))
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
         plan_of(tmp_path, model='vgg16')

@@ -19,9 +19,7 @@ def touch(folder: Path, *names: str) -> str:
     return str(folder)
 
 
-def test_shards_are_found_in_order_and_files_beside_them_are_passed_over(
-    tmp_path: Path,
-) -> None:
+def test_shards_are_found_in_order_and_files_beside_them_are_passed_over(tmp_path):
     names = ['train-00000-of-00003.tfrecord', 'train-00002-of-00003.tfrecord']
     beside = [
         'train-00000-of-00001.tmp',
@@ -38,7 +36,7 @@ def test_shards_are_found_in_order_and_files_beside_them_are_passed_over(
     assert find_shards(touch(tmp_path, *others, *beside, *reversed(names)), 'train') == expected
 
 
-def test_shards_may_have_other_names_than_numbers(tmp_path: Path) -> None:
+def test_shards_may_have_other_names_than_numbers(tmp_path):
     names = ['validation-00000-of-00001', 'validation-a-of-b']
     paths = find_shards(touch(tmp_path, *names), 'validation').paths
     assert [Path(path).name for path in paths] == names
@@ -56,8 +54,6 @@ def test_shards_may_have_other_names_than_numbers(tmp_path: Path) -> None:
         (['train-0-of-2', shard_name('train', 0, 2)], ['train-00000-of-00002', 'shard 0']),
     ],
 )
-def test_a_folder_without_one_set_of_shards_is_refused(
-    tmp_path: Path, names: list[str], facts: list[str]
-) -> None:
+def test_a_folder_without_one_set_of_shards_is_refused(tmp_path, names, facts):
     with refused(f'--data_dir={tmp_path}', *facts):
         find_shards(touch(tmp_path, *names), 'train')

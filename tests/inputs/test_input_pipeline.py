@@ -34,7 +34,7 @@ def numbered(devices: Sequence[str], first: int = 0) -> StagedInput:
 
 
 @pytest.mark.parametrize('num_towers', [1, 3])
-def test_every_staging_area_holds_one_set_and_sets_arrive_in_order(num_towers: int) -> None:
+def test_every_staging_area_holds_one_set_and_sets_arrive_in_order(num_towers):
     with tf.Graph().as_default(), open_session(num_cpus=4) as session:
         pipeline = numbered(cpus(4)[1 : 1 + num_towers])
         sizes = [area.size() for area in (pipeline.host_area, *pipeline.device_areas)]
@@ -49,7 +49,7 @@ def test_every_staging_area_holds_one_set_and_sets_arrive_in_order(num_towers: i
                 assert images[:, 0, 0, 0].tolist() == labels.tolist()
 
 
-def test_a_batch_is_on_the_device_of_its_tower() -> None:
+def test_a_batch_is_on_the_device_of_its_tower():
     devices = cpus(3)[1:]
     with tf.Graph().as_default():
         for pipeline in (numbered(devices), SyntheticInput(replace(SYNTHETIC, devices=devices))):
@@ -60,7 +60,7 @@ def test_a_batch_is_on_the_device_of_its_tower() -> None:
                 assert batch.images.shape.is_fully_defined()
 
 
-def test_a_tower_that_sits_out_does_not_pile_up_batches() -> None:
+def test_a_tower_that_sits_out_does_not_pile_up_batches():
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         pipeline = numbered(cpus(2))
         session.run(pipeline.initializers)
@@ -71,7 +71,7 @@ def test_a_tower_that_sits_out_does_not_pile_up_batches() -> None:
         assert [labels[0] for _, labels in step(session, pipeline, [0, 1])] == [30, 31]
 
 
-def test_pipelines_on_one_server_do_not_share_staging_areas() -> None:
+def test_pipelines_on_one_server_do_not_share_staging_areas():
     server = tf.train.Server.create_local_server()
     with contextlib.ExitStack() as sessions:
         runs = []
@@ -101,7 +101,7 @@ def synthetic(seed: int) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         return [step(session, pipeline, [0, 1]) for _ in range(2)]
 
 
-def test_synthetic_batches_stay_the_same_and_differ_between_towers_and_seeds() -> None:
+def test_synthetic_batches_stay_the_same_and_differ_between_towers_and_seeds():
     first, second = synthetic(seed=1)
     np.testing.assert_equal(first, second)
     np.testing.assert_equal(first, synthetic(seed=1)[0])
@@ -111,7 +111,7 @@ def test_synthetic_batches_stay_the_same_and_differ_between_towers_and_seeds() -
     assert (images != synthetic(seed=2)[0][0][0]).mean() > 0.99
 
 
-def test_synthetic_images_are_normalised_and_have_every_label() -> None:
+def test_synthetic_images_are_normalised_and_have_every_label():
     images, labels = synthetic(seed=1)[0][0]
     assert (images.shape, images.dtype, labels.dtype) == ((64, 8, 8, 3), np.float32, np.int32)
     assert -1 <= images.min() < -0.99

@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,9 +37,7 @@ def pil_window(file: bytes, box: Sequence[int], channels: int, ratio: int) -> np
 
 @pytest.mark.parametrize('channels', [1, 3])
 @pytest.mark.parametrize('progressive', [False, True])
-def test_the_decoder_scales_as_much_as_leaves_enough_pixels(
-    channels: int, progressive: bool
-) -> None:
+def test_the_decoder_scales_as_much_as_leaves_enough_pixels(channels, progressive):
     # Without subsampling of colours: decoders differ in how they smooth these.
     file = encoded(PHOTOGRAPH, quality=90, subsampling=0, progressive=progressive)
     boxes = [[0, 0, 427, 640], [0, 0, 52, 100], [375, 540, 52, 100], [426, 639, 1, 1]]
@@ -65,7 +62,7 @@ def test_the_decoder_scales_as_much_as_leaves_enough_pixels(
     assert ratios == {1, 2, 4, 8}
 
 
-def test_scaling_changes_pixels_slightly_in_a_run(tmp_path: Path) -> None:
+def test_scaling_changes_pixels_slightly_in_a_run(tmp_path):
     # One photograph, 16 times: no order of records changes a step.
     large = encoded(Image.fromarray(PHOTOGRAPH).resize((720, 480)))
     write_shard(tmp_path / shard_name('train', 0, 1), [example(large, 1)] * 16)

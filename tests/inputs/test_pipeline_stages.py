@@ -47,9 +47,7 @@ def run(source: Shards | Arrays, name: str, last_stage: str) -> list[str]:
 @pytest.mark.parametrize(
     ('failing', 'record'), [(PARSE, b'\xff' * 40), (DECODE, example(encoded(PIXELS)[:200], 1))]
 )
-def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(
-    name: str, failing: str, record: bytes, tmp_path: Path
-) -> None:
+def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(name, failing, record, tmp_path):
     shards = write(tmp_path, record)
     for stage in itertools.takewhile(lambda stage: stage != failing, STAGES):
         run(shards, name, stage)
@@ -58,9 +56,7 @@ def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(
 
 
 @pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA, 'arrays'])
-def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(
-    name: str, tmp_path: Path
-) -> None:
+def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(name, tmp_path):
     source: Shards | Arrays = write(tmp_path, example(encoded(PIXELS), 1))
     if name == 'arrays':
         source = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from preprocessing import Scale, normalize
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import evaluate
-from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS, Preprocessor
+from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS
 from tf_cnn.inputs.validation import ValidationInput
 
 pytestmark = pytest.mark.graph
@@ -18,14 +18,14 @@ PLAIN = PREPROCESSORS['official_models_imagenet']
 
 
 @pytest.mark.parametrize('row', [*PREPROCESSORS.values(), ML_PERF], ids=lambda row: row.name)
-def test_pixels_become_the_numbers_of_numpy(row: Preprocessor) -> None:
+def test_pixels_become_the_numbers_of_numpy(row):
     found = evaluate(lambda: normalize(tf.constant(LEVELS), Scale(row.factor, row.offsets)))
     expected = LEVELS / 127.5 - 1 if row.name == 'default' else WITHOUT_MEANS
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_evaluations_normalise_in_the_same_way() -> None:
+def test_evaluations_normalise_in_the_same_way():
     with tf.Graph().as_default(), open_session() as session:
         examples = tf.data.Dataset.from_tensor_slices((LEVELS, np.arange(4, dtype=np.int32)))
         pipeline = ValidationInput(cpus(1), 4, lambda: examples, Scale(PLAIN.factor, PLAIN.offsets))
@@ -34,5 +34,5 @@ def test_evaluations_normalise_in_the_same_way() -> None:
     np.testing.assert_allclose(found, WITHOUT_MEANS, atol=1e-5)
 
 
-def test_the_official_models_cut_the_middle_out_of_256_pixels() -> None:
+def test_the_official_models_cut_the_middle_out_of_256_pixels():
     assert PLAIN.shorter_side == 256

@@ -7,9 +7,7 @@ tf.data gives the images that RecordInput gives, in an order that the seed decid
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,9 +80,7 @@ def labels_in(steps: Steps) -> list[int]:
 @BOTH
 @pytest.mark.parametrize('normalize_on_device', [False, True])
 @pytest.mark.parametrize('scale', [Scale(), Scale(1.0, (123.68, 116.78, 103.94))])
-def test_labels_arrive_with_their_own_images(
-    shards: Shards, pipeline: Any, normalize_on_device: bool, scale: Scale
-) -> None:
+def test_labels_arrive_with_their_own_images(shards, pipeline, normalize_on_device, scale):
     options = replace(TRAINING, augmentation='none', scale=scale, scaled_decode=True)
     pixels = evaluate(
         lambda: [preprocess(tf.constant(file), NO_BOXES, options, 0) for file in FILES]
@@ -99,7 +95,7 @@ def test_labels_arrive_with_their_own_images(
 
 
 @pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)])
-def test_no_op_comes_once_for_each_image(shards: Shards, options: ImageOptions) -> None:
+def test_no_op_comes_once_for_each_image(shards, options):
     def op_types(batch_size: int) -> Counter[str]:
         with tf.Graph().as_default() as graph:
             RecordPipeline(InputConfig(shards, cpus(2), batch_size, NUM_CLASSES, options))
@@ -109,7 +105,7 @@ def test_no_op_comes_once_for_each_image(shards: Shards, options: ImageOptions) 
 
 
 @pytest.mark.parametrize('on_device', [False, True])
-def test_bytes_are_staged_if_the_device_normalises_them(shards: Shards, on_device: bool) -> None:
+def test_bytes_are_staged_if_the_device_normalises_them(shards, on_device):
     config = InputConfig(shards, cpus(2), 4, NUM_CLASSES, EVALUATION)
     with tf.Graph().as_default() as graph:
         RecordPipeline(replace(config, normalize_on_device=on_device))
@@ -126,9 +122,7 @@ def epochs_of(labels: list[int]) -> list[list[int]]:
 
 # A pool of one record, one that is smaller than the data, and one that is never full.
 @pytest.mark.parametrize('reading', [{'pool_records': 1, 'readers': 1}, {'pool_records': 7}, {}])
-def test_every_record_comes_once_in_an_epoch_of_record_input(
-    shards: Shards, reading: dict[str, int]
-) -> None:
+def test_every_record_comes_once_in_an_epoch_of_record_input(shards, reading):
     steps = steps_of(shards, 12, 10, pipeline=RecordPipeline, reading=reading)
     epochs = epochs_of(labels_in(steps))
     assert any(epoch != epochs[0] for epoch in epochs)
@@ -145,8 +139,8 @@ def test_every_record_comes_once_in_an_epoch_of_record_input(
     ],
 )
 def test_every_record_comes_once_in_an_epoch_of_tf_data_and_the_order_is_repeatable(
-    shards: Shards, pool_records: int, flags: dict[str, Any]
-) -> None:
+    shards, pool_records, flags
+):
     reading, tf_data = {'pool_records': pool_records}, PipelineConfig(**flags)
     labels, again = (
         labels_in(steps_of(shards, 12, 10, reading=reading, tf_data=tf_data)) for _ in range(2)
@@ -160,9 +154,7 @@ def test_every_record_comes_once_in_an_epoch_of_tf_data_and_the_order_is_repeata
     ('pipeline', 'reading'),
     [(RecordPipeline, {'pool_records': 1, 'readers': 1}), (TfDataPipeline, {'pool_records': 1})],
 )
-def test_workers_begin_at_different_shards(
-    shards: Shards, pipeline: Any, reading: dict[str, int]
-) -> None:
+def test_workers_begin_at_different_shards(shards, pipeline, reading):
     one_at_a_time = PipelineConfig(datasets_parallel_interleave_cycle_length=1)
     more: dict[str, Any] = {'pipeline': pipeline, 'reading': reading, 'tf_data': one_at_a_time}
     firsts = [steps_of(shards, 1, 8, worker=n, num_workers=3, **more)[0] for n in range(3)]
@@ -173,8 +165,8 @@ def test_workers_begin_at_different_shards(
     'more', [{'distortions': True}, {'augmentation': 'padded_crop'}, {'augmentation': 'none'}]
 )
 def test_training_images_of_tf_data_change_at_random_and_are_decided_by_the_seed_alone(
-    shards: Shards, more: Any
-) -> None:
+    shards, more
+):
     options = replace(TRAINING, **more)
     epochs = steps_of(shards, 6, 4, options, num_towers=2)
     np.testing.assert_equal(steps_of(shards, 3, 4, options, num_towers=2), epochs[:3])
@@ -188,7 +180,7 @@ def test_training_images_of_tf_data_change_at_random_and_are_decided_by_the_seed
     assert labels_in(other_seed) != labels_in(epochs[:3])
 
 
-def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides() -> None:
+def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides():
     options = replace(TRAINING, resize_method='round_robin', distortions=True)
     arguments = FILES[0], NO_BOXES, options
     for position in range(4):
@@ -200,7 +192,7 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides() -
             np.testing.assert_array_equal(*session.run([numbered, placed]))
 
 
-def test_a_sloppy_order_has_every_record(shards: Shards) -> None:
+def test_a_sloppy_order_has_every_record(shards):
     sloppy = PipelineConfig(
         datasets_sloppy_parallel_interleave=True,
         datasets_use_prefetch=False,
@@ -209,12 +201,12 @@ def test_a_sloppy_order_has_every_record(shards: Shards) -> None:
     epochs_of(labels_in(steps_of(shards, 3, 8, tf_data=sloppy)))
 
 
-def test_one_record_can_stand_for_all(shards: Shards) -> None:
+def test_one_record_can_stand_for_all(shards):
     repeated = PipelineConfig(datasets_repeat_cached_sample=True)
     assert len({*labels_in(steps_of(shards, 3, 8, tf_data=repeated))}) == 1
 
 
-def test_cached_records_are_read_once(tmp_path: Path) -> None:
+def test_cached_records_are_read_once(tmp_path):
     path = tmp_path / shard_name('train', 0, 1)
     write_shard(path, RECORDS[:4])
     config = InputConfig(
@@ -235,7 +227,7 @@ def test_cached_records_are_read_once(tmp_path: Path) -> None:
             assert sorted(labels_in([step(session, pipeline, [0])])) == [0, 1, 2, 3]
 
 
-def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
+def test_buffers_and_threads_are_those_of_the_settings(shards):
     settings = PipelineConfig(
         datasets_parallel_interleave_cycle_length=2,
         datasets_parallel_interleave_prefetch=3,
@@ -257,7 +249,7 @@ def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
     assert [tf.get_static_value(number) for number in interleave.inputs[-4:]][::3] == [2, 3]
 
 
-def test_only_the_shards_are_read(tmp_path: Path) -> None:
+def test_only_the_shards_are_read(tmp_path):
     def write(name: str, *records: bytes) -> None:
         write_shard(tmp_path / name, records)
 
@@ -287,13 +279,7 @@ def test_only_the_shards_are_read(tmp_path: Path) -> None:
     ],
     ids=['checksum', 'truncated', 'label'],
 )
-def test_a_fault_of_the_data_is_raised(
-    tmp_path: Path,
-    pipeline: Any,
-    spoil: Callable[[Path], object],
-    error: type[Exception],
-    message: str,
-) -> None:
+def test_a_fault_of_the_data_is_raised(tmp_path, pipeline, spoil, error, message):
     path = tmp_path / shard_name('train', 0, 1)
     write_shard(path, RECORDS[:4])
     spoil(path)

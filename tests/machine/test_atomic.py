@@ -12,7 +12,7 @@ from tf_cnn.system.atomic import move_atomically, remove_own_files, write_atomic
 pytestmark = pytest.mark.unit
 
 
-def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> None:
+def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path):
     file, link = tmp_path / 'private', tmp_path / 'link'
     file.touch(0o600)
     if os.geteuid() == 0:
@@ -28,7 +28,7 @@ def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> 
     assert file.read_text() == 'new'
 
 
-def test_a_folder_keeps_its_mode_when_it_is_replaced(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_mode_when_it_is_replaced(tmp_path):
     old, new = tmp_path / 'old', tmp_path / 'new'
     old.mkdir(0o700)
     new.mkdir(0o755)
@@ -38,9 +38,7 @@ def test_a_folder_keeps_its_mode_when_it_is_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.rglob('*')) == [old, old / 'file']
 
 
-def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can_be(
-    tmp_path: Path,
-) -> None:
+def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can_be(tmp_path):
     other, file = tmp_path / 'other', tmp_path / ('x' * 255)
     other.touch()
     write_atomically(b'new', file)
@@ -49,7 +47,7 @@ def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can
 
 
 @pytest.mark.parametrize('name', ['.r.json.mine.part', 'folder/file'])
-def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None:
+def test_what_this_program_did_not_make_stays(tmp_path, name):
     """A file like those that are left by a kill, old enough to be one; a folder."""
     other = tmp_path / name
     other.parent.mkdir(exist_ok=True)
@@ -62,7 +60,7 @@ def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None
     assert {path.name for path in tmp_path.iterdir()} == {'made', 'r.json', Path(name).parts[0]}
 
 
-def test_nothing_is_removed_by_way_of_a_link(tmp_path: Path) -> None:
+def test_nothing_is_removed_by_way_of_a_link(tmp_path):
     (tmp_path / 'folder').mkdir()
     (tmp_path / 'folder' / 'made').touch()
     (tmp_path / 'link').symlink_to(tmp_path / 'folder')

@@ -13,7 +13,7 @@ from tf_cnn.machine.tensorflow_build import tensorflow_build
 pytestmark = pytest.mark.graph
 
 
-def test_tensor_cores_of_16_bits_have_nhwc() -> None:
+def test_tensor_cores_of_16_bits_have_nhwc():
     nhwc_from = {'fp16': (7, 0), 'bf16': (8, 0)}
     for precision, capability in itertools.product(
         ('fp32', 'fp16', 'bf16'), [(6, 0), (7, 0), (7, 5), (8, 0), (9, 0)]
@@ -24,24 +24,24 @@ def test_tensor_cores_of_16_bits_have_nhwc() -> None:
         assert precision in reason
 
 
-def test_the_slowest_gpu_decides() -> None:
+def test_the_slowest_gpu_decides():
     assert choose_data_format('fp16', [(8, 0), (6, 1)])[0] == 'NCHW'
     reason = 'bf16 on GPUs of compute capability 7.5'
     assert choose_data_format('bf16', [(8, 0), (7, 5)]) == ('NCHW', reason)
 
 
-def test_unknown_gpus_count_as_made_for_the_precision() -> None:
+def test_unknown_gpus_count_as_made_for_the_precision():
     for precision, expected in (('fp32', 'NCHW'), ('fp16', 'NHWC'), ('bf16', 'NHWC')):
         for capabilities in ([None], [None, (6, 1)]):
             assert choose_data_format(precision, capabilities)[0] == expected
 
 
-def test_one_gpu_computes_fp32_in_tf32_where_it_can_and_an_unknown_one_may() -> None:
+def test_one_gpu_computes_fp32_in_tf32_where_it_can_and_an_unknown_one_may():
     assert uses_tf32('fp32', [(7, 5), (8, 6)], {}) is True
     assert uses_tf32('fp32', [(7, 5), None], {}) is None
 
 
-def test_the_build_is_what_tensorflow_says() -> None:
+def test_the_build_is_what_tensorflow_says():
     says, build = tf.sysconfig.get_build_info(), tensorflow_build()
     assert build is not None
     assert build.cuda_version == says.get('cuda_version')

@@ -52,7 +52,7 @@ def driver_of(tmp_path: Path, files: dict[str, str]) -> Finding:
     return doctor_checks.check_driver(write_files(tmp_path / 'root', files))
 
 
-def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
+def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
     check(doctor_checks.check_driver(tmp_path), SKIPPED)
     if not has_nvidia_gpu():
         for other in (doctor_checks.check_cuda_libraries, doctor_checks.check_architectures):
@@ -61,7 +61,7 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures('_nvidia')
-def test_a_driver_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_is_told_with_its_gpus(tmp_path, monkeypatch):
     facts = ('550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
     check(driver_of(tmp_path, WITH_DRIVER), OK, *facts)
     without_pynvml(monkeypatch)
@@ -71,9 +71,7 @@ def test_a_driver_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures('_nvidia')
-def test_a_gpu_needs_kernels_of_its_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_needs_kernels_of_its_architecture(tmp_path, monkeypatch):
     for capability, outcome in {
         (8, 0): OK,
         (8, 6): OK,
@@ -90,8 +88,8 @@ def test_a_gpu_needs_kernels_of_its_architecture(
 
 @pytest.mark.usefixtures('_nvidia')
 def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv('LD_LIBRARY_PATH', compile_cuda(tmp_path)['LD_LIBRARY_PATH'])
     check(doctor_checks.check_cuda_libraries(), OK)
     write_files(tmp_path, {'libnccl.so.2': 'this is no library'})
@@ -100,14 +98,14 @@ def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(
     check(doctor_checks.check_cuda_libraries(), WRONG, 'libcudart.so.12')
 
 
-def test_gpus_of_one_kind_are_listed_once() -> None:
+def test_gpus_of_one_kind_are_listed_once():
     fast = {'name': 'A100', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
     other = dict.fromkeys(fast)
     listed = doctor_checks.list_gpus([fast, other, fast])
     assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB), 1 x unknown GPU')
 
 
-def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning() -> None:
+def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning():
     check(doctor_checks.compare_gpu_counts('it computes', 2, 2, {}), OK)
     finding = doctor_checks.compare_gpu_counts('it computes', 1, 3, {'num_gpus': 1})
     variables = ('TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES')

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.graph
 TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
 
 
-def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
+def test_an_op_that_ran_elsewhere_than_asked_for_is_found():
     with tf.Graph().as_default() as graph:
         x = tf.random.uniform([4], name='anywhere')
         with tf.device('/gpu:0'):
@@ -41,11 +41,11 @@ def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
 
 
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float16, tf.bfloat16])
-def test_sums_of_every_type_are_exact(dtype: tf.DType) -> None:
+def test_sums_of_every_type_are_exact(dtype):
     assert doctor_program.list_wrong_sums(TOWERS, copy_algorithm(TOWERS), dtype) == []
 
 
-def test_a_sum_that_misses_a_tower_is_found_on_its_device() -> None:
+def test_a_sum_that_misses_a_tower_is_found_on_its_device():
     def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
         right = copy_algorithm(TOWERS)(tensors, index)
         return right if index else [*right[:-1], tf.add_n(tensors[:-1])]
@@ -55,15 +55,13 @@ def test_a_sum_that_misses_a_tower_is_found_on_its_device() -> None:
 
 
 @pytest.mark.parametrize('algorithm', ['nccl', COLLECTIVE])
-def test_what_nccl_cannot_sum_is_not_asked_of_it(
-    monkeypatch: pytest.MonkeyPatch, algorithm: str
-) -> None:
+def test_what_nccl_cannot_sum_is_not_asked_of_it(monkeypatch, algorithm):
     monkeypatch.setattr(doctor_program, '_num_gpus', lambda: 2)
     found = doctor_program.check_sums(algorithm, 'bf16')
     assert (found.outcome, 'bfloat16' in found.found) == (SKIPPED, True)
 
 
-def test_collective_sums_have_the_order_of_a_run() -> None:
+def test_collective_sums_have_the_order_of_a_run():
     with tf.Graph().as_default() as graph:
         reduce = doctor_program.algorithm_for_towers(TOWERS, COLLECTIVE)
         for index in range(2):
@@ -74,7 +72,7 @@ def test_collective_sums_have_the_order_of_a_run() -> None:
     assert [op.get_attr('wait_for') for op in second] == [[key]] * len(TOWERS)
 
 
-def test_two_gpus_may_round_differently_and_two_cpus_may_not() -> None:
+def test_two_gpus_may_round_differently_and_two_cpus_may_not():
     losses = [2.30259, 2.2514, 2.2011]
     for device, factor, outcome in (
         ('cpu', 1, OK),
@@ -92,7 +90,7 @@ def test_two_gpus_may_round_differently_and_two_cpus_may_not() -> None:
             assert first_shown != second_shown
 
 
-def test_onednn_is_measured_with_both_values_where_tensorflow_leaves_it_off() -> None:
+def test_onednn_is_measured_with_both_values_where_tensorflow_leaves_it_off():
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
     finding = doctor_program.check_onednn(lambda: False, flags.split())
     assert finding.outcome in (OK, WARNING)
@@ -103,7 +101,7 @@ def test_onednn_is_measured_with_both_values_where_tensorflow_leaves_it_off() ->
     assert doctor_program.check_onednn(lambda: None).outcome == SKIPPED
 
 
-def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_a_longer_measurement() -> None:
+def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_a_longer_measurement():
     rates = {'false': [2.44, 2.4], 'true': [3.8, 4.0]}
     finding = doctor_program.compare_onednn(rates, None)
     assert finding.outcome == WARNING
@@ -113,7 +111,7 @@ def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_a_longer_measurem
     check_line(advice, 'unset TF_ENABLE_ONEDNN_OPTS and use --onednn=true')
 
 
-def test_a_small_gain_by_onednn_is_fine() -> None:
+def test_a_small_gain_by_onednn_is_fine():
     finding = doctor_program.compare_onednn({'false': [2.44], 'true': [2.5]}, '0')
     assert (finding.outcome, finding.advice) == (OK, None)
     check_line(finding.found, 'TF_ENABLE_ONEDNN_OPTS=0 turns it off')

@@ -47,9 +47,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize('damage', DAMAGES)
 @pytest.mark.parametrize('name', READERS)
-def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(
-    name: str, damage: str, tmp_path: Path
-) -> None:
+def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(name, damage, tmp_path):
     (tmp_path / name).write_bytes(DAMAGES[damage])
     with pytest.raises(UsageError) as caught:
         READERS[name](tmp_path)
@@ -58,14 +56,14 @@ def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-def test_a_damaged_tf_config_is_refused_in_one_line(damage: str) -> None:
+def test_a_damaged_tf_config_is_refused_in_one_line(damage):
     with pytest.raises(UsageError) as caught:
         read_tf_config({'TF_CONFIG': DAMAGES[damage].decode(errors='surrogateescape')})
     check_line(caught.value, 'TF_CONFIG')
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-def test_results_are_read_beside_a_damaged_plan_of_their_sweep(damage: str, tmp_path: Path) -> None:
+def test_results_are_read_beside_a_damaged_plan_of_their_sweep(damage, tmp_path):
     write_sample(tmp_path / 'results' / 'a.1.json')
     (tmp_path / 'sweep.json').write_bytes(DAMAGES[damage])
     collection = collect([str(tmp_path)])

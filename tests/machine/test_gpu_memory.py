@@ -3,7 +3,6 @@ first, agree.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +55,7 @@ def both(growth: bool, fraction: float) -> list[list[object]]:
     return [[growth, fraction]] * 2
 
 
-def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
+def test_the_eager_context_takes_memory_as_sessions_do(tmp_path):
     growing, half = {'allow_growth': True}, {'gpu_memory_frac_for_testing': 0.5}
     more = {'gpu_memory_frac_for_testing': 1.5, 'use_unified_memory': True}
     used_before = ['--gpu_memory_frac_for_testing=0.5', 'before', 'new process']

@@ -30,7 +30,7 @@ def counters(*microjoules: int) -> dict[str, str]:
     return files
 
 
-def test_the_energy_is_that_of_the_packages(tmp_path: Path) -> None:
+def test_the_energy_is_that_of_the_packages(tmp_path):
     # core is a part of its package, psys contains both packages.
     first = counters(10_000_000, 262_143_000_000, 5_000_000, 50_000_000)
     meter = EnergyMeter(root=write_files(tmp_path, first))
@@ -40,7 +40,7 @@ def test_the_energy_is_that_of_the_packages(tmp_path: Path) -> None:
     assert meter.stop() == ('RAPL', pytest.approx(2.5 + (262143.32885 - 262143.0 + 1.0)))
 
 
-def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path: Path) -> None:
+def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path):
     write_files(tmp_path, counters(0))
     meter = EnergyMeter(root=tmp_path, counter_secs=0.001)
     meter.start()
@@ -55,7 +55,7 @@ def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path: Path) ->
     assert meter.stop() == ('RAPL', pytest.approx(2 * 262143.32885 + 20_000))
 
 
-def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+def test_energy_that_cannot_be_read_is_not_known(tmp_path):
     for files in ({}, {'sys/class/powercap/intel-rapl:0/name': 'package-0\n'}):
         meter = EnergyMeter(root=write_files(tmp_path, files))
         meter.start()
@@ -65,7 +65,7 @@ def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
     assert no_gpus.stop() is None
 
 
-def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
+def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path):
     # A process that another one starts does not count the memory of that.
     code = 'from tf_cnn.machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
@@ -109,7 +109,7 @@ def measure_noise(
         return meter.stop()
 
 
-def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(tmp_path: Path) -> None:
+def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(tmp_path):
     # Core 0 is offline, so that psutil lists only the other three.
     online = {'sys/devices/system/cpu/online': '1-3\n'}
     # On cores 1 and 2 something else worked for 4 of 20 seconds, and on the other core all the
@@ -126,7 +126,7 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(tmp_pat
     assert (noise['other_cpu_share'], noise['steal_share']) == (None, None)
 
 
-def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path) -> None:
+def test_what_the_host_of_a_container_does_is_told_apart(tmp_path):
     used = 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'
     times = ([Times(0.0, 0.0)] * 16, [Times(5.0, 5.0)] * 16)
     after = {'sys/fs/cgroup/cpu.stat': used}
@@ -136,7 +136,7 @@ def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path) -> None
     assert noise['cgroup_throttled_seconds'] == pytest.approx(1.5)
 
 
-def test_the_hottest_core_counts(tmp_path: Path) -> None:
+def test_the_hottest_core_counts(tmp_path):
     def counts(*throttles: int) -> dict[str, str]:
         file = 'sys/devices/system/cpu/cpu{}/thermal_throttle/core_throttle_count'
         return {file.format(core): f'{count}\n' for core, count in enumerate(throttles)}
@@ -145,7 +145,7 @@ def test_the_hottest_core_counts(tmp_path: Path) -> None:
     assert noise['thermal_throttles'] == 7
 
 
-def test_the_load_of_the_start_and_of_the_end_is_rounded(tmp_path: Path) -> None:
+def test_the_load_of_the_start_and_of_the_end_is_rounded(tmp_path):
     loads = [(0.25, 0.5, 0.75), (4.00390625, 1.0, 0.7998046875)]
     with mock.patch.object(psutil, 'getloadavg', side_effect=loads):
         noise = measure_noise(tmp_path, {}, {})
@@ -153,7 +153,7 @@ def test_the_load_of_the_start_and_of_the_end_is_rounded(tmp_path: Path) -> None
     assert noise['load_average_end'] == [4.0, 1.0, 0.8]
 
 
-def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none() -> None:
+def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none():
     busy = """
 import time
 while time.process_time() < 0.6: pass

@@ -30,9 +30,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return found
 
 
-def test_each_library_is_opened_where_the_loader_finds_it_first(
-    tmp_path: Path, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_library_is_opened_where_the_loader_finds_it_first(tmp_path, environ, monkeypatch):
     errors = check_libraries(environ)
     assert not any(errors.values())
     assert describe_missing(errors) is None
@@ -47,7 +45,7 @@ def test_each_library_is_opened_where_the_loader_finds_it_first(
     assert [name for name, error in errors.items() if error] == ['libcublas.so.12']
 
 
-def test_what_is_missing_is_named_with_what_installs_it(tmp_path: Path) -> None:
+def test_what_is_missing_is_named_with_what_installs_it(tmp_path):
     environ = compile_cuda(tmp_path, 'libcudnn', 'libcublas', 'libnccl')
     errors = check_libraries(environ)
     if all(error is None for error in errors.values()):
@@ -63,9 +61,7 @@ def test_what_is_missing_is_named_with_what_installs_it(tmp_path: Path) -> None:
     check_line(describe_missing(check_libraries(environ)), 'libcuda.so.1', 'driver')
 
 
-def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_others(
-    tmp_path: Path,
-) -> None:
+def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_others(tmp_path):
     environ = compile_cuda(tmp_path)
     (tmp_path / 'libcufft.so.11').write_bytes(b'')
     begin = (
@@ -80,7 +76,7 @@ def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_oth
         assert fact in (errors[name] or '')
 
 
-def test_a_driver_fits_as_nvidias_tables_say() -> None:
+def test_a_driver_fits_as_nvidias_tables_say():
     architectures = ('sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90')
     build = TensorFlowBuild(Path('/'), '12.5.1', '9', architectures)
     for driver, facts in (
@@ -101,9 +97,7 @@ def test_a_driver_fits_as_nvidias_tables_say() -> None:
         check_line(fault or 'fits', *facts)
 
 
-def test_the_reason_names_what_to_change(
-    environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reason_names_what_to_change(environ, tmp_path, monkeypatch):
     for changes, capability, facts in (
         ({'CUDA_VISIBLE_DEVICES': '-1'}, (8, 0), ['CUDA_VISIBLE_DEVICES=-1']),
         ({}, (3, 5), ['3.5', '--device=cpu']),

@@ -38,7 +38,7 @@ def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | N
     return write_files(root, files)
 
 
-def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path: Path) -> None:
+def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path):
     root = machine_with(tmp_path, ['0-3,8-11', '4-7,12-15', ''])
     both = {0: (0, 1, 2, 3, 8, 9, 10, 11), 1: (4, 5, 6, 7, 12, 13, 14, 15)}
     assert cores_by_node(root, range(16)) == both
@@ -46,7 +46,7 @@ def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path: Path) -
     assert cores_by_node(tmp_path / 'nowhere', range(16)) == {}
 
 
-def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
+def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path):
     buses = {'0000:07:00.0': '0', '0000:0a:00.0': '1', '0000:87:00.0': '1', '0000:8b:00.0': '-1'}
     root = machine_with(tmp_path, ['0', '1'], buses)
     assert gpu_nodes(root, {}) == [0, 1, 1, None]
@@ -59,7 +59,7 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
     assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '0'}) == [1]
 
 
-def test_the_node_for_a_process() -> None:
+def test_the_node_for_a_process():
     for place, gpus, node in (
         ((0, 1), [1, 1], 1),
         # The GPUs decide, not the number of the process.
@@ -74,7 +74,7 @@ def test_the_node_for_a_process() -> None:
         assert choose_node(NODES, place, gpus, 1) == binding, (place, gpus)
 
 
-def test_why_a_process_stays_where_it_is() -> None:
+def test_why_a_process_stays_where_it_is():
     for nodes, gpus, fact in (
         ({0: (0, 1)}, None, 'one NUMA node'),
         (NODES, [0, 1], 'several'),
@@ -111,7 +111,7 @@ def bind(
 
 @pytest.mark.usefixtures('fresh_process')
 @needs_two_cores
-def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
+def test_a_process_is_bound_once_and_stays_bound(tmp_path):
     root = machine_with(tmp_path, [str(core) for core in MINE[:2]])
     text = 'True (node 1, 1 cores)'
     assert bind(root, (1, 2)) == (NumaBinding(text, (MINE[1],)), {MINE[1]}, [])
@@ -132,9 +132,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
         ('cpu', 3, [], 'True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)'),
     ],
 )
-def test_the_only_process_of_a_host_is_bound(
-    tmp_path: Path, kind: str, count: int, cores: list[int], text: str
-) -> None:
+def test_the_only_process_of_a_host_is_bound(tmp_path, kind, count, cores, text):
     gpus = {'0000:07:00.0': '1', '0000:0a:00.0': '0'}
     root = machine_with(tmp_path, [str(core) for core in MINE[:2]], gpus)
     choice = NumaBinding(text, tuple(cores), by_tensorflow=kind == 'cpu')
@@ -142,7 +140,7 @@ def test_the_only_process_of_a_host_is_bound(
 
 
 @pytest.mark.usefixtures('fresh_process')
-def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
+def test_on_one_node_there_is_nothing_to_bind(tmp_path):
     choice, _, (line,) = bind(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
     assert not choice.banner_text
     check_line(line, '--use_numa_affinity=True', 'one NUMA node')

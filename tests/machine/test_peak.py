@@ -13,7 +13,7 @@ pytestmark = pytest.mark.graph
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
-def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
+def test_no_product_is_left_out_and_the_results_are_finite(dtype):
     devices = ['/cpu:0', '/cpu:1']
     metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
     config = tf.ConfigProto(device_count={'CPU': 2})
@@ -34,7 +34,7 @@ def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
     assert counted.total_float_ops == 6 * product_flops(32, 32, 32)
 
 
-def test_the_best_run_counts_and_the_time_is_kept() -> None:
+def test_the_best_run_counts_and_the_time_is_kept():
     config = tf.ConfigProto(device_count={'CPU': 1})
     # 512: the start, a run of 1 second, too long for a larger size, and a check of the time; a
     # faster run.

@@ -83,7 +83,7 @@ def run(
     )
 
 
-def test_notices_are_not_shown_and_the_rest_is(stand_in: Path) -> None:
+def test_notices_are_not_shown_and_the_rest_is(stand_in):
     action = f"""
     os.write(2, {SUBSTANCE.encode()!r})
     print('own', file=sys.stderr)
@@ -98,9 +98,7 @@ def test_notices_are_not_shown_and_the_rest_is(stand_in: Path) -> None:
 
 
 @pytest.mark.parametrize(('verbose', 'level'), [(True, None), (False, '0')])
-def test_all_is_shown_at_once_to_those_who_ask(
-    stand_in: Path, verbose: bool, level: str | None
-) -> None:
+def test_all_is_shown_at_once_to_those_who_ask(stand_in, verbose, level):
     done = run(stand_in, "print('after', file=sys.stderr)", verbose=verbose, level=level)
     assert done.stderr.startswith(f'before\n{NOTICES}{ABOUT_GPUS}')
     assert 'deprecated' in done.stderr
@@ -108,7 +106,7 @@ def test_all_is_shown_at_once_to_those_who_ask(
 
 
 @pytest.mark.parametrize('has_gpu', [True, False])
-def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in: Path, has_gpu: bool) -> None:
+def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in, has_gpu):
     done = run(stand_in, 'quiet.end_quiet_start()', has_gpu=has_gpu)
     assert done.stderr == f'before\n{ABOUT_GPUS if has_gpu else ""}'
 
@@ -123,27 +121,25 @@ def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in: Path, has_g
         ('os._exit(7)', 7),
     ],
 )
-def test_all_but_notices_is_shown_however_the_process_fails(
-    stand_in: Path, action: str, exit_code: int
-) -> None:
+def test_all_but_notices_is_shown_however_the_process_fails(stand_in, action, exit_code):
     done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r}); {action}')
     assert done.returncode == exit_code
     assert SUBSTANCE in done.stderr
     assert 'oneDNN' not in done.stderr
 
 
-def test_notices_are_shown_where_no_program_can_filter_them(stand_in: Path) -> None:
+def test_notices_are_shown_where_no_program_can_filter_them(stand_in):
     done = run(stand_in, 'pass', preparation="os.environ['PATH'] = '/no/such'")
     assert (done.returncode, done.stderr) == (0, f'before\n{NOTICES}{ABOUT_GPUS}')
 
 
 @pytest.mark.parametrize('redirection', ['2>&1 | cat', '2>&1'])
-def test_standard_error_may_be_a_pipe(stand_in: Path, redirection: str) -> None:
+def test_standard_error_may_be_a_pipe(stand_in, redirection):
     done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r})', redirection=redirection)
     assert (done.stdout, done.stderr) == (f'before\n{SUBSTANCE}', '')
 
 
-def test_a_tensorflow_that_is_loaded_finds_no_gpu_in_silence(stand_in: Path) -> None:
+def test_a_tensorflow_that_is_loaded_finds_no_gpu_in_silence(stand_in):
     action = f'os.write(2, {(ABOUT_GPUS + SUBSTANCE).encode()!r})'
     done = run(stand_in, action, preparation='import tensorflow')
     assert done.returncode == 0

@@ -70,7 +70,7 @@ def use_host(monkeypatch: pytest.MonkeyPatch, memory_bytes: int = 2**38) -> None
     monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
 
 
-def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_two_sockets(tmp_path, monkeypatch):
     use_host(monkeypatch, memory_bytes=263_846_044 * 1024)
     facts = describe_machine(root=write_files(tmp_path, epyc_2_sockets()))
     expected = {
@@ -93,7 +93,7 @@ def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
-def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path) -> None:
+def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path):
     # A virtual machine of AWS Graviton2.
     files = {
         'proc/cpuinfo': 'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes '
@@ -110,7 +110,7 @@ def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path)
     assert facts['cpu_features'] == ['asimd', 'asimddp', 'asimdhp', 'asimdrdm', 'fphp']
 
 
-def test_this_machine_is_what_lscpu_says() -> None:
+def test_this_machine_is_what_lscpu_says():
     lscpu = subprocess.run(['lscpu'], capture_output=True, check=True, timeout=10, text=True)
     rows = [line.partition(':') for line in lscpu.stdout.splitlines()]
     says = {name.strip(): value.strip() for name, _, value in rows}
@@ -122,7 +122,7 @@ def test_this_machine_is_what_lscpu_says() -> None:
         assert facts['num_physical_cores'] == int(says['Core(s) per socket']) * facts['num_sockets']
 
 
-def test_a_container_has_its_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_has_its_quota(tmp_path, monkeypatch):
     use_host(monkeypatch)
     facts = describe_machine(root=write_files(tmp_path, epyc_2_sockets() | CONTAINER))
     assert (facts['cgroup_cpus'], facts['cgroup_memory_bytes']) == (1.5, 2**32)
@@ -134,7 +134,7 @@ def test_a_container_has_its_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cgroups.cpu_limit(tmp_path) == 1.5
 
 
-def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path: Path) -> None:
+def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path):
     # A batch system limits the job; the process is in the group of a step of the job, which has no
     # limit of its own.
     files = {
@@ -153,9 +153,7 @@ def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path: Path) -> None
     assert cgroups.cpu_seconds(root) == pytest.approx(8.0)
 
 
-def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_group_uses_is_not_left_but_for_pages_of_files(tmp_path, monkeypatch):
     use_host(monkeypatch)
     root = write_files(tmp_path, CONTAINER)
     assert cgroups.available_memory(root) == 2**32
@@ -169,7 +167,7 @@ def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
     assert cgroups.available_memory(root) is None
 
 
-def test_without_these_files_there_is_no_limit(tmp_path: Path) -> None:
+def test_without_these_files_there_is_no_limit(tmp_path):
     facts = describe_machine(root=tmp_path)
     assert facts['num_cores'] == os.cpu_count()
     for name in ('num_sockets', 'cgroup_cpus', 'governor', 'is_virtual'):
@@ -177,7 +175,7 @@ def test_without_these_files_there_is_no_limit(tmp_path: Path) -> None:
     json.dumps(facts, allow_nan=False)
 
 
-def test_this_machine_is_what_its_kernel_says() -> None:
+def test_this_machine_is_what_its_kernel_says():
     facts, cores = describe_machine(), sorted(os.sched_getaffinity(0))
     assert (facts['hostname'], facts['kernel']) == os.uname()[1:3]
     assert facts['affinity'] == cores
@@ -189,7 +187,7 @@ def test_this_machine_is_what_its_kernel_says() -> None:
     assert facts['gpus'] or versions['cuda'] is versions['cudnn'] is versions['nccl'] is None
 
 
-def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core() -> None:
+def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core():
     count = len(os.sched_getaffinity(0))
     default = {'intra_op': count, 'inter_op': count, 'reason': None}
     assert describe_machine()['threads'] == default
@@ -205,7 +203,7 @@ def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core()
         'usr/lib/wsl/lib/libcuda.so.1',
     ],
 )
-def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) -> None:
+def test_a_gpu_is_found_by_what_its_driver_makes(device, tmp_path):
     others = dict.fromkeys(('dev/kfd', 'dev/nvidiactl', 'dev/dxg'), '')
     assert not has_nvidia_gpu({}, write_files(tmp_path, others))
     root = write_files(tmp_path, {device: ''})
@@ -226,7 +224,7 @@ def fingerprint_with(root: Path = Path('/nothing'), uuid: str = 'GPU-1', **chang
     return fingerprint(machine | changes, root)
 
 
-def test_the_fingerprint_tells_machines_apart_and_lasts() -> None:
+def test_the_fingerprint_tells_machines_apart_and_lasts():
     first = fingerprint_with()
     assert len(first) == 12
     # Another kernel leaves a little less memory.
@@ -252,9 +250,7 @@ PODMAN = (
 KUBERNETES = ('etc/hosts', '# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n10.1.2.3\tNAME')
 
 
-def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(
-    tmp_path: Path,
-) -> None:
+def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(tmp_path):
     for (file, text), names in {
         DOCKER: ('3f2a9c81d0be', '00aa11bb22cc'),
         PODMAN: ('3f2a9c81d0bf', '00aa11bb22cd'),
@@ -272,7 +268,7 @@ def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint
         assert len(others | {generated}) == 5, text
 
 
-def test_a_name_of_a_host_counts_however_generated_it_looks(tmp_path: Path) -> None:
+def test_a_name_of_a_host_counts_however_generated_it_looks(tmp_path):
     (hosts, _), (mounts, text) = KUBERNETES, DOCKER
     host_network = {
         hosts: '# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n',
@@ -285,7 +281,7 @@ def test_a_name_of_a_host_counts_however_generated_it_looks(tmp_path: Path) -> N
         assert len({fingerprint_with(root, hostname=name) for name in names}) == len(names)
 
 
-def test_only_variables_that_change_the_computation_are_kept() -> None:
+def test_only_variables_that_change_the_computation_are_kept():
     kept = (
         'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES '
         'NCCL_DEBUG XLA_FLAGS LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ '
@@ -311,7 +307,7 @@ def test_only_variables_that_change_the_computation_are_kept() -> None:
     assert [*library_variables(dict.fromkeys(names, '1'))] == sorted(kept.split())
 
 
-def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None:
+def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path):
     def git(*arguments: str) -> str:
         who = ('-c', 'user.name=A', '-c', 'user.email=a@example.org')
         command = ['git', '-C', str(tmp_path), *who, *arguments]
@@ -327,7 +323,7 @@ def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None
     assert git_commit(installed) is None
 
 
-def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
     library = use_pynvml(monkeypatch, write_pynvml(tmp_path, 3))
 
     def unknown(gpu: int = 0) -> object:
@@ -354,7 +350,7 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
-def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
+def test_gpus_and_their_energy_are_found_with_nvml(tmp_path):
     source, library = ROOT / 'tests/support/nvml_stand_in.c', tmp_path / 'libnvidia-ml.so.1'
     compiler = ['cc', '-shared', '-fPIC', '-o', str(library), str(source)]
     subprocess.run(compiler, check=True, timeout=60)
@@ -384,7 +380,7 @@ print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])]]))
     assert energies == [['NVML', 2.5], ['NVML', 2.5], None, None]
 
 
-def test_visible_gpus_are_chosen_as_cuda_does() -> None:
+def test_visible_gpus_are_chosen_as_cuda_does():
     uuids = ['GPU-05a2', 'GPU-15a2', 'GPU-15ff']
     assert visible_indices(uuids, {}) == [0, 1, 2]
     for chosen, expected in {

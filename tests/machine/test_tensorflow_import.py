@@ -27,7 +27,7 @@ def make_packages(folder: Path, end: str) -> str:
     return str(write_files(folder, files))
 
 
-def test_a_run_imports_neither_keras_nor_what_keras_finds() -> None:
+def test_a_run_imports_neither_keras_nor_what_keras_finds():
     code = """
 import gc, sys
 from tf_cnn_benchmarks import main
@@ -48,9 +48,7 @@ print(keras.optimizers.SGD.__name__)
     [(GUARDED, 'False'), (UNGUARDED, 'True'), (f'import keras\n{GUARDED}', 'True')],
     ids=['guarded', 'unguarded', 'imports it itself'],
 )
-def test_a_tensorflow_that_cannot_do_without_keras_gets_it(
-    tmp_path: Path, end: str, expected: str
-) -> None:
+def test_a_tensorflow_that_cannot_do_without_keras_gets_it(tmp_path, end, expected):
     code = """
 import sys
 finders = len(sys.meta_path)
@@ -63,7 +61,7 @@ import keras
     assert run_python(code, PYTHONPATH=path) == f'{expected} {tmp_path}/tensorflow/__init__.py 0\n'
 
 
-def test_where_tensorflow_is_loaded_nothing_changes(tmp_path: Path) -> None:
+def test_where_tensorflow_is_loaded_nothing_changes(tmp_path):
     code = """
 import gc, sys, tensorflow
 frozen = gc.get_freeze_count()

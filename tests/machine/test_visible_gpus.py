@@ -39,7 +39,7 @@ def listing(text: str, **more: str) -> dict[str, str]:
     return {'CUDA_VISIBLE_DEVICES': text, **more}
 
 
-def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus() -> None:
+def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus():
     for needed, place, environ, expected in (
         # One process takes the first, and as many as there are if these are too few.
         (1, (0, 1), {}, '0'),
@@ -82,19 +82,17 @@ def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus() -> N
         (1, 4, listing('0,1', SLURM_GPUS_ON_NODE='4'), ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1']),
     ],
 )
-def test_too_few_gpus_are_refused_with_both_numbers(
-    needed: int, size: int, environ: Mapping[str, str], facts: list[str]
-) -> None:
+def test_too_few_gpus_are_refused_with_both_numbers(needed, size, environ, facts):
     with refused(*facts):
         gpus_of_process(needed, (0, size), environ, None)
 
 
-def test_a_host_with_too_few_gpus_is_refused_with_what_to_change() -> None:
+def test_a_host_with_too_few_gpus_is_refused_with_what_to_change():
     with refused('--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu'):
         gpus_of_process(1, (0, 2), {}, 1)
 
 
-def test_workers_of_one_host_are_counted_by_its_name() -> None:
+def test_workers_of_one_host_are_counted_by_its_name():
     hosts = 'a:1,b:1,A:2,a:3'
     for index, place in enumerate([(0, 3), (0, 1), (1, 3), (2, 3)]):
         cluster = found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=index)
@@ -104,7 +102,7 @@ def test_workers_of_one_host_are_counted_by_its_name() -> None:
         assert found(slurm_step(rank)).local_rank_and_size == place
 
 
-def test_launchers_tell_a_process_its_place_on_the_host() -> None:
+def test_launchers_tell_a_process_its_place_on_the_host():
     assert find_local_rank_and_size({}) is None
     assert find_local_rank_and_size(slurm_step(2, SLURM_STEP_TASKS_PER_NODE='3,1(x2)')) == (2, 3)
     assert find_local_rank_and_size(slurm_step(4)) == (0, 1)
@@ -117,9 +115,7 @@ def test_launchers_tell_a_process_its_place_on_the_host() -> None:
         find_local_rank_and_size({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
 
 
-def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path, monkeypatch):
     without_pynvml(monkeypatch)
     assert count_gpus(tmp_path) == 0
     for number in range(3):
@@ -152,9 +148,7 @@ def show_gpus(needed: int, place: tuple[int, int] = (0, 1)) -> str | None:
     return gpus
 
 
-def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(monkeypatch):
     without_pynvml(monkeypatch)
     for variable, has_gpu in ((None, False), ('-1', True)):
         monkeypatch.setattr(
@@ -171,7 +165,7 @@ def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(
 
 
 @pytest.mark.usefixtures('four_gpus')
-def test_the_launcher_shares_out_all_gpus_of_the_machine() -> None:
+def test_the_launcher_shares_out_all_gpus_of_the_machine():
     assert divide_gpus(2, 2, os.environ) == ['0,1', '2,3']
     assert divide_gpus(1, 2, os.environ) == ['0', '1']
     assert divide_gpus(0, 2, os.environ) == ['', '']
@@ -184,7 +178,7 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine() -> None:
 
 @pytest.mark.usefixtures('four_gpus')
 @pytest.mark.parametrize('first', [2, 0])
-def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int) -> None:
+def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first):
     expected = '0,1'[: 2 * first]
     # TensorFlow looks for GPUs, and finds those that are shown.
     gpus = [object()] * first
@@ -289,7 +283,7 @@ PROCESSES: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
 
 @pytest.mark.long
 @pytest.mark.distributed
-def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None:
+def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
     write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
     arguments = json.dumps([{'model': 'lenet'}, PROCESSES])

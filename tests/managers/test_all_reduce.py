@@ -74,7 +74,7 @@ def on_each(
 
 @pytest.mark.long
 @pytest.mark.parametrize(('way', 'num_towers'), WAYS, ids=str)
-def test_every_tower_gets_the_sums(way: Way, num_towers: int) -> None:
+def test_every_tower_gets_the_sums(way, num_towers):
     random, towers = np.random.default_rng(num_towers), cpus(num_towers)
     values = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in towers]
     # Rings of many buckets would take seconds.
@@ -97,7 +97,7 @@ def test_every_tower_gets_the_sums(way: Way, num_towers: int) -> None:
 
 
 @pytest.mark.parametrize('transfer', [tf.float16, tf.bfloat16])
-def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
+def test_the_sums_of_16_bits_are_float32_again(transfer):
     towers = cpus(3)
     values = np.random.default_rng(0).normal(size=[3, 5, 4]).astype(np.float32)
     with tf.Graph().as_default() as graph, open_session(3) as session:
@@ -115,7 +115,7 @@ def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
 
 
 @pytest.mark.parametrize(('flags', 'sizes'), PACKINGS, ids=str)
-def test_gradients_travel_in_the_expected_buckets(flags: dict[str, Any], sizes: list[int]) -> None:
+def test_gradients_travel_in_the_expected_buckets(flags, sizes):
     reduced: list[tuple[int, int]] = []
 
     def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:
@@ -147,7 +147,7 @@ def values_sent(way: Way, num_towers: int, index: int) -> dict[str, int]:
     return {link: sum(values.values()) for link, values in links.items()}
 
 
-def test_tensors_take_the_links_of_their_algorithm() -> None:
+def test_tensors_take_the_links_of_their_algorithm():
     halves = [(0, 2), (1, 3)]
     cases: list[tuple[Way, int, int, str, int]] = [
         # Each link of a ring carries its even share, also of two rings at a time.
@@ -196,7 +196,7 @@ def sum_of_workers(spec: str) -> tf.Graph:
 
 
 @pytest.mark.parametrize('spec', HIERARCHIES)
-def test_one_tower_of_each_worker_exchanges_its_sum_with_the_others(spec: str) -> None:
+def test_one_tower_of_each_worker_exchanges_its_sum_with_the_others(spec):
     across = set()
     for op in sum_of_workers(spec).get_operations():
         for value in op.inputs:
@@ -207,7 +207,7 @@ def test_one_tower_of_each_worker_exchanges_its_sum_with_the_others(spec: str) -
     assert len(across) == HIERARCHIES[spec]
 
 
-def test_a_session_runs_the_nccl_kernels_of_all_gpus_of_a_worker() -> None:
+def test_a_session_runs_the_nccl_kernels_of_all_gpus_of_a_worker():
     operations = sum_of_workers('nccl/xring').get_operations()
     reductions = [op for op in operations if op.type == 'NcclAllReduce']
     assert [op.get_attr('num_devices') for op in reductions] == [2] * 6
@@ -218,7 +218,7 @@ def test_a_session_runs_the_nccl_kernels_of_all_gpus_of_a_worker() -> None:
 
 
 @pytest.mark.parametrize('spec', [*HIERARCHIES][:-1])
-def test_sums_within_workers_and_then_between_them_are_right(spec: str) -> None:
+def test_sums_within_workers_and_then_between_them_are_right(spec):
     values = np.random.default_rng(0).normal(size=[6, 10]).astype(np.float32)
     with tf.Graph().as_default(), open_session(7) as session:
         algorithm = make_algorithm(parse_spec(spec), cpus(7)[1:], cpus(1)[0], cpus(1) * 3)
@@ -228,14 +228,14 @@ def test_sums_within_workers_and_then_between_them_are_right(spec: str) -> None:
 
 
 @pytest.mark.parametrize('spec', ['nccl', 'xring', 'pscpu:1k:psgpu'])
-def test_one_tower_keeps_its_tensors_as_they_are(spec: str) -> None:
+def test_one_tower_keeps_its_tensors_as_they_are(spec):
     with tf.Graph().as_default():
         gradients = [tf.zeros([2]), tf.zeros([3])]
         [sums] = all_reduce([gradients], cpus(1), make(spec, cpus(1)), VariableConfig())
     assert [id(total) for total in sums] == [id(gradient) for gradient in gradients]
 
 
-def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
+def test_a_spec_gives_each_range_of_sizes_its_algorithm():
     assert parse_spec('nccl') == (SizeRange('nccl', None),)
     assert parse_spec('pscpu:100:xring')[0].limit_bytes == 100
     assert parse_spec('pscpu:32k:xring:4M:psgpu') == (
@@ -267,6 +267,6 @@ def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
         'pscpu:4k:collective#2',
     ],
 )
-def test_a_malformed_spec_is_refused_with_the_known_algorithms(spec: str) -> None:
+def test_a_malformed_spec_is_refused_with_the_known_algorithms(spec):
     with refused(f'--all_reduce_spec={spec}', 'pscpu', 'psgpu', 'xring', 'nccl'):
         parse_spec(spec)

@@ -62,7 +62,7 @@ def trained_bytes(built: Built, transfer: tf.DType | None) -> int:
 
 @TRANSFERS
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, transfer: Any) -> None:
+def test_one_value_and_one_gradient_of_each_variable_cross(mode, transfer):
     for worker in range(NUM_WORKERS):
         built = build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
         slices = built.manager.slices()
@@ -81,7 +81,7 @@ def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, transfer: 
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
-def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str) -> None:
+def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode):
     # They change by less than 16 bits hold, and would never move.
     chief, other = (
         build(mode, worker, network=normalised, transfer=tf.bfloat16)
@@ -111,7 +111,7 @@ STEPS: dict[str, dict[str, Any]] = {
         (REPLICATED, 'forward_only'),
     ],
 )
-def test_the_bytes_of_a_step_are_those_that_cross(mode: str, step: str, transfer: Any) -> None:
+def test_the_bytes_of_a_step_are_those_that_cross(mode, step, transfer):
     workers = [
         build(mode, worker, transfer=transfer, **STEPS[step]) for worker in range(NUM_WORKERS)
     ]
@@ -120,7 +120,7 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, step: str, transfer
     assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
 
 
-def test_gradients_cross_in_buckets() -> None:
+def test_gradients_cross_in_buckets():
     unpacked = crossings(build(REPLICATED, network=wide), 'worker', 'ps')
     assert len(unpacked) == 15
     # The parts of the large gradient are larger than 256 KiB; one server has two of the small ones
@@ -135,7 +135,7 @@ def test_gradients_cross_in_buckets() -> None:
 
 
 @TRANSFERS
-def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) -> None:
+def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer):
     built = build(COLLECTIVE, server_devices=(), num_workers=3, transfer=transfer)
     # Each of three workers sends two of the three chunks to be summed, then two sums.
     expected = 3 * 2 * 2 / 3 * trained_bytes(built, transfer)
@@ -144,7 +144,7 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) 
 
 
 @TRANSFERS
-def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer: Any) -> None:
+def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer):
     workers = [task('worker', worker) for worker in range(NUM_WORKERS)]
     towers = [f'{worker}{tower}' for worker in workers for tower in cpus(NUM_TOWERS)]
     for spec, sent_per_byte in (

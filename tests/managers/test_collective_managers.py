@@ -36,7 +36,7 @@ def marks_before(built: Built, op: tf.Operation) -> set[tf.Operation]:
     return marks & needed_by([op])
 
 
-def test_on_cpus_each_worker_sums_its_towers_first_and_updates_after_one_sum() -> None:
+def test_on_cpus_each_worker_sums_its_towers_first_and_updates_after_one_sum():
     built = build_worker(1)
     sums, updates = built.ops('CollectiveReduce'), built.ops('ResourceApplyGradientDescent')
     local_sums = [op.inputs[0].op for op in sums]
@@ -45,7 +45,7 @@ def test_on_cpus_each_worker_sums_its_towers_first_and_updates_after_one_sum() -
     assert Counter(map(frozenset, needed)) == {frozenset([op]): NUM_TOWERS for op in sums}
 
 
-def test_on_gpus_an_update_waits_for_its_sum_and_for_the_one_that_starts_first() -> None:
+def test_on_gpus_an_update_waits_for_its_sum_and_for_the_one_that_starts_first():
     built = build_worker(0, devices=GPUS)
     # Every other sum waits until the one before it has started.
     first = {op for op in built.ops('CollectiveReduce') if not op.get_attr('wait_for')}
@@ -56,9 +56,7 @@ def test_on_gpus_an_update_waits_for_its_sum_and_for_the_one_that_starts_first()
 
 
 @pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
-def test_a_step_is_noted_before_its_first_change_of_variables_or_moving_averages(
-    devices: list[str],
-) -> None:
+def test_a_step_is_noted_before_its_first_change_of_variables_or_moving_averages(devices):
     built = build_worker(0, network=normalised, devices=devices)
     counted = built.graph.get_operation_by_name('train_step')
     averages = {v.handle.ref() for v in built.manager.variables[0].values() if not v.trainable}
@@ -73,7 +71,7 @@ def test_a_step_is_noted_before_its_first_change_of_variables_or_moving_averages
     assert all(marks_before(built, op) for op in changed)
 
 
-def test_with_an_automatic_loss_scale_every_update_waits_for_all_sums() -> None:
+def test_with_an_automatic_loss_scale_every_update_waits_for_all_sums():
     precision = Precision('fp16', loss_scale=1.0, steps_until_doubling=9)
     built = build_worker(0, precision=precision)
     updates = built.ops('ResourceApplyGradientDescent')
@@ -87,8 +85,8 @@ def test_with_an_automatic_loss_scale_every_update_waits_for_all_sums() -> None:
     ('devices', 'hint', 'num_members'), [(cpus(NUM_TOWERS), b'ring', 1), (GPUS, b'nccl', 3)]
 )
 def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_keys(
-    devices: list[str], hint: bytes, num_members: int
-) -> None:
+    devices, hint, num_members
+):
     calls_of_workers = []
     for worker in range(NUM_WORKERS):
         built = build_worker(worker, devices=devices)
@@ -110,7 +108,7 @@ def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_ke
     assert Counter(kind for kind, _, _ in first.values()) == {'sum': 4, 'copy': 4}
 
 
-def test_the_others_start_from_the_variables_of_worker_0() -> None:
+def test_the_others_start_from_the_variables_of_worker_0():
     for worker in range(NUM_WORKERS):
         built = build_worker(worker, optimizer='adam')
         sent, received = built.ops('CollectiveBcastSend'), built.ops('CollectiveBcastRecv')

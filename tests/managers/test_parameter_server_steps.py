@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 TOWERS = [[number] for number in WHOLE_BATCH[0]]
 
 
-def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
+def test_the_number_of_a_step_is_read_before_it_is_counted():
     for worker, sync in ((0, True), (0, False), (1, False)):
         built = build(PS, worker, is_synchronous=sync)
         read = built.step.fetches.global_step.op.inputs[0].op
@@ -206,7 +205,7 @@ def with_slots(names: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_16_bits_are_cast_once_for_all_workers(mode: str) -> None:
+def test_16_bits_are_cast_once_for_all_workers(mode):
     chief, other = (
         build(mode, worker, network=wide, transfer=tf.bfloat16) for worker in range(NUM_WORKERS)
     )
@@ -217,7 +216,7 @@ def test_16_bits_are_cast_once_for_all_workers(mode: str) -> None:
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Start) -> None:
+def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode, start):
     """The steps are those of one process with all towers, which test_precision.py compares with the
     plain algorithm.
     """
@@ -241,8 +240,8 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Sta
 
 @pytest.mark.parametrize('forward_only', [False, True])
 def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_done(
-    forward_only: bool, start: Start
-) -> None:
+    forward_only, start
+):
     cluster = start(PS, network=waiting, is_synchronous=False, forward_only=forward_only)
     slow, quick = cluster.workers
     step = cluster.begin(0)
@@ -253,7 +252,7 @@ def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_d
     assert step.result(DEADLINE_SECS)['steps_after'] == 4
 
 
-def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start: Start) -> None:
+def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start):
     precision = Precision('fp16', loss_scale=2.0**20, steps_until_doubling=2)
     cluster = start(PS, optimizer='momentum', precision=precision, is_synchronous=False)
     before = cluster.chief.read()
@@ -271,9 +270,7 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start
 
 
 @pytest.mark.parametrize('sync', [True, False])
-def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
-    sync: bool, start: Start
-) -> None:
+def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(sync, start):
     cluster = start(PS, network=wide, optimizer='lars', is_synchronous=sync)
     if sync:
         cluster.take_steps(2)
@@ -288,7 +285,7 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_slices_change_no_step(mode: str, start: Start) -> None:
+def test_slices_change_no_step(mode, start):
     """test_staged_variables.py compares staged steps of one process with the plain algorithm."""
     cluster = start(mode, network=wide, optimizer='momentum')
     cluster.take_steps(2)
@@ -303,8 +300,8 @@ def test_slices_change_no_step(mode: str, start: Start) -> None:
 
 @pytest.mark.parametrize('written', [True, False])
 def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
-    written: bool, start: Start, tmp_path: Path
-) -> None:
+    written, start, tmp_path
+):
     prefixes: list[str] = []
     expected = train_alone(wide, 'momentum', WHOLE_BATCH, num_steps=2)
     for slices, num_steps in ((written, 1), (not written, 1), (written, 0)):
@@ -328,9 +325,7 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
 @pytest.mark.parametrize(
     'precision', [FP32, Precision('fp16', loss_scale=1.0, steps_until_doubling=9)]
 )
-def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
-    precision: Precision, start: Start
-) -> None:
+def test_a_variable_is_updated_when_all_gradients_for_it_are_there(precision, start):
     """With an automatic loss scale, when all gradients are there, since one of them may skip the
     step.
     """
@@ -373,9 +368,7 @@ def resource_of(op: tf.Operation) -> str:
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 @pytest.mark.parametrize('worker', [0, 1])
-def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(
-    mode: str, worker: int
-) -> None:
+def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(mode, worker):
     built = build(mode, worker, optimizer='momentum')
     # The sums, the signals and the four variables of a graph are known by their names.
     updates, copies = built.ops('ResourceApplyMomentum'), []
@@ -396,7 +389,7 @@ def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(
         assert others <= {f'sum_of_{name}_0', f'update_of_{name}_{worker}'}
 
 
-def test_a_worker_alone_takes_the_steps_of_one_process(start: Start) -> None:
+def test_a_worker_alone_takes_the_steps_of_one_process(start):
     cluster = start(PS, optimizer='momentum', num_workers=1)
     cluster.take_steps(NUM_STEPS, workers=[0])
     assert_close(cluster.chief.read(), train_alone(plain, 'momentum', [[0], [1]]))
@@ -404,7 +397,7 @@ def test_a_worker_alone_takes_the_steps_of_one_process(start: Start) -> None:
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED, COLLECTIVE])
-def test_the_gradients_of_an_exchange_meet(mode: str, transfer: Any, start: Start) -> None:
+def test_the_gradients_of_an_exchange_meet(mode, transfer, start):
     shapes = {'small': (3,), 'in_parts': (1100, 1000)}
     cluster = start(mode, exchanged=[*shapes.items()], transfer=transfer)
     cluster.take_steps(NUM_STEPS)
@@ -421,7 +414,7 @@ def test_the_gradients_of_an_exchange_meet(mode: str, transfer: Any, start: Star
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])
-def test_no_update_of_workers_that_do_not_wait_is_lost(optimizer: str, start: Start) -> None:
+def test_no_update_of_workers_that_do_not_wait_is_lost(optimizer, start):
     """Without a lock one is lost so rarely that the steps alone may not show it."""
     cluster = start(
         PS, optimizer=optimizer, is_synchronous=False, devices=cpus(1), exchanged=[('v', [1 << 17])]

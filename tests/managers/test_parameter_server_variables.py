@@ -42,7 +42,7 @@ def variables_on_servers(
 
 @pytest.mark.parametrize('num_ps', [1, 3])
 @pytest.mark.parametrize('model', ['alexnet', 'resnet50', 'vgg16'])
-def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) -> None:
+def test_parameter_servers_hold_about_the_same_bytes(model, num_ps):
     variables = variables_on_servers(model, num_ps)
     slices = variables.slices.values()
     held: Counter[str] = Counter()
@@ -57,7 +57,7 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
         assert sum(held.values()) == 4 * 138_357_544
 
 
-def test_the_parts_of_a_large_variable_tile_it() -> None:
+def test_the_parts_of_a_large_variable_tile_it():
     variables = variables_on_servers('vgg16', 3, REPLICATED)
     assert num_bytes(variables.slices['fc1/kernel'][0].full_shape) > 400e6
     for parts in variables.slices.values():
@@ -79,7 +79,7 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
-def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
+def test_all_workers_look_for_a_variable_on_the_same_server(mode):
     """Including the variables after a moving average, which one worker alone keeps."""
     chief, other = (variables_on_servers('densenet40_k12', 2, mode, worker) for worker in range(2))
     placed, placed_by_other = (

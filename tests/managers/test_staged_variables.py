@@ -25,7 +25,7 @@ pytestmark = pytest.mark.graph
 NUM_STEPS = 5
 
 
-def test_no_update_waits_for_the_gradients_of_its_step() -> None:
+def test_no_update_waits_for_the_gradients_of_its_step():
     manager = make_manager('parameter_server', cpus(2), staged=True)
     with tf.Graph().as_default() as graph:
         build_step_graph(settings(plain), OPTIMIZERS['sgd'].ours, manager, batch_of(2))
@@ -39,7 +39,7 @@ def test_no_update_waits_for_the_gradients_of_its_step() -> None:
     # What is staged does not depend on the rule.
     [*((name, 'parameter_server') for name in OPTIMIZERS), ('momentum', 'replicated')],
 )
-def test_staged_variables_give_gradients_of_one_step_before(optimizer: str, mode: str) -> None:
+def test_staged_variables_give_gradients_of_one_step_before(optimizer, mode):
     """Gradient descent computes v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0; other optimizers use the
     same gradient.
     """

@@ -25,7 +25,7 @@ SCOPES = {
 
 
 @pytest.mark.parametrize('way', WAYS)
-def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way: str) -> None:
+def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way):
     known_methods = {
         'append_apply_gradients_ops',
         'create_outer_variable_scope',

@@ -5,7 +5,6 @@ The stored table of costs agrees with what is counted.
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,7 +90,7 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
         for model in PUBLISHED
     ],
 )
-def test_a_model_costs_what_is_published(model: str) -> None:
+def test_a_model_costs_what_is_published(model):
     spec, (gmacs, parameters) = MODELS.find_model(model), PUBLISHED[model]
     data_set = DATA_SETS[spec.data_set]
     # Publications give ImageNet 1000 classes; here it has another one for the background.
@@ -109,7 +108,7 @@ def test_a_model_costs_what_is_published(model: str) -> None:
     ('model', 'data_set'),
     [('lenet', None), ('alexnet', 'cifar10'), ('mobilenet', None), ('googlenet', None)],
 )
-def test_tensorflow_counts_twice_as_many_operations(model: str, data_set: str | None) -> None:
+def test_tensorflow_counts_twice_as_many_operations(model, data_set):
     """Its profiler counts a multiply-add as two operations."""
     network, shape, num_classes = MODELS.find_model(model, data_set).network, (96, 96, 3), 7
     with tf.Graph().as_default() as graph:
@@ -144,7 +143,7 @@ def test_tensorflow_counts_twice_as_many_operations(model: str, data_set: str | 
         (lambda x: (tf.matmul(tf.zeros([2, 3]), tf.zeros([3, 4])), x)[1], 0),
     ],
 )
-def test_multiply_adds_of_an_operation(function: Callable[[Any], Any], multiply_adds: int) -> None:
+def test_multiply_adds_of_an_operation(function, multiply_adds):
     def sample(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         # Logits that depend on the result of the operation.
         return tf.reduce_sum(function(x)) + tf.zeros([1, num_classes])
@@ -152,13 +151,13 @@ def test_multiply_adds_of_an_operation(function: Callable[[Any], Any], multiply_
     assert network_cost(Network(sample), (8, 8, 6), 10) == Cost(0, multiply_adds)
 
 
-def test_an_auxiliary_head_has_parameters_and_takes_no_arithmetic_of_a_forward_pass() -> None:
+def test_an_auxiliary_head_has_parameters_and_takes_no_arithmetic_of_a_forward_pass():
     plain, both = (model_cost(MODELS.find_model(f'inception3{end}')) for end in ('', '_aux'))
     head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
     assert both == Cost(plain.parameters + head, plain.multiply_adds)
 
 
-def test_the_catalog_has_the_models_that_the_functions_declare() -> None:
+def test_the_catalog_has_the_models_that_the_functions_declare():
     counts = read_costs()
     declared = [
         to_row(spec, *counts.get((spec.name, spec.data_set, spec.image_size), (0, 0)))
@@ -175,7 +174,7 @@ def test_the_catalog_has_the_models_that_the_functions_declare() -> None:
         pytest.param('*', marks=pytest.mark.all_modes),
     ],
 )
-def test_the_table_of_costs_is_what_is_counted(pattern: str) -> None:
+def test_the_table_of_costs_is_what_is_counted(pattern):
     table = read_costs()
     for spec in MODELS.list_specs(pattern):
         key = spec.name, spec.data_set, spec.image_size

@@ -23,7 +23,6 @@ from models.model_spec import BatchNorm
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import evaluate, load, one_tower, random_weight
 from tests.support.oracles import Weights
-from tf_cnn.graph.variables import Initializer
 from variable_mgr import TowerVariables
 
 pytestmark = pytest.mark.graph
@@ -67,9 +66,7 @@ def compute(
 
 @BOTH_FORMATS
 @pytest.mark.parametrize('scale', [True, False])
-def test_batch_norm_trains_with_the_batch_and_updates_its_averages(
-    data_format: str, scale: bool
-) -> None:
+def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, scale):
     images = np.random.default_rng(4).normal(3, 2, [4, 3, 5, 6]).astype(np.float32)
     mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
     norm = BatchNorm(decay=0.8, epsilon=0.01, scale=scale)
@@ -87,7 +84,7 @@ def test_batch_norm_trains_with_the_batch_and_updates_its_averages(
 
 
 @BOTH_FORMATS
-def test_shift_moves_images_up_and_left_and_fills_with_zeros(data_format: str) -> None:
+def test_shift_moves_images_up_and_left_and_fills_with_zeros(data_format):
     images = np.random.default_rng(5).normal(size=(2, 6, 7, 5)).astype(np.float32)
     shifted = compute(data_format, lambda cnn, x: cnn.shift(x), images).output
     expected = np.pad(images, [(0, 0), (0, 1), (0, 1), (0, 0)])[:, 1:, 1:]
@@ -95,7 +92,7 @@ def test_shift_moves_images_up_and_left_and_fills_with_zeros(data_format: str) -
 
 
 @BOTH_FORMATS
-def test_same_padding_is_that_of_tensorflow(data_format: str) -> None:
+def test_same_padding_is_that_of_tensorflow(data_format):
     images = np.random.default_rng(5).normal(size=(2, 6, 7, 5)).astype(np.float32)
     padded = compute(data_format, lambda cnn, x: cnn.pad_same(x, 3, 2), images).output
     np.testing.assert_array_equal(padded, np.pad(images, [(0, 0), (0, 1), (1, 1), (0, 0)]))
@@ -104,9 +101,7 @@ def test_same_padding_is_that_of_tensorflow(data_format: str) -> None:
 @BOTH_FORMATS
 @pytest.mark.parametrize('dtype', [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize('is_training', [True, False])
-def test_padding_is_never_the_maximum_and_gets_no_gradient(
-    data_format: str, dtype: tf.DType, is_training: bool
-) -> None:
+def test_padding_is_never_the_maximum_and_gets_no_gradient(data_format, dtype, is_training):
     # All values are negative and distinct, also in bfloat16.
     values = -1.0 - np.random.default_rng(6).permutation(2 * 7 * 8)
     images = values.reshape(2, 7, 8, 1).astype(np.float32)
@@ -124,9 +119,7 @@ def test_padding_is_never_the_maximum_and_gets_no_gradient(
 @pytest.mark.parametrize(
     ('layer', 'mask_shape'), [('dropout', [200, 4, 2, 5]), ('drop_path', [8000, 1, 1, 1])]
 )
-def test_every_layer_tower_and_step_drops_other_units_or_images(
-    data_format: str, layer: str, mask_shape: list[int]
-) -> None:
+def test_every_layer_tower_and_step_drops_other_units_or_images(data_format, layer, mask_shape):
     shape = [mask_shape[0], 4, 2, 5]
     with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
         variables = TowerVariables(one_tower(), 0)
@@ -158,9 +151,7 @@ def test_every_layer_tower_and_step_drops_other_units_or_images(
         (he_normal_fan_out, [7, 7, 3000, 1], 2 / (7 * 7)),
     ],
 )
-def test_initial_values_have_the_variance_of_their_papers(
-    initializer: Initializer, shape: list[int], variance: float
-) -> None:
+def test_initial_values_have_the_variance_of_their_papers(initializer, shape, variance):
     values = evaluate(lambda: initializer(shape, 1))
     assert values.var() == pytest.approx(variance, rel=0.02)
     assert abs(values.mean()) < 0.01 * variance**0.5
@@ -168,7 +159,7 @@ def test_initial_values_have_the_variance_of_their_papers(
     assert 0.98 * cut < np.abs(values).max() <= cut * 1.0001
 
 
-def test_initial_values_follow_from_the_seed() -> None:
+def test_initial_values_follow_from_the_seed():
     first, again, other, filled = evaluate(
         lambda: [*(he_normal([20, 30], seed) for seed in (3, 3, 4)), constant(0.25)([2, 3], 1)]
     )

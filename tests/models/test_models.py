@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.registry import MODELS
-from tests.models.keras_networks import CONFORMANCE, Case, build, give_weights
+from tests.models.keras_networks import CONFORMANCE, build, give_weights
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import load, one_tower, random_images, relative_error
 from tf_cnn.inputs.data_sets import DATA_SETS
@@ -72,7 +72,7 @@ SLOW = {
         for case in CONFORMANCE
     ],
 )
-def test_a_network_gives_the_logits_of_its_counterpart_in_keras(case: Case) -> None:
+def test_a_network_gives_the_logits_of_its_counterpart_in_keras(case):
     spec = MODELS.find_model(case.model, case.data_set)
     data_set = DATA_SETS[spec.data_set]
     size = case.smaller_size or spec.image_size
@@ -98,7 +98,7 @@ def test_a_network_gives_the_logits_of_its_counterpart_in_keras(case: Case) -> N
             assert relative_error(session.run(logits[form]), expected) < 2e-5, form
 
 
-def test_every_network_is_compared_with_keras_or_with_a_shallower_one() -> None:
+def test_every_network_is_compared_with_keras_or_with_a_shallower_one():
     compared = {MODELS.find_model(case.model, case.data_set).network for case in CONFORMANCE}
     # The published counts hold Inception v4 and OverFeat.
     others = (*SHALLOWER, 'inception3_aux', 'inception4', 'overfeat')
@@ -108,9 +108,7 @@ def test_every_network_is_compared_with_keras_or_with_a_shallower_one() -> None:
 
 
 @pytest.mark.parametrize(('model', 'shallower'), SHALLOWER.items())
-def test_a_deeper_network_differs_from_the_shallower_one_only_in_sizes(
-    model: str, shallower: str
-) -> None:
+def test_a_deeper_network_differs_from_the_shallower_one_only_in_sizes(model, shallower):
     deep, compared = (MODELS.find_model(name).network for name in (model, shallower))
     assert (deep.builder, deep.batch_norm) == (compared.builder, compared.batch_norm)
     assert deep.options.keys() == compared.options.keys()
@@ -122,7 +120,7 @@ def test_a_deeper_network_differs_from_the_shallower_one_only_in_sizes(
     assert {key for key in deep.options if deep.options[key] != compared.options[key]} <= sizes
 
 
-def test_inception3_aux_is_inception3_with_another_head_while_training() -> None:
+def test_inception3_aux_is_inception3_with_another_head_while_training():
     images = random_images((299, 299, 3))
     with tf.Graph().as_default(), open_session() as session:
         manager, images = one_tower(), tf.constant(images)

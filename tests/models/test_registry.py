@@ -26,7 +26,7 @@ from tests.support.runs import made, ran
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
 
-def test_a_pattern_lists_the_models_that_it_matches() -> None:
+def test_a_pattern_lists_the_models_that_it_matches():
     names = ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
     assert MODELS.list_models('resnet50*') == names
     assert MODELS.list_models('*3') == ['inception3']
@@ -45,15 +45,13 @@ def test_a_pattern_lists_the_models_that_it_matches() -> None:
         ('deepspeech2', None, [], 0),
     ],
 )
-def test_an_unknown_model_is_refused_with_the_nearest_names(
-    name: str, data_set: str | None, facts: list[str], num_named: int
-) -> None:
+def test_an_unknown_model_is_refused_with_the_nearest_names(name, data_set, facts, num_named):
     with refused(f'--model={name}', *facts) as error:
         MODELS.find_model(name, data_set)
     assert len({*MODELS.list_models()} & {*re.split(r'[^\w.]+', str(error.value))}) == num_named
 
 
-def test_a_model_may_be_another_network_for_another_data_set() -> None:
+def test_a_model_may_be_another_network_for_another_data_set():
     def is_default(name: str, data_set: str) -> bool:
         return MODELS.find_model(name, data_set).network == MODELS.find_model(name).network
 
@@ -62,7 +60,7 @@ def test_a_model_may_be_another_network_for_another_data_set() -> None:
     assert is_default('trivial', 'cifar10')
 
 
-def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -> None:
+def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set():
     row = ModelSpec('lenet', 'mnist', 28, 32, 0.1, Network(print))
     registry = Registry([row, replace(row, data_set='imagenet')])
     assert registry.list_models() == ['lenet']
@@ -73,7 +71,7 @@ def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -
         Registry([*registry.list_specs(), replace(row, image_size=32)])
 
 
-def test_the_example_of_the_docs_is_short_and_trains(tmp_path: Path) -> None:
+def test_the_example_of_the_docs_is_short_and_trains(tmp_path):
     # Classes that a network can tell apart by their grey.
     labels = np.arange(20) % 10
     greys = (25 * labels).astype(np.uint8)
@@ -100,7 +98,7 @@ def logits(cnn: Any, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
-def test_a_registered_model_has_the_facts_it_was_given() -> None:
+def test_a_registered_model_has_the_facts_it_was_given():
     register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
     mine = MODELS.find_model('mine')
     assert mine == ModelSpec('mine', 'mnist', 20, 3, 0.5, mine.network)
@@ -119,16 +117,14 @@ def test_a_registered_model_has_the_facts_it_was_given() -> None:
         ('another', {'image_size': 0}, 'image_size=0'),
     ],
 )
-def test_a_taken_name_or_a_wrong_fact_is_refused(
-    name: str, settings: dict[str, Any], message: str
-) -> None:
+def test_a_taken_name_or_a_wrong_fact_is_refused(name, settings, message):
     register_model('mine', logits)
     with pytest.raises(ValueError, match=message):
         register_model(name, logits, **settings)
     assert not MODELS.list_models('another')
 
 
-def test_a_registered_model_has_its_batch_norm_and_auxiliary_head() -> None:
+def test_a_registered_model_has_its_batch_norm_and_auxiliary_head():
     def with_head(cnn: Any, x: Any, num_classes: int) -> Any:
         x = cnn.flatten(cnn.batch_norm(x, 'bn'))
         return cnn.dense(x, num_classes, 'logits'), cnn.dense(x, num_classes, 'auxiliary')
@@ -153,9 +149,7 @@ HEAD = 'from models.registry import register_model\n'
     ],
     ids=['no model', 'syntax', 'a missing module', 'deep inside', 'an exit'],
 )
-def test_an_error_in_a_file_names_it_and_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, facts: list[str]
-) -> None:
+def test_an_error_in_a_file_names_it_and_its_line(tmp_path, capsys, content, facts):
     path = tmp_path / 'mine.py'
     path.write_text(content)
     command = [f'--model_file={path}', '--model=mine']
@@ -170,8 +164,8 @@ def test_an_error_in_a_file_names_it_and_its_line(
 
 
 def test_a_file_that_was_corrected_is_loaded_again_and_once_with_modules_beside_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(sys, 'path', list(sys.path))
     (tmp_path / 'beside_mine.py').write_text('NAME = "mine"\n')
     path = tmp_path / 'mine.py'
@@ -202,7 +196,7 @@ def write_model(folder: Path, body: str) -> Path:
     return path
 
 
-def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> None:
+def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path):
     path = write_model(tmp_path, "return cnn.conv(cnn.flatten(images), 3, 3, 'conv')")
     with refused(f'--model_file={path}', 'line 6', 'Error: '):
         made(model='mine', model_file=str(path))
@@ -220,7 +214,7 @@ def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> N
         ('x[:, :10]', ['--forward_only']),
     ],
 )
-def test_a_network_that_cannot_be_trained_is_refused(returned: str, facts: list[str]) -> None:
+def test_a_network_that_cannot_be_trained_is_refused(returned, facts):
     def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
         return eval(returned, {'cnn': cnn, 'images': images, 'x': cnn.flatten(images)})
 
@@ -230,7 +224,7 @@ def test_a_network_that_cannot_be_trained_is_refused(returned: str, facts: list[
 
 
 @pytest.mark.parametrize('single', [False, True])
-def test_a_network_without_kernels_has_no_weight_decay(single: bool) -> None:
+def test_a_network_without_kernels_has_no_weight_decay(single):
     def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
         return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
 
@@ -239,7 +233,7 @@ def test_a_network_without_kernels_has_no_weight_decay(single: bool) -> None:
     assert run.result.is_complete
 
 
-def test_a_network_is_checked_with_the_images_that_a_step_has(tmp_path: Path) -> None:
+def test_a_network_is_checked_with_the_images_that_a_step_has(tmp_path):
     body = "return cnn.dense(cnn.flatten(tf.concat(tf.split(images, 4), 0)), num_classes, 'logits')"
     settings: dict[str, Any] = {'model': 'mine', 'model_file': str(write_model(tmp_path, body))}
     made(batch_size=4, **settings)

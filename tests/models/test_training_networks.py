@@ -35,7 +35,7 @@ SLOW = pytest.mark.all_modes
         ('convnext_tiny', 17),
     ],
 )
-def test_networks_drop_units_and_paths_while_training(model: str, num_drops: int) -> None:
+def test_networks_drop_units_and_paths_while_training(model, num_drops):
     spec = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         images = tf.zeros([1, spec.image_size, spec.image_size, 3])
@@ -55,7 +55,7 @@ def test_networks_drop_units_and_paths_while_training(model: str, num_drops: int
         'convnext_tiny',
     ],
 )
-def test_training_gives_every_variable_a_finite_gradient(model: str) -> None:
+def test_training_gives_every_variable_a_finite_gradient(model):
     with tf.Graph().as_default(), open_session() as session:
         manager = one_tower()
         images = tf.constant(random_images((64, 64, 3)))
@@ -84,7 +84,7 @@ def test_training_gives_every_variable_a_finite_gradient(model: str) -> None:
         pytest.param('nasnet', marks=SLOW),
     ],
 )
-def test_fresh_weights_give_logits_that_float16_can_hold(model: str) -> None:
+def test_fresh_weights_give_logits_that_float16_can_hold(model):
     with tf.Graph().as_default(), open_session() as session:
         manager, images = one_tower(), tf.constant(random_images((64, 64, 3)))
         logits = build(model, manager, images, dtype=tf.float16).logits
@@ -93,7 +93,7 @@ def test_fresh_weights_give_logits_that_float16_can_hold(model: str) -> None:
         assert np.abs(session.run(logits)).max() < 100
 
 
-def test_training_starts_with_the_factors_of_the_paper() -> None:
+def test_training_starts_with_the_factors_of_the_paper():
     with tf.Graph().as_default(), open_session() as session:
         manager = one_tower()
         build('resnet20', manager, tf.zeros([1, 32, 32, 3]), is_training=True)

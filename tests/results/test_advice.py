@@ -62,7 +62,7 @@ def check_warning(found: Result | dict[str, Any], code: str, *facts: str) -> str
 
 @pytest.mark.parametrize('likeness', [0.0, 0.5, 0.8])
 @pytest.mark.parametrize('num_steps', [20, 50, 400])
-def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
+def test_clean_runs_have_no_warnings(num_steps, likeness):
     found = Counter(
         code
         for seed in range(100)
@@ -71,20 +71,20 @@ def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
     assert found.total() <= 2, found
 
 
-def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings() -> None:
+def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings():
     document = sample_document(run={'role': 'evaluation'})
     document |= {'workers': [], 'statistics': as_json(StatisticsSection.of([]))}
     assert codes(document) == []
 
 
-def test_a_slow_first_step_asks_for_more_warm_up() -> None:
+def test_a_slow_first_step_asks_for_more_warm_up():
     for num_warmup, facts in ((2, ['3.1 times', '2 steps', '=10']), (20, ['=40'])):
         flags = {'num_warmup_batches': num_warmup}
         document = sample_document(seconds=steps_with({0: 0.93}), flags=flags)
         check_warning(document, 'slow_first_step', '--num_warmup_batches=', *facts)
 
 
-def test_unsteady_and_few_steps_are_told_by_one_warning() -> None:
+def test_unsteady_and_few_steps_are_told_by_one_warning():
     noisy, trend = steps(noise=0.3, likeness=0), np.linspace(0.9, 1.1, 100)
     outliers = steps_with({30: 2.4, 60: 1.8})
     for seconds, code, *facts in (
@@ -100,26 +100,26 @@ def test_unsteady_and_few_steps_are_told_by_one_warning() -> None:
         check_warning(sample_document(seconds=seconds), code, *facts)
 
 
-def test_outliers_that_cost_little_are_no_news() -> None:
+def test_outliers_that_cost_little_are_no_news():
     seconds = steps_with({500: 1.2}, num_steps=1000)
     assert StatisticsSection.of(seconds).num_outliers == 1
     assert codes(sample_document(seconds=seconds)) == []
 
 
-def test_two_runs_of_many_steps_show_no_drift_beyond_noise() -> None:
+def test_two_runs_of_many_steps_show_no_drift_beyond_noise():
     document = sample_document(seconds=[0.1] * 50 + [0.107] * 50)
     assert codes(document) == ['drift']
     document['run']['steps_per_run'] = 50
     assert codes(document) == []
 
 
-def test_the_cause_of_unsteady_steps_is_told_in_place_of_them() -> None:
+def test_the_cause_of_unsteady_steps_is_told_in_place_of_them():
     document = sample_document(seconds=steps(noise=0.3, likeness=0))
     document['noise'] = {'seconds': 30.0, 'other_cpu_share': 0.35}
     check_warning(document, 'machine_loaded', '35 %')
 
 
-def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
+def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps():
     for seconds, code in (([0.01] * 20, 'too_short'), ([3.0] * 4, 'few_steps')):
         flags = {'target_seconds': 600.0, 'num_batches': None}
         document = sample_document(seconds=seconds, flags=flags, **cut_off('stopped by SIGINT'))
@@ -127,14 +127,14 @@ def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
         assert '--' not in text
 
 
-def test_only_a_run_that_was_not_stopped_is_told_in_tables_to_ask_for_more_steps() -> None:
+def test_only_a_run_that_was_not_stopped_is_told_in_tables_to_ask_for_more_steps():
     stopped = sample_record(seconds=[0.1] * 10, **cut_off('stopped by SIGINT'))
     complete = sample_record(seconds=[0.1] * 10)
     assert '--target_seconds' not in advice.noise_warnings([stopped])[0]
     assert advice.noise_warnings([stopped, complete])[0].endswith('use --target_seconds=10')
 
 
-def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
+def test_steps_beside_a_checkpoint_are_no_outliers():
     document = sample_document(seconds=steps_with({30: 2.4, 60: 2.4}))
     assert codes(document) == ['outliers']
     section = document['workers'][0]['steps']
@@ -146,7 +146,7 @@ def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
     assert codes(document) == []
 
 
-def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
+def test_tables_count_the_runs_that_were_disturbed_or_too_short():
     loaded, spread, saving = (
         record_of(
             changed('noise', other_cpu_share=share) | {'warnings': [{'code': code, 'text': ''}]}
@@ -170,7 +170,7 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
-def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> None:
+def test_a_loss_that_is_no_number_is_told_with_its_step(value):
     result = sample_record(seconds=steps(), cluster={'num_workers': 2})
     losses = result.workers[1].steps.loss
     result.workers[1].steps.loss = [*losses[:90], *[value] * 12]
@@ -179,12 +179,12 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> 
     check_warning(result, 'loss_not_finite', *facts)
 
 
-def test_a_run_that_waits_for_its_input_is_told() -> None:
+def test_a_run_that_waits_for_its_input_is_told():
     check_warning(changed('input', wait_seconds=6.0, wait_share=0.2), 'input_bound', '20 %', '6 s')
     assert codes(changed('input', wait_seconds=1.5, wait_share=0.05)) == []
 
 
-def test_time_between_steps_is_told_with_its_cause() -> None:
+def test_time_between_steps_is_told_with_its_cause():
     spent = {'printing': 1.0, 'checkpoint': 3.0, 'evaluation': 50.0}
     document = changed('throughput', wall_seconds=34.0, between_seconds=spent)
     facts = ('12 %', '4 s', '3 s of it with checkpoint', '--save_model_secs')
@@ -193,7 +193,7 @@ def test_time_between_steps_is_told_with_its_cause() -> None:
     check_warning(document, 'between_steps', '25 %', 'other')
 
 
-def test_what_else_the_machine_did_is_told() -> None:
+def test_what_else_the_machine_did_is_told():
     quiet = {
         'seconds': 30.0,
         'steal_share': 0.001,
@@ -211,7 +211,7 @@ def test_what_else_the_machine_did_is_told() -> None:
         check_warning(changed('noise', **quiet | {name: value}), code, *facts)
 
 
-def test_threads_without_cores_are_told() -> None:
+def test_threads_without_cores_are_told():
     def on_cores(num_threads: int, **machine: Any) -> dict[str, Any]:
         return changed('machine', threads={'intra_op': num_threads, 'inter_op': 2}, **machine)
 
@@ -228,7 +228,7 @@ def test_threads_without_cores_are_told() -> None:
     check_warning(quota, 'fewer_cores', '1 of the 2 cores', 'cgroup')
 
 
-def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_told() -> None:
+def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_told():
     document = changed('run', onednn=False)
     runs = "compare --run='--model=lenet --onednn=false' --run='--model=lenet --onednn=true'"
     check_warning(document, 'onednn_off', runs)
@@ -244,7 +244,7 @@ def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_to
         assert codes({**document, section: {**document[section], **values}}) == [], section
 
 
-def test_a_governor_that_saves_power_is_told() -> None:
+def test_a_governor_that_saves_power_is_told():
     saving = changed('machine', governor='performance, powersave')
     check_warning(saving, 'powersave', 'powersave', 'cpupower')
     assert codes(changed('machine', governor='performance')) == []

@@ -51,9 +51,7 @@ def without_permission(path: Path, mode: int = 0) -> Iterator[None]:
 @pytest.mark.parametrize(
     'name', ['results/locked', 'results/locked/deeper', 'results/locked/slow.json']
 )
-def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(
-    name: str, results: Path
-) -> None:
+def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(name, results):
     locked, before = results.parent / name, results.parent / 'before'
     for path in ('slow.json', 'deeper/slow.json'):
         write_sample(results / 'locked' / path, rate=1)
@@ -79,7 +77,7 @@ def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(
         ('.', 'results/0.json'),
     ],
 )
-def test_a_path_that_may_not_be_read_says_so(locked: str, path: str, results: Path) -> None:
+def test_a_path_that_may_not_be_read_says_so(locked, path, results):
     argument = str(results.parent / path)
     with without_permission(results.parent / locked):
         with refused(argument, 'Permission denied'):

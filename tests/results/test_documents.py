@@ -46,7 +46,7 @@ SCHEMA = json.loads(schema.FILE.read_text(encoding='utf-8'))
 READER = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def test_the_schema_is_made_from_the_classes() -> None:
+def test_the_schema_is_made_from_the_classes():
     assert schema.FILE.read_text(encoding='utf-8') == schema.make_schema(), (
         'python -m tf_cnn.results.schema writes it'
     )
@@ -58,19 +58,19 @@ def test_the_schema_is_made_from_the_classes() -> None:
         READER.validate(document)
 
 
-def test_the_page_of_the_schema_has_types_and_meanings() -> None:
+def test_the_page_of_the_schema_has_types_and_meanings():
     page = schema.make_page()
     assert '| `input_wait` | list of number or null or null | Seconds at the end of' in page
     assert '| `workers` | list of [WorkerSection](#workersection) | The chief first.' in page
     assert re.search('## Phase\n\n.*WARMUP steps are kept.*\n\n`timed` or `warmup`', page)
 
 
-def test_a_document_is_what_was_read() -> None:
+def test_a_document_is_what_was_read():
     assert as_json(sample_record()) == sample_document()
     assert list(as_json(sample_record())) == list(sample_document())
 
 
-def test_what_is_not_finite_is_unknown_in_a_document() -> None:
+def test_what_is_not_finite_is_unknown_in_a_document():
     unknown = partial_section(ComputeSection, flops_per_second=math.nan, share_of_peak=math.inf)
     assert {*as_json(unknown).values()} == {None}
     found = as_json({'loss': [1.0, math.nan], 'path': '\udcff'})
@@ -89,12 +89,12 @@ def edited(value: object, *path: str | int) -> str:
     return json.dumps(document)
 
 
-def test_keys_that_this_version_does_not_know_are_ignored() -> None:
+def test_keys_that_this_version_does_not_know_are_ignored():
     read_document(edited({'depth': [1, {'more': None}]}, 'new'), 'new.json')
     read_document(edited(10**400, 'run', 'new_fact'), 'new.json')
 
 
-def test_keys_that_older_results_lack_have_defaults() -> None:
+def test_keys_that_older_results_lack_have_defaults():
     document = sample_document()
     run, inputs = document['run'], document['input']
     del run['tf32'], run['steps_per_run'], run['input_pipeline']
@@ -127,9 +127,7 @@ DAMAGED = {
 }
 
 
-def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compared(
-    tmp_path: Path,
-) -> None:
+def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compared(tmp_path):
     for name, (text, *_) in DAMAGED.items():
         (tmp_path / f'{name}.json').write_text(text)
     write_sample(tmp_path / 'good.json')
@@ -144,7 +142,7 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
     assert len(max(found.problems, key=len)) < 1000
 
 
-def test_files_that_would_be_read_for_ever_are_passed_over(tmp_path: Path) -> None:
+def test_files_that_would_be_read_for_ever_are_passed_over(tmp_path):
     os.mkfifo(tmp_path / 'pipe.json')
     (tmp_path / 'zeros.json').symlink_to('/dev/zero')
     with (tmp_path / 'large.json').open('wb') as file:
@@ -196,9 +194,7 @@ def paths(value: object) -> Iterator[tuple[Any, ...]]:
     st.sampled_from(VALUES),
 )
 @settings(max_examples=200)
-def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(
-    place: tuple[dict[str, Any], tuple[Any, ...]], change: str, value: object
-) -> None:
+def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place, change, value):
     document = copy.deepcopy(place[0])
     *path, last = place[1]
     holder = holder_in(document, path)

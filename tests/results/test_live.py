@@ -36,7 +36,7 @@ def shown(terminal: Terminal) -> list[str]:
     return terminal.lines
 
 
-def test_a_run_leaves_its_lines_whole_and_nothing_of_the_live_line() -> None:
+def test_a_run_leaves_its_lines_whole_and_nothing_of_the_live_line():
     code = """
 console.progress('Building the graph'); input()
 console.result('==========')
@@ -72,9 +72,7 @@ console.close()
 
 
 @pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (9, 'a\nb\x1b[5mc')])
-def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(
-    columns: int, text: str
-) -> None:
+def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(columns, text):
     code = command(f'console.progress({text!r}); input()')
     with terminal(code, columns=columns, cwd=ROOT) as seen:
         seen.read('\x1b[K\r')
@@ -97,7 +95,7 @@ def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(
     ],
     ids=['error', 'Ctrl-C', 'SIGTERM'],
 )
-def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: str) -> None:
+def test_nothing_is_left_however_a_process_ends(end, exit_code, last):
     code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"
     with terminal(command(code), cwd=ROOT) as seen:
         seen.read('Building')
@@ -115,7 +113,7 @@ def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: 
         assert not [line for line in lines if 'Building' in line and not line.startswith(' ')]
 
 
-def test_a_process_in_the_background_does_not_draw() -> None:
+def test_a_process_in_the_background_does_not_draw():
     code = """
 if os.fork():
     os.wait()
@@ -131,7 +129,7 @@ else:
         assert seen.written == b'done\r\n'
 
 
-def test_without_control_sequences_progress_is_lines() -> None:
+def test_without_control_sequences_progress_is_lines():
     code = (
         "console.progress('Building'); console.phase('a'); console.steps('b', 1, 2); "
         "console.result('c')"
@@ -143,7 +141,7 @@ def test_without_control_sequences_progress_is_lines() -> None:
     assert (done.stdout, done.stderr) == ('c\n', 'Building\n')
 
 
-def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
     now = 0.0
     own, other = pty.openpty()
@@ -165,12 +163,12 @@ def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch: pytest.MonkeyPat
     os.close(own)
 
 
-def test_durations_have_minutes_and_from_one_hour_on_hours() -> None:
+def test_durations_have_minutes_and_from_one_hour_on_hours():
     texts = [format_duration(seconds) for seconds in (0, 9.6, 60, 3725)]
     assert texts == ['0:00', '0:10', '1:00', '1:02:05']
 
 
-def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_is_gone_is_no_error(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
     own, other = pty.openpty()
     with open(other, 'w') as stream:

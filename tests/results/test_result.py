@@ -33,7 +33,7 @@ def measured(*, is_synchronous: bool = True, **changes: Any) -> StepLog:
     return dataclasses.replace(StepLog(run, steps), **changes)
 
 
-def test_only_timed_steps_count_and_the_others_are_kept() -> None:
+def test_only_timed_steps_count_and_the_others_are_kept():
     found, rates = measured(), measured().throughput
     assert found.steps_section().phase == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
     assert [step.index for step in found.timed_steps] == [1, 2]
@@ -42,7 +42,7 @@ def test_only_timed_steps_count_and_the_others_are_kept() -> None:
     assert measured(steps=found.steps[:1]).throughput.images_per_second is None
 
 
-def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out() -> None:
+def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out():
     pause = {PauseCause.EVALUATION: 0.5, PauseCause.CHECKPOINT: 0.25, PauseCause.OTHER: 0.25}
     # What lies before the first timed step and after the last one counts nowhere.
     between = ({PauseCause.CHECKPOINT: 9.0}, pause, {PauseCause.EVALUATION: 7.0})
@@ -53,14 +53,14 @@ def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out()
     assert measured(between=between, is_synchronous=False).throughput.wall_seconds == 5.0
 
 
-def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one() -> None:
+def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one():
     rates = measured(num_workers=3).throughput
     assert (rates.images, rates.images_per_second) == ((12 - 5) * 16, pytest.approx(22.4))
     assert rates.images_per_second_per_device == pytest.approx(22.4 / 6)
     assert measured(num_workers=3, cluster_total=(70, 7.0)).throughput.images_per_second == 10
 
 
-def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
+def test_the_banner_has_its_lines_without_those_that_say_nothing():
     lines = [('Batch size', '128 global'), ('', '64 per device'), ('Input', ''), ('Sync', False)]
     assert console.format_banner(lines).split('\n') == [
         'Batch size:  128 global',
@@ -70,7 +70,7 @@ def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
     ]
 
 
-def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step() -> None:
+def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step():
     servers, step = [('On ps 0', '1.0 MB'), ('On ps 1', '2.3 MB')], ('Step moves', '6.7 MB')
     transfer = TransferSection((1_000_000, 2_340_000), 6_680_000)
     for num_workers in (1, 2):
@@ -79,7 +79,7 @@ def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step() 
     assert console.transfer_lines(NO_TRANSFER, 1) == []
 
 
-def test_headers_step_lines_and_totals_are_what_scripts_look_for() -> None:
+def test_headers_step_lines_and_totals_are_what_scripts_look_for():
     assert console.format_step_header() == 'Step\tImg/sec\ttotal_loss'
     line = console.format_step(100, Rate(95.83, 0.04, 0.42), StepValues(7.4271))
     assert line == '100\timages/sec: 95.8 +/- 0.0 (jitter = 0.4)\t7.427'
@@ -92,7 +92,7 @@ def test_headers_step_lines_and_totals_are_what_scripts_look_for() -> None:
     assert console.format_total(12345.678) == f'{dashes}\ntotal images/sec: 12345.68\n{dashes}'
 
 
-def test_errors_and_warnings_are_one_line() -> None:
+def test_errors_and_warnings_are_one_line():
     assert format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
     assert format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
     assert format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
@@ -109,9 +109,7 @@ class Flushes(io.StringIO):
         self.seen = self.getvalue()
 
 
-def test_results_and_messages_go_to_their_streams_at_once(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_results_and_messages_go_to_their_streams_at_once(capfd):
     out, err = Flushes(), Flushes()
     for shown in (console.Console(out, err), console.Console()):
         shown.result('total')

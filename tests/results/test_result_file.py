@@ -22,9 +22,7 @@ TIMED, UNTIMED = (
 )
 
 
-def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(tmp_path):
     path, link = tmp_path / 'r.json', tmp_path / 'link.json'
     link.symlink_to(path)
     with reserve(str(path)) as file:
@@ -40,9 +38,7 @@ def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(
     assert link.is_symlink()
 
 
-def test_a_run_that_writes_nothing_leaves_no_file_and_keeps_the_users_empty_one(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_writes_nothing_leaves_no_file_and_keeps_the_users_empty_one(tmp_path):
     (tmp_path / 'mine.json').touch()
     for name in ('new.json', 'mine.json'):
         check_not_reserved(str(tmp_path / name))
@@ -51,7 +47,7 @@ def test_a_run_that_writes_nothing_leaves_no_file_and_keeps_the_users_empty_one(
     assert [path.name for path in tmp_path.iterdir()] == ['mine.json']
 
 
-def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path: Path) -> None:
+def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path):
     path = tmp_path / 'r.json'
     for (text, made), content in (
         (UNTIMED, UNTIMED[0]),
@@ -64,9 +60,7 @@ def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path:
         assert path.read_text() == f'{content}\n'
 
 
-def test_a_name_that_the_program_chooses_is_the_next_one_that_is_free(
-    tmp_path: Path,
-) -> None:
+def test_a_name_that_the_program_chooses_is_the_next_one_that_is_free(tmp_path):
     values = {'date': 'd', 'time': 't', 'model': 'm', 'run': 1}
     for template, *names in (
         ('{date}-{time}.json', 'd-t.json', 'd-t.2.json', 'd-t.3.json'),
@@ -85,5 +79,5 @@ def test_a_name_that_the_program_chooses_is_the_next_one_that_is_free(
         assert [Path(path).exists() for path in (first, second, third)] == [True, True, False]
 
 
-def test_a_name_without_the_time_or_the_number_of_a_run_is_the_users_choice() -> None:
+def test_a_name_without_the_time_or_the_number_of_a_run_is_the_users_choice():
     assert numbered_path('{model}-{batch_size}.json', {'model': 'm', 'batch_size': 1}) is None

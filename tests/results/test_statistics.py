@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 SECONDS = st.lists(st.floats(1e-4, 1e3), min_size=4, max_size=60)
 
 
-def test_a_moving_average_changes_the_rate_alone() -> None:
+def test_a_moving_average_changes_the_rate_alone():
     rate = summarize(10, [1, 2, 5])
     # Each step has half of the weight of the next one: 1/4, 1/2 and 1, together 7/4.
     averaged = summarize(10, [1, 2, 5], 0.5)
@@ -31,12 +31,12 @@ def test_a_moving_average_changes_the_rate_alone() -> None:
     assert summarize(10, [1, 2, 5], 0) == rate
 
 
-def test_a_single_step_has_no_spread() -> None:
+def test_a_single_step_has_no_spread():
     assert summarize(10, [4]) == Rate(2.5, 0.0, 0.0)
 
 
 @given(st.integers(1, 1000), SECONDS)
-def test_rates_are_those_of_the_standard_library(images: int, seconds: list[float]) -> None:
+def test_rates_are_those_of_the_standard_library(images, seconds):
     found, rates = summarize(images, seconds), [images / second for second in seconds]
     assert found.images_per_second == pytest.approx(statistics.harmonic_mean(rates))
     tiny = 1e-9 * max(rates)
@@ -49,7 +49,7 @@ def test_rates_are_those_of_the_standard_library(images: int, seconds: list[floa
 
 
 @given(SECONDS)
-def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> None:
+def test_the_distribution_is_that_of_numpy_and_scipy(seconds):
     found = StatisticsSection.of(seconds)
     expected = {
         'mean': statistics.fmean(seconds),
@@ -66,7 +66,7 @@ def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> No
     assert found.drift == pytest.approx(second / first - 1)
 
 
-def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
+def test_no_steps_have_no_distribution_and_few_have_no_drift():
     found = StatisticsSection.of([])
     assert found.num_steps == found.num_outliers == 0
     assert set(asdict(found.step_seconds).values()) == {None}
@@ -74,7 +74,7 @@ def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
     assert StatisticsSection.of([1.0, 2.0, 3.0]).drift is None
 
 
-def test_outliers_are_slow_and_normal_steps_are_none() -> None:
+def test_outliers_are_slow_and_normal_steps_are_none():
     seconds = np.random.default_rng(3).normal(0.5, 0.01, 2000)
     assert spread(seconds) == pytest.approx(0.02, rel=0.05)
     assert outliers(seconds).sum() == 0
@@ -84,7 +84,7 @@ def test_outliers_are_slow_and_normal_steps_are_none() -> None:
     assert StatisticsSection.of(seconds).num_outliers == 2
 
 
-def test_the_halves_are_compared_as_by_hand() -> None:
+def test_the_halves_are_compared_as_by_hand():
     blocks = np.array([1.0, 2.0, 1.0, 2.0, 1.0, 3.0, 4.0, 3.0, 4.0, 3.0])
     # The means of the halves are 1.4 and 3.4; neighbours differ by 1, so the variance of a block is
     # 1/2.
@@ -100,13 +100,13 @@ def test_the_halves_are_compared_as_by_hand() -> None:
     assert math.isnan(drift_deviations([1.0] * 39))
 
 
-def test_without_drift_the_halves_differ_by_about_one_standard_error() -> None:
+def test_without_drift_the_halves_differ_by_about_one_standard_error():
     draw = np.random.default_rng(4)
     found = [drift_deviations(draw.normal(0.5, 0.01, 200)) for _ in range(1000)]
     # Student's t of few degrees of freedom, here compared in the middle, where these hardly matter.
     assert np.mean(np.abs(found) < 1) == pytest.approx(2 * stats.t(6).cdf(1) - 1, abs=0.05)
 
 
-def test_a_trend_is_no_noise() -> None:
+def test_a_trend_is_no_noise():
     seconds = np.random.default_rng(4).normal(0.5, 0.01, 200)
     assert drift_deviations(seconds + np.linspace(0, 0.04, 200)) > 5

@@ -17,7 +17,7 @@ def format_summary(document: dict[str, Any]) -> list[str]:
     return summary.format_summary(record_of(document))
 
 
-def test_a_summary_of_everything() -> None:
+def test_a_summary_of_everything():
     document = sample_document(num_steps=100)
     percentiles = {'median': 0.0342, 'p90': 0.03504, 'p95': 0.0362, 'p99': 0.0413}
     document['statistics']['step_seconds'] |= percentiles
@@ -49,7 +49,7 @@ def test_a_summary_of_everything() -> None:
     ]
 
 
-def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it() -> None:
+def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it():
     document = sample_document(evaluations=evaluations(0.5, 0.98, 0.97, 0.99))
     flags, steps = document['command']['flags'], document['workers'][0]['steps']
     flags['stop_at_top_1_accuracy'] = 0.98
@@ -63,7 +63,7 @@ def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it(
     assert format_summary(document)[-1] == best
 
 
-def test_what_is_unknown_is_left_out() -> None:
+def test_what_is_unknown_is_left_out():
     document = sample_document(seconds=[0.32])
     percentiles = dict.fromkeys(('p90', 'p95', 'p99'))
     document['statistics']['step_seconds'] |= percentiles
@@ -75,14 +75,14 @@ def test_what_is_unknown_is_left_out() -> None:
     assert format_summary(document) == ['steps: median 320 ms (1 step)', 'compute: 1 TFLOP/s']
 
 
-def test_a_machine_without_gpus_has_one_line() -> None:
+def test_a_machine_without_gpus_has_one_line():
     machine = sample_document(machine={'cpu_model': 'AMD EPYC 7B13'})['machine']
     assert format_machine(machine) == ['AMD EPYC 7B13, 2 cores; TensorFlow 2.21.0, Python 3.11.7']
     machine |= {'num_cores': 64, 'cgroup_cpus': 1.5}
     assert format_machine(machine)[0].startswith('AMD EPYC 7B13, 1.5 of 64 cores; ')
 
 
-def test_gpus_have_a_line_with_their_software() -> None:
+def test_gpus_have_a_line_with_their_software():
     machine = sample_document()['machine']
     machine['versions'] |= {'driver': '550.54', 'cuda': '12.5', 'cudnn': '9.3'}
     a100 = {'name': 'NVIDIA A100', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
@@ -96,5 +96,5 @@ def test_gpus_have_a_line_with_their_software() -> None:
     assert format_machine(machine)[1] == line
 
 
-def test_an_unknown_machine_has_no_line() -> None:
+def test_an_unknown_machine_has_no_line():
     assert format_machine({'cpu_model': None, 'num_cores': None, 'versions': {}, 'gpus': []}) == []

@@ -61,8 +61,8 @@ def notes(ran: Ran) -> list[str]:
 
 
 def test_the_same_classes_are_evaluated_and_trained_further_wherever_the_files_are(
-    trained: Path, animals: Path, tmp_path: Path
-) -> None:
+    trained, animals, tmp_path
+):
     data_dir, train_dir = (
         shutil.copytree(folder, tmp_path / folder.name) for folder in (animals, trained)
     )
@@ -81,9 +81,7 @@ def test_the_same_classes_are_evaluated_and_trained_further_wherever_the_files_a
         ('cat, dog, owl, yak', '4 is missing there, and 4 is yak here', 'other names'),
     ],
 )
-def test_other_classes_are_refused_with_both_lists(
-    trained: Path, tmp_path: Path, classes: str, first: str, kind: str
-) -> None:
+def test_other_classes_are_refused_with_both_lists(trained, tmp_path, classes, first, kind):
     data_dir, before = make_data(tmp_path / 'data', *classes.split(', ')), sorted(trained.iterdir())
     both = (
         'background, cat, dog, owl in the checkpoint',
@@ -98,8 +96,8 @@ def test_other_classes_are_refused_with_both_lists(
 
 
 def test_a_checkpoint_without_names_goes_on_with_one_line_and_then_has_them(
-    trained: Path, animals: Path, tmp_path: Path
-) -> None:
+    trained, animals, tmp_path
+):
     # As before checkpoints had class names, and as other programs write.
     (old := tmp_path / 'old').mkdir()
     names, values = zip(*values_in(trained).items(), strict=True)
@@ -114,23 +112,21 @@ def test_a_checkpoint_without_names_goes_on_with_one_line_and_then_has_them(
     assert not notes(evaluate(old, animals))
 
 
-def test_steps_on_synthetic_images_leave_the_names_in_the_checkpoints(tmp_path: Path) -> None:
+def test_steps_on_synthetic_images_leave_the_names_in_the_checkpoints(tmp_path):
     train_dir = tmp_path / 'train'
     train('--data_name=mnist', data_dir=write_digits(tmp_path / 'digits'), train_dir=train_dir)
     assert not notes(train('--data_name=mnist', train_dir=train_dir))
     assert read_class_names(f'{train_dir}/model.ckpt-4') == DATA_SETS['mnist'].class_names
 
 
-def test_a_folder_without_names_goes_on_with_one_line(noise: Path, tmp_path: Path) -> None:
+def test_a_folder_without_names_goes_on_with_one_line(noise, tmp_path):
     train(data_dir=noise, train_dir=tmp_path)
     assert read_class_names(str(tmp_path / 'model.ckpt-2')) is None
     [line] = notes(evaluate(tmp_path, noise))
     check_line(line, f'{tmp_path}/model.ckpt-2 and --data_dir={noise}')
 
 
-def test_a_backbone_of_other_classes_starts_training_with_a_warning(
-    trained: Path, animals: Path, tmp_path: Path
-) -> None:
+def test_a_backbone_of_other_classes_starts_training_with_a_warning(trained, animals, tmp_path):
     other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
     err = train(data_dir=other, backbone_model_path=trained).err
     classes = ('background, cat, dog, owl', 'background, dog, cat, owl')
@@ -138,9 +134,7 @@ def test_a_backbone_of_other_classes_starts_training_with_a_warning(
     assert 'last layer' not in train(data_dir=animals, backbone_model_path=trained).err
 
 
-def test_workers_with_other_class_names_do_not_train_together(
-    animals: Path, tmp_path: Path
-) -> None:
+def test_workers_with_other_class_names_do_not_train_together(animals, tmp_path):
     other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
     mine, theirs = (plan_of(data_dir=folder).shared_data for folder in (animals, other))
     line = find_difference({'worker 0': mine, 'worker 1': theirs})
@@ -148,7 +142,7 @@ def test_workers_with_other_class_names_do_not_train_together(
         check_line(line, f'--data_dir with background, {names}, owl')
 
 
-def test_many_class_names_are_all_compared(tmp_path: Path) -> None:
+def test_many_class_names_are_all_compared(tmp_path):
     many = make_data(tmp_path / 'many', *(f'class-{number:03d}' for number in range(30)))
     names = plan_of(data_dir=many).shared_data['as class names']
     (many / 'labels.txt').write_text(

@@ -174,7 +174,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise AssertionError('it hangs')
 
 
-def test_every_combination_is_answered(place: Path, request: pytest.FixtureRequest) -> None:
+def test_every_combination_is_answered(place, request):
     parts = 4
     number = request.config.getoption('--combinations')
     answers: Counter[str] = Counter()
@@ -289,9 +289,7 @@ SHORT = (
 )
 
 
-def test_what_can_be_planned_can_be_run(
-    place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_be_planned_can_be_run(place, request, capsys):
     # As many as the combinations that are only planned take part of the time.
     number = max(1, request.config.getoption('--combinations') // 1250)
     draw = random.Random(request.config.getoption('--combinations_seed'))

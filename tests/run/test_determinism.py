@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,9 +71,7 @@ def main(*modes: str) -> None:
 @pytest.mark.parametrize(
     'modes', [FEW_MODES, pytest.param(ALL_MODES, marks=pytest.mark.all_modes)], ids=['few', 'all']
 )
-def test_two_processes_compute_the_same_losses_bit_for_bit(
-    tmp_path: Path, modes: list[str]
-) -> None:
+def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path, modes):
     images = np.random.default_rng(0).integers(0, 256, [64, 32, 32, 3], np.uint8)
     write_cifar(tmp_path / 'cifar', images, np.arange(64) % 10)
     (tmp_path / 'records').mkdir()
@@ -100,7 +97,7 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(
     assert all(len(set(losses)) == len(losses) == 4 for losses in found[0].values())
 
 
-def test_a_cluster_must_sum_in_one_order() -> None:
+def test_a_cluster_must_sum_in_one_order():
     in_a_cluster = RuleContext(is_single_process=False, is_residual=False)
     deterministic = '--deterministic --variable_update='
     for mode in ('parameter_server', 'distributed_replicated', 'horovod'):

@@ -4,7 +4,6 @@ once.
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -70,7 +69,7 @@ print(json.dumps(answers))
 """
 
 
-def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> None:
+def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path):
     (tmp_path / 'full' / 'something').mkdir(parents=True)
     (tmp_path / 'file').touch()
     (tmp_path / 'linked').mkdir()

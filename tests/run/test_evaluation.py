@@ -97,7 +97,7 @@ def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def test_every_image_counts_once_as_numpy_counts(trained: Path, noise: Path) -> None:
+def test_every_image_counts_once_as_numpy_counts(trained, noise):
     [one] = evaluate(trained, noise)
     assert counts(one) == (4, NUM_VALIDATION, *by_numpy(trained, noise))
     assert 0 < counts(one)[-1] < NUM_VALIDATION
@@ -105,7 +105,7 @@ def test_every_image_counts_once_as_numpy_counts(trained: Path, noise: Path) -> 
     assert counts(more) == counts(one)
 
 
-def test_training_waits_for_evaluations_of_the_same_variables(noise: Path, tmp_path: Path) -> None:
+def test_training_waits_for_evaluations_of_the_same_variables(noise, tmp_path):
     flags = '--eval_during_training_every_n_steps=2'
     result = train(noise, flags, train_dir=tmp_path).result
     assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
@@ -113,9 +113,7 @@ def test_training_waits_for_evaluations_of_the_same_variables(noise: Path, tmp_p
     assert result.steps.index == [1, 1, 2, 3]
 
 
-def test_an_evaluation_writes_its_accuracies_as_summaries(
-    trained: Path, noise: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_writes_its_accuracies_as_summaries(trained, noise, tmp_path):
     [found] = evaluate(trained, noise, eval_dir=tmp_path)
     [events] = tmp_path.glob('events.out.tfevents.*')
     written = {
@@ -141,9 +139,7 @@ def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
     ],
 )
 @pytest.mark.usefixtures('forget_models')
-def test_every_mode_evaluates_what_its_checkpoint_holds(
-    mode: str, noise: Path, tmp_path: Path
-) -> None:
+def test_every_mode_evaluates_what_its_checkpoint_holds(mode, noise, tmp_path):
     register_model('with_batch_norm', with_batch_norm, data_set='imagenet', image_size=SIZE)
     flags = '--batch_size=2 --num_batches=1 --eval_during_training_at_specified_steps=2'
     [during] = train(noise, f'{flags} {mode}', train_dir=tmp_path).result.evaluations
@@ -164,14 +160,12 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(
         ('--num_eval_epochs=2', 2 * NUM_VALIDATION),
     ],
 )
-def test_flags_limit_the_number_of_images(
-    flags: str, num_images: int, trained: Path, noise: Path
-) -> None:
+def test_flags_limit_the_number_of_images(flags, num_images, trained, noise):
     [accuracy] = evaluate(trained, noise, flags)
     assert accuracy.num_images == num_images
 
 
-def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -> None:
+def test_training_stops_at_the_requested_accuracy(noise, tmp_path):
     path = tmp_path / 'result.json'
     flags = '--eval_during_training_every_n_steps=3 --num_batches=50 --stop_at_top_1_accuracy=0'
     result, _, err = train(noise, flags, train_dir=tmp_path, result_file=path)
@@ -188,15 +182,13 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     assert [text for text in err.splitlines() if text.startswith('accuracy: ')] == [line]
 
 
-def test_an_accuracy_that_is_reached_in_the_warm_up_stops_training_once(noise: Path) -> None:
+def test_an_accuracy_that_is_reached_in_the_warm_up_stops_training_once(noise):
     flags = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
     err = train(noise, f'--num_warmup_batches=3 {flags}').err
     assert len(re.findall('^Stopping after', err, re.MULTILINE)) == 1
 
 
-def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(
-    noise: Path, tmp_path: Path
-) -> None:
+def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(noise, tmp_path):
     path = tmp_path / 'result.json'
     train(noise, '--eval_during_training_every_n_steps=2 --num_batches=5', result_file=path)
     document = document_in(path)
@@ -212,9 +204,7 @@ def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_ti
     assert wall == pytest.approx(sum(steps['seconds'][:-1]) + sum(causes), abs=1e-3)
 
 
-def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(
-    noise: Path, tmp_path: Path
-) -> None:
+def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_path):
     """The evaluator starts before there is a checkpoint."""
     train_dir = tmp_path / 'train'
     task = {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
@@ -235,7 +225,7 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(
     assert out.count(f'[{NUM_VALIDATION} examples]') == len(evaluated) == len(set(evaluated))
 
 
-def test_a_signal_ends_an_evaluator_that_waits(trained: Path, noise: Path) -> None:
+def test_a_signal_ends_an_evaluator_that_waits(trained, noise):
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
@@ -243,9 +233,7 @@ def test_a_signal_ends_an_evaluator_that_waits(trained: Path, noise: Path) -> No
         evaluate(trained, noise, '--eval_interval_secs=600')
 
 
-def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(
-    trained: Path, noise: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(trained, noise, tmp_path):
     with failed(f'--train_dir={tmp_path}'):
         evaluate(tmp_path, noise)
     with refused(f'--train_dir={noise / shard_name("train", 0, 1)}'):
@@ -255,8 +243,8 @@ def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(
 
 
 def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
-    trained: Path, noise: Path, tmp_path: Path
-) -> None:
+    trained, noise, tmp_path
+):
     folder = shutil.copytree(trained, tmp_path / 'train')
     [first] = evaluate(folder / 'model.ckpt-0', noise)
     assert counts(first) == (0, NUM_VALIDATION, *by_numpy(folder / 'model.ckpt-0', noise))
@@ -278,8 +266,8 @@ def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
 def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
-    trained: Path, noise: Path, tmp_path: Path, suffix: str
-) -> None:
+    trained, noise, tmp_path, suffix
+):
     folder = shutil.copytree(trained, tmp_path / 'train')
     (folder / f'model.ckpt-4.{suffix}').unlink()
     facts = (folder / 'model.ckpt-4', suffix[:4], f'{folder}/model.ckpt-0 is used instead')
@@ -291,9 +279,7 @@ def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
 
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
-def test_training_starts_anew_where_no_checkpoint_is_whole(
-    trained: Path, noise: Path, tmp_path: Path, suffix: str
-) -> None:
+def test_training_starts_anew_where_no_checkpoint_is_whole(trained, noise, tmp_path, suffix):
     folder = shutil.copytree(trained, tmp_path / 'train')
     for path in folder.glob(f'model.ckpt-*.{suffix}'):
         path.unlink()
@@ -302,7 +288,7 @@ def test_training_starts_anew_where_no_checkpoint_is_whole(
 
 
 @pytest.mark.usefixtures('forget_models')
-def test_variables_that_only_training_has_are_left_out(noise: Path, tmp_path: Path) -> None:
+def test_variables_that_only_training_has_are_left_out(noise, tmp_path):
     def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
         auxiliary = None
         if cnn.is_training:
@@ -329,9 +315,7 @@ def test_variables_that_only_training_has_are_left_out(noise: Path, tmp_path: Pa
 DURING_TRAINING = f'--eval_during_training_at_specified_steps=2 --eval_batch_size={BATCH - 1}'
 
 
-def test_a_damaged_validation_image_or_shard_is_named(
-    trained: Path, noise: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_validation_image_or_shard_is_named(trained, noise, tmp_path):
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (noise / shard_name('validation', 0, 2)).read_bytes()
     # Cut in the last of its nine records, and in the header of a tenth.
@@ -350,7 +334,7 @@ def test_a_damaged_validation_image_or_shard_is_named(
         train(tmp_path, DURING_TRAINING)
 
 
-def test_out_of_memory_names_the_batch_size_of_its_phase(trained: Path, noise: Path) -> None:
+def test_out_of_memory_names_the_batch_size_of_its_phase(trained, noise):
     fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
     training = made(DURING_TRAINING, data_dir=noise)
     with mock.patch.object(Evaluation, 'run', side_effect=fault):
@@ -375,7 +359,7 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(trained: Path, noise: P
 
 
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
-def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
+def test_an_evaluation_lasts_until_its_last_image_has_come(num_images, seconds):
     """In batches of 2; each takes 10 seconds by the clock of this test."""
     pixels, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
     digits, options = (
@@ -396,7 +380,7 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
 
 
 @pytest.mark.parametrize('num_classes', [3, 12])
-def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes: int) -> None:
+def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes):
     generator = np.random.default_rng(4)
     logits = generator.integers(0, 3, [60, num_classes]).astype(np.float32)
     logits[0] = 0
@@ -432,7 +416,7 @@ def labels_of(num_towers: int, share: Share) -> list[int]:
 
 
 @pytest.mark.parametrize(('num_processes', 'num_towers'), [(1, 1), (1, 3), (3, 2), (5, 1)])
-def test_processes_share_the_images(num_processes: int, num_towers: int) -> None:
+def test_processes_share_the_images(num_processes, num_towers):
     shares = [
         labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)
     ]
@@ -440,7 +424,7 @@ def test_processes_share_the_images(num_processes: int, num_towers: int) -> None
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise: Path) -> None:
+def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise):
     shards = find_shards(str(noise), 'validation')
     pixels = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 3], np.uint8)
     arrays = Arrays('validation', pixels, np.zeros(6, np.int32))
@@ -465,7 +449,7 @@ def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise: Path
         assert (one != three).any()
 
 
-def test_a_share_may_end_early_or_repeat_images() -> None:
+def test_a_share_may_end_early_or_repeat_images():
     assert labels_of(1, Share(num_examples=5)) == list(range(5))
     twice = sorted([*range(1, NUM_VALIDATION, 2), *range(0, NUM_VALIDATION, 2)])
     assert sorted(labels_of(2, Share(1, 2, 2 * NUM_VALIDATION))) == twice

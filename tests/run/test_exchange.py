@@ -2,8 +2,6 @@
 sums.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.graph
         '--variable_update=replicated --precision=bf16 --fp16_vars',
     ],
 )
-def test_the_gradients_of_all_towers_meet_in_one_process(flags: str) -> None:
+def test_the_gradients_of_all_towers_meet_in_one_process(flags):
     common = '--exchange_only --num_gpus=4 --model=lenet --init_learning_rate=0.125'
     plan = plan_of(f'{common} {flags}')
     with tf.Graph().as_default() as graph, open_session(4) as session:
@@ -59,7 +57,7 @@ def test_the_gradients_of_all_towers_meet_in_one_process(flags: str) -> None:
         np.testing.assert_allclose(np.float32(value), expected, rtol=tolerance, err_msg=name)
 
 
-def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path: Path) -> None:
+def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path):
     flags = '--exchange_only --exchange_bytes=4096 --num_batches=20 --num_gpus=2 --batch_size=8'
     _, out, err = ran(f'{flags} --variable_update=replicated', result_file=tmp_path / 'r.json')
     document = document_in(tmp_path / 'r.json')
@@ -88,6 +86,6 @@ def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_pa
         '--exchange_bytes=4098',
     ],
 )
-def test_what_needs_a_model_or_exchanges_nothing_is_refused(flag: str) -> None:
+def test_what_needs_a_model_or_exchanges_nothing_is_refused(flag):
     with refused(flag):
         params_of(f'--exchange_only {"--train_dir=t" if flag == "--eval" else ""} {flag}')

@@ -15,7 +15,7 @@ def banner(flags: str) -> list[str]:
     return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
 
 
-def test_the_banner_of_training() -> None:
+def test_the_banner_of_training():
     assert banner('--batch_size=64 --num_gpus=2') == [
         'Model:       resnet50',
         'Dataset:     imagenet (synthetic)',
@@ -35,7 +35,7 @@ def test_the_banner_of_training() -> None:
     ]
 
 
-def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
+def test_the_banner_shows_settings_that_are_not_the_defaults():
     usual = '--batch_size=64 --num_gpus=2'
     flags = '--variable_update=replicated --all_reduce_spec=xring --precision=bf16'
     before = banner(usual)
@@ -55,13 +55,13 @@ def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     ]
 
 
-def test_towers_that_train_models_apart_are_not_synchronous() -> None:
+def test_towers_that_train_models_apart_are_not_synchronous():
     for mode, sync in ('independent', False), ('replicated', True), ('parameter_server', True):
         flags = f'--variable_update={mode} --num_gpus=2'
         assert f'Sync:        {sync}' in banner(flags)
         assert run_section(plan_of(flags)).sync is sync
 
 
-def test_an_evaluation_has_no_input_pipeline_of_steps() -> None:
+def test_an_evaluation_has_no_input_pipeline_of_steps():
     assert run_section(plan_of('--eval --train_dir=t')).input_pipeline is None
     assert run_section(plan_of()).input_pipeline == 'synthetic'

@@ -140,7 +140,7 @@ VARIABLES = [
 
 
 @pytest.mark.parametrize(('flag', 'variable'), VARIABLES)
-def test_a_flag_changes_a_variable_that_tensorflow_reads(flag: str, variable: str) -> None:
+def test_a_flag_changes_a_variable_that_tensorflow_reads(flag, variable):
     found = []
     for flags in ('--device=gpu', f'--device=gpu {flag}'):
         with _surroundings():
@@ -173,7 +173,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize(('flag', 'path', 'others'), PLANS)
-def test_a_flag_changes_the_plan(flag: str, path: str, others: str) -> None:
+def test_a_flag_changes_the_plan(flag, path, others):
     found = []
     for flags in (others, f'{others} {flag}'):
         with _surroundings(flags):
@@ -199,7 +199,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(('flag', 'path'), CONFIGS)
-def test_a_flag_changes_the_config_of_sessions(flag: str, path: str) -> None:
+def test_a_flag_changes_the_config_of_sessions(flag, path):
     found = []
     for flags in ('', flag):
         devices, threads = Devices(('/cpu:0',), ('/cpu:0',)), Threads(0, 0, '')
@@ -217,7 +217,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(('refused', 'accepted'), REFUSALS)
-def test_a_flag_of_clusters_decides_whether_the_run_is_refused(refused: str, accepted: str) -> None:
+def test_a_flag_of_clusters_decides_whether_the_run_is_refused(refused, accepted):
     with _surroundings(), pytest.raises(UsageError):
         _plan(f'--device=cpu {refused}')
     with _surroundings():
@@ -244,7 +244,7 @@ def _rates(flags: str) -> list[float]:
 
 
 @pytest.mark.parametrize(('flag', 'others'), RATES)
-def test_a_flag_changes_the_learning_rates(flag: str, others: str) -> None:
+def test_a_flag_changes_the_learning_rates(flag, others):
     assert not _is_same(_rates(others), _rates(f"{others} '{flag}'"))
 
 
@@ -339,7 +339,7 @@ def graph(flags: str) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(('flag', 'look', 'others'), GRAPHS)
-def test_a_flag_changes_the_graph(flag: str, look: str, others: str) -> None:
+def test_a_flag_changes_the_graph(flag, look, others):
     assert graph(others).get(look) != graph(f'{others} {flag}').get(look)
 
 
@@ -431,7 +431,7 @@ def run(flags: str) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(('flag', 'look', 'others'), RUNS)
-def test_a_flag_changes_the_run(flag: str, look: str, others: str) -> None:
+def test_a_flag_changes_the_run(flag, look, others):
     assert not _is_same(run(others)[look], run(f'{others} {flag}')[look])
 
 
@@ -439,19 +439,19 @@ def test_a_flag_changes_the_run(flag: str, look: str, others: str) -> None:
 
 
 @pytest.mark.parametrize('flags', ['', TF_DATA, f'{REPLICATED} --num_gpus=4', '--use_fp16'])
-def test_two_graphs_with_the_same_flags_show_the_same(flags: str) -> None:
+def test_two_graphs_with_the_same_flags_show_the_same(flags):
     assert graph(flags) == graph.__wrapped__(flags)
 
 
 @pytest.mark.parametrize(
     'flags', [f'{SUMMARIES} --benchmark_log_dir=b', f'{IN_TRAINING} --trace_file=f', EVAL, TF_DATA]
 )
-def test_two_runs_with_the_same_flags_show_the_same(flags: str) -> None:
+def test_two_runs_with_the_same_flags_show_the_same(flags):
     first, second = run(flags), run.__wrapped__(flags)
     assert [name for name in first if not _is_same(first[name], second[name])] == []
 
 
-def test_no_flag_of_the_original_that_works_is_forgotten() -> None:
+def test_no_flag_of_the_original_that_works_is_forgotten():
     rows = [*VARIABLES, *PLANS, *CONFIGS, *RATES, *GRAPHS, *RUNS]
     # test_onednn.py has --mkl.
     walked = {'controller_host', 'server_protocol', 'mkl'}

@@ -95,7 +95,7 @@ NETWORKS: Mapping[str, tuple[Network, int]] = {
 
 
 @pytest.mark.parametrize('name', NETWORKS)
-def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
+def test_constants_give_the_logits_of_batch_norm(name):
     network, size = NETWORKS[name]
     images = random_images((size, size, 3))
     plain, folded = plain_logits(network, images)
@@ -107,7 +107,7 @@ def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
 
 
-def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm() -> None:
+def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm():
     _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
     kept = {name for name, norm in folded.norms.items() if norm.factor is not None}
     assert kept == {name for name, norm in folded.norms.items() if norm.shift is not None}
@@ -137,16 +137,14 @@ def small_model(forget_models: None) -> str:
         '--variable_update=replicated --num_gpus=2 --precision=fp16 --fp16_vars',
     ],
 )
-def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(
-    small_model: str, flags: str
-) -> None:
+def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model, flags):
     flags = f'--model={small_model} --forward_only --num_batches=1 --batch_size=2 {flags}'
     expected = losses(flags)[-1]
     found = losses(f'{flags} --freeze_when_forward_only')[-1]
     assert found == pytest.approx(expected, rel=1e-2 if 'precision' in flags else 1e-5)
 
 
-def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
+def test_the_step_of_a_frozen_run_reads_no_weights(small_model):
     plan = plan_of(f'--model={small_model} --num_gpus=2 --forward_only --freeze_when_forward_only')
     assert 'Weights:     constant' in make_banner(plan)
     with tf.Graph().as_default() as graph:
@@ -158,7 +156,7 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
     assert sorted(constants) == ['conv/kernel', 'logits/bias', 'logits/kernel']
 
 
-def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_that_no_graph_can_hold_are_refused(monkeypatch):
     monkeypatch.setattr(tf_cnn.run.constant_weights, '_MAX_GRAPH_BYTES', 1000)
     frozen = FrozenNetwork(FoldedNetwork({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
     for number in range(2):

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there i
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_doctor_finds_nothing_wrong(family: str) -> None:
+def test_doctor_finds_nothing_wrong(family):
     # On some GPUs the driver first compiles all kernels.
     findings, log = run_family(family, 3600)
     assert [finding for finding in findings if finding.outcome == WRONG] == [], '\n'.join(log)
@@ -42,14 +42,14 @@ def losses(flags: str) -> list[float]:
         '--variable_update=replicated',
     ],
 )
-def test_a_gpu_trains_as_a_cpu_does(mode: str, data_format: str) -> None:
+def test_a_gpu_trains_as_a_cpu_does(mode, data_format):
     on_gpu = losses(f'--device=gpu --notf32 --data_format={data_format} {mode}')
     assert on_gpu == pytest.approx(losses('--device=cpu'), rel=1e-3)
 
 
 @pytest.mark.skipif(NUM_GPUS < 2, reason='needs two GPUs')
 @pytest.mark.parametrize('spec', ['nccl', 'psgpu', 'pscpu', 'xring', 'pscpu:2k:nccl'])
-def test_every_all_reduce_algorithm_on_two_gpus_has_the_losses_of_cpus(spec: str) -> None:
+def test_every_all_reduce_algorithm_on_two_gpus_has_the_losses_of_cpus(spec):
     flags = f'--notf32 --num_gpus=2 --variable_update=replicated --all_reduce_spec={spec}'
     on_gpus = losses(f'--device=gpu {flags}')
     assert on_gpus == pytest.approx(losses('--device=cpu --num_gpus=2'), rel=1e-3)

@@ -4,7 +4,6 @@ crosses devices.
 
 import itertools
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,9 +68,7 @@ OTHERS = sorted({*itertools.product(NETWORKS.split(), PRECISIONS, DATA_FORMATS)}
     ('model', 'precision', 'data_format'),
     [*IN_CI, *(pytest.param(*row, marks=pytest.mark.all_modes) for row in OTHERS)],
 )
-def test_every_op_of_a_network_has_a_kernel_for_gpus(
-    model: str, precision: str, data_format: str
-) -> None:
+def test_every_op_of_a_network_has_a_kernel_for_gpus(model, precision, data_format):
     built = build_on_gpus(
         model=model,
         data_name='cifar10' if model in ('resnet20', 'densenet40_k12') else None,
@@ -97,9 +94,7 @@ def in_turn(ways: Iterable[str], precisions: Sequence[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, [*PRECISIONS]))
-def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(
-    way: str, precision: str
-) -> None:
+def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way, precision):
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
@@ -114,11 +109,11 @@ def signals_of_vgg(way: str) -> list[int]:
 
 
 @pytest.mark.parametrize('way', ['replicated', 'replicated by NCCL', 'collective_all_reduce'])
-def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> None:
+def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way):
     assert len({*signals_of_vgg(way)}) == 1
 
 
-def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
+def test_parameter_servers_exchange_few_signals_for_each_segment():
     small, large = signals_of_vgg('servers, staged')
     # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2, in segments of 2 MiB.
     more_segments = 4 * (144e6 - 133e6) / (2 << 20)
@@ -129,7 +124,7 @@ def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
     ('optimizer', 'precision'),
     in_turn([name for name, row in ROWS.items() if row.fits_16_bits], ['fp16', 'bf16']),
 )
-def test_variables_of_16_bits_stay_on_the_gpu(optimizer: str, precision: str) -> None:
+def test_variables_of_16_bits_stay_on_the_gpu(optimizer, precision):
     built = build_on_gpus(**SMALL, optimizer=optimizer, fp16_vars=True, **PRECISIONS[precision])
     check_placement(built)
     handles = {op for op in built.of_type('VarHandleOp') if op.get_attr('dtype').size == 2}
@@ -138,17 +133,17 @@ def test_variables_of_16_bits_stay_on_the_gpu(optimizer: str, precision: str) ->
 
 
 @pytest.mark.parametrize('optimizer', ROWS)
-def test_every_optimizer_has_kernels_for_gpus(optimizer: str) -> None:
+def test_every_optimizer_has_kernels_for_gpus(optimizer):
     check_placement(build_on_gpus(optimizer=optimizer, gradient_clip=1.0))
 
 
-def test_forward_only_has_kernels_for_gpus() -> None:
+def test_forward_only_has_kernels_for_gpus():
     check_placement(build_on_gpus(2, **SMALL, forward_only=True, precision='bf16'))
 
 
 @pytest.mark.parametrize('way', ['replicated', 'parameter_server'])
 @pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
-def test_images_in_memory_need_no_other_kernels(noise: Path, pipeline: str, way: str) -> None:
+def test_images_in_memory_need_no_other_kernels(noise, pipeline, way):
     built = build_on_gpus(2, data_dir=str(noise), input_pipeline=pipeline, variable_update=way)
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
@@ -163,8 +158,8 @@ def test_images_in_memory_need_no_other_kernels(noise: Path, pipeline: str, way:
 @pytest.mark.parametrize('num_gpus', [1, 2])
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop'])
 def test_images_on_the_device_are_drawn_there_and_nothing_comes_from_the_host(
-    noise: Path, augmentation: str, num_gpus: int
-) -> None:
+    noise, augmentation, num_gpus
+):
     built = build_on_gpus(
         num_gpus, data_dir=str(noise), input_pipeline='device', augmentation=augmentation
     )
@@ -201,9 +196,7 @@ def order_of_collectives(built: GpuGraph) -> list[tuple[int, str]]:
     [(SMALL, 59), ({'gradient_repacking': 4}, 4), ({'agg_small_grads_max_bytes': 1024}, 8)],
     ids=str,
 )
-def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(
-    flags: dict[str, Any], num_sums: int
-) -> None:
+def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(flags, num_sums):
     way = {**WAYS['collective_all_reduce'], **flags}
     first, second = (build_on_gpus(2, task_index=index, **way) for index in (0, 1))
     order = order_of_collectives(first)
@@ -212,13 +205,13 @@ def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(
     assert [key for key, _ in order] == sorted((key for key, _ in order), reverse=True)
 
 
-def test_an_nccl_sum_does_not_wait_for_gradients_that_come_after_its_own() -> None:
+def test_an_nccl_sum_does_not_wait_for_gradients_that_come_after_its_own():
     built = build_on_gpus(2, **SMALL, **WAYS['collective_all_reduce'])
     sums = [op for op in built.of_type('CollectiveReduce') if op.device.endswith('GPU:0')]
     assert len(needed_by([sums[0]])) < len(needed_by([sums[-1]]))
 
 
-def test_nccl_sums_of_one_process_all_run_in_each_step() -> None:
+def test_nccl_sums_of_one_process_all_run_in_each_step():
     """The kernels of one sum wait for each other."""
     built = build_on_gpus(4, **SMALL, **WAYS['replicated by NCCL'])
     ops = [op for op in built.graph.get_operations() if op.type == 'NcclAllReduce']
@@ -229,7 +222,7 @@ def test_nccl_sums_of_one_process_all_run_in_each_step() -> None:
 @pytest.mark.parametrize('way', ['replicated by NCCL', 'collective_all_reduce'])
 @pytest.mark.parametrize('compact', [None, True, False])
 @pytest.mark.parametrize('precision', ['fp32', 'fp16', 'bf16'])
-def test_nccl_never_sums_bfloat16(precision: str, compact: bool | None, way: str) -> None:
+def test_nccl_never_sums_bfloat16(precision, compact, way):
     built = build_on_gpus(2, **WAYS[way], precision=precision, compact_gradient_transfer=compact)
     sums = built.of_type('NcclAllReduce', 'CollectiveReduce')
     is_compact = precision == 'fp16' if compact is None else compact
@@ -243,7 +236,7 @@ def test_nccl_never_sums_bfloat16(precision: str, compact: bool | None, way: str
     ('way', 'precision'),
     in_turn(['servers', 'servers, staged', 'distributed_replicated'], ['bf16', 'fp32']),
 )
-def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way: str, precision: str) -> None:
+def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way, precision):
     """The sum of all towers leaves the GPUs once, and each variable arrives once, in 16 bits if
     they travel so.
     """
@@ -259,7 +252,7 @@ def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way: str, prec
     assert bytes_between(built, 'gpu', 'gpu') == 2 * 2 * weights(built)
 
 
-def test_a_worker_that_is_told_to_sums_on_its_cpu() -> None:
+def test_a_worker_that_is_told_to_sums_on_its_cpu():
     built = build_on_gpus(3, **SMALL, **WAYS['servers'], local_parameter_device='cpu')
     assert bytes_between(built, 'gpu', 'gpu') == 0
     assert bytes_between(built, 'gpu', 'cpu') >= 3 * weights(built)
@@ -278,9 +271,7 @@ STAGED = ('parameter_server, staged', 'servers, staged', 'servers, staged, async
 
 
 @pytest.mark.parametrize(('way', 'precision'), in_turn(STAGED, ['fp32', 'fp16']))
-def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(
-    way: str, precision: str
-) -> None:
+def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way, precision):
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     updates = set(built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient'))
     # Those of the values for the next step; scalars are the loss scale and the global step.
@@ -301,7 +292,7 @@ def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(
 
 
 @pytest.mark.parametrize('precision', ['fp32', 'fp16'])
-def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precision: str) -> None:
+def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precision):
     built = build_on_gpus(2, **SMALL, **WAYS['replicated, relaxed'], **PRECISIONS[precision])
     updates = built.of_type('ResourceApplyGradientDescent')
     assert len(updates) == 2 * 59
@@ -316,7 +307,7 @@ def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precisio
         for i in range(1 + ('worker_hosts' in WAYS[way]))
     ],
 )
-def test_what_a_step_stages_the_next_one_takes(way: str, task_index: int) -> None:
+def test_what_a_step_stages_the_next_one_takes(way, task_index):
     """On the worker itself: what it stages on a server would stay there when the worker is lost."""
     built = build_on_gpus(2, task_index=task_index, **WAYS[way], **PRECISIONS['fp16'])
     staged, taken = (
@@ -327,7 +318,7 @@ def test_what_a_step_stages_the_next_one_takes(way: str, task_index: int) -> Non
     assert not [op.name for op in built.of_type('Stage') if '/job:ps' in op.device]
 
 
-def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated() -> None:
+def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated():
     """And without staged variables each is updated as soon as its own gradients are there."""
     built = build_on_gpus(2, **WAYS['parameter_server, staged'])
     updates = set(built.of_type('ResourceApplyGradientDescent'))

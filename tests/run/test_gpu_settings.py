@@ -6,7 +6,6 @@ The GPUs are those of a TensorFlow that claims to see some; none is opened.
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import psutil
 import pytest
@@ -80,13 +79,8 @@ def threads_of(plan: Plan) -> tuple[int, int]:
     ],
 )
 def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
-    set_gpus: Any,
-    flags: str,
-    mode: str | None,
-    count: str | None,
-    batch_norm: str | None,
-    threads: tuple[int, int],
-) -> None:
+    set_gpus, flags, mode, count, batch_norm, threads
+):
     plan = plan_of(flags)
     names, values = (MODE, COUNT, BATCH_NORM), [mode, count, batch_norm]
     assert [os.environ.get(name) for name in names] == values
@@ -98,9 +92,7 @@ def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
         assert plan.run_environment.machine['threads']['inter_op'] == threads[1]
 
 
-def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
-    set_gpus: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(set_gpus, monkeypatch):
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')
     plan = plan_of('--gpu_thread_mode=gpu_shared')
@@ -110,9 +102,7 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
     assert threads_of(plan) == (0, 0)
 
 
-def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
-    set_gpus: Callable[..., None],
-) -> None:
+def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(set_gpus):
     alone = RuleContext(is_single_process=True, is_residual=False)
 
     def ignored(flags: str) -> list[str]:
@@ -133,9 +123,7 @@ def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
 
 
 @pytest.mark.parametrize('flag', ['--device=gpu', '--num_gpus=2'])
-def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
-    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, flag: str
-) -> None:
+def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(set_gpus, monkeypatch, flag):
     set_gpus()
     # As if a GPU of NVIDIA were in this machine.
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
@@ -157,12 +145,8 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
     ],
 )
 def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_in_tf32(
-    set_gpus: Callable[..., None],
-    capability: tuple[int, int],
-    flags: str,
-    shown: str,
-    tf32: bool,
-) -> None:
+    set_gpus, capability, flags, shown, tf32
+):
     set_gpus(capability)
     plan = plan_of(flags)
     banner, devices = make_banner(plan), plan.params.devices
@@ -178,9 +162,7 @@ def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_
         )
 
 
-def test_the_environment_may_forbid_tf32(
-    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_may_forbid_tf32(set_gpus, monkeypatch):
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     plan = plan_of()
     assert (plan.devices.tf32, 'TF32' in make_banner(plan)) == (False, False)

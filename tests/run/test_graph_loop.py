@@ -58,7 +58,7 @@ def trained(flags: str, **values: Any) -> Ran:
 
 
 @pytest.mark.parametrize('way', WAYS)
-def test_the_steps_are_those_of_single_runs(way: str) -> None:
+def test_the_steps_are_those_of_single_runs(way):
     def values_of(run: Ran) -> dict[str, Any]:
         """What each step computed; that an input waits is not seen in a loop."""
         names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
@@ -72,7 +72,7 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
 
 
 @pytest.mark.parametrize('pipeline', [None, 'device', 'tf_data'])
-def test_images_come_in_the_same_order(pipeline: str | None, noise: Path, tmp_path: Path) -> None:
+def test_images_come_in_the_same_order(pipeline, noise, tmp_path):
     data_dir: str | Path = write_digits(tmp_path)
     flags = '--model=mnist --data_name=mnist'
     if pipeline == 'tf_data':
@@ -87,7 +87,7 @@ def test_images_come_in_the_same_order(pipeline: str | None, noise: Path, tmp_pa
     assert len(set(single)) == len(single)
 
 
-def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Path) -> None:
+def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path):
     """With a rate of 0, dropout alone makes the losses of the steps differ."""
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
 
@@ -101,7 +101,7 @@ def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Pa
     assert [losses('other') for _ in range(2)] == [first, second]
 
 
-def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Path) -> None:
+def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path):
     jpeg = encoded(np.zeros([9, 9, 3], np.uint8))
     write_shard(tmp_path / shard_name('train', 0, 1), [example(jpeg, label) for label in range(12)])
     source = find_shards(str(tmp_path), 'train')
@@ -121,7 +121,7 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
     assert sorted(labels[:12]) == sorted(labels[12:]) == list(range(12))
 
 
-def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path: Path) -> None:
+def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path):
     flags = '--steps_per_run=5 --save_model_steps=4 --display_every=2'
     summaries = '--save_summaries_steps=3 --summary_verbosity=1'
     result, out, _ = trained(
@@ -150,12 +150,12 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
 @pytest.mark.parametrize(
     'others', ['--profile_steps=1,2 --profile_dir=profile', '--input_pipeline=feed_dict']
 )
-def test_what_needs_single_steps_is_refused(others: str) -> None:
+def test_what_needs_single_steps_is_refused(others):
     with refused('--steps_per_run=2', others.partition('=')[0]):
         params_of(f'--steps_per_run=2 {others}')
 
 
-def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
+def test_on_gpus_one_signal_for_each_device_starts_a_step():
     built = build_on_gpus(2, steps_per_run=9, variable_update='replicated', all_reduce_spec='nccl')
     with built.graph.as_default():
         GraphLoop(built.step_graph.fetches)
@@ -188,9 +188,7 @@ ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'step
     ],
     ids=str,
 )
-def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(
-    flags: dict[str, Any], tmp_path: Path
-) -> None:
+def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags, tmp_path):
     loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags))
     # Once for all steps. The values of the steps are fetched after the last one.
     assert crossings(loop.step) == ['num_steps:0']
@@ -200,9 +198,7 @@ def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(
         assert loop.of_type(kind)
 
 
-def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite(
-    tmp_path: Path,
-) -> None:
+def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite(tmp_path):
     """The host decides which ops run."""
     scale: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True}
     loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **scale))
@@ -211,7 +207,7 @@ def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite
     assert re.fullmatch(r'steps/while/step/All_\d+:0', finite)
 
 
-def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_path: Path) -> None:
+def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_path):
     loop = loop_of(
         build_on_gpus(2, variable_update='replicated', data_dir=write_digits(tmp_path), **ON_DEVICE)
     )
@@ -229,7 +225,7 @@ def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_
     ]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):
     flags = '--model=mnist --init_learning_rate=1e30 --steps_per_run=3'
     data_dir = write_digits(tmp_path)
     result = trained(f'{flags} --continue_on_nan', data_dir=data_dir).result

@@ -16,7 +16,7 @@ import pytest
 from tests.support.graphs import file_size_limit
 from tests.support.images import encoded, example, header_of, write_files, write_shard
 from tests.support.outputs import check_line, failed
-from tests.support.runs import PROGRAM, Capture, made, run
+from tests.support.runs import PROGRAM, made, run
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.instruments import write_scalars
 
@@ -28,7 +28,7 @@ _RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=4 --num_warmup
 # ---- full disks: a limit of the size of files stands for them ------------------------------------
 
 
-def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: Capture) -> None:
+def test_summaries_that_cannot_be_written_end_the_run(tmp_path, capfd):
     # The summary has the graph, of 57 KB. What is captured is a file, too, but a smaller one.
     flags = f'{_RUN} --save_summaries_steps=1 --summary_verbosity=1 --train_dir={tmp_path}'
     with file_size_limit(30_000):
@@ -37,13 +37,13 @@ def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: Cap
     check_line(done.error, f'--train_dir={tmp_path}')
 
 
-def test_scalars_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+def test_scalars_that_cannot_be_written_are_named(tmp_path):
     (tmp_path / 'evaluated').mkdir()
     with file_size_limit(50), failed(f'--eval_dir={tmp_path}/evaluated'):
         write_scalars(str(tmp_path / 'evaluated'), 'eval_dir', 1, {'accuracy': 0.5})
 
 
-def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path: Path, capfd: Capture) -> None:
+def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path, capfd):
     noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
     write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
     shards = tmp_path / 'shards'
@@ -67,8 +67,8 @@ def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path: Path, capfd: C
     ],
 )
 def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there(
-    flag: str, name: str, tmp_path: Path, capfd: Capture
-) -> None:
+    flag, name, tmp_path, capfd
+):
     (tmp_path / 'file').write_text('of an earlier run')
     steps = '--profile_steps=2,3' if flag == 'profile_dir' else ''
     with file_size_limit(2_000):
@@ -82,9 +82,7 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
 # ---- files that change ---------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(
-    tmp_path: Path, capfd: Capture
-) -> None:
+def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(tmp_path, capfd):
     flags = f'{_RUN} --train_dir={tmp_path}'
     assert run(flags, capfd).code == 0
     [data] = tmp_path.glob('model.ckpt-4.data-*')
@@ -144,7 +142,7 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {
 
 
 @pytest.mark.parametrize('name', CHANGES)
-def test_shards_that_are_bad_or_change_during_a_run_are_named(name: str, tmp_path: Path) -> None:
+def test_shards_that_are_bad_or_change_during_a_run_are_named(name, tmp_path):
     """At the latest at its end: TensorFlow passes over shards that are missing or empty."""
     (shard, *_), (last_step, change, facts) = write_shards(tmp_path / 'shards'), CHANGES[name]
     if not last_step:
@@ -156,7 +154,7 @@ def test_shards_that_are_bad_or_change_during_a_run_are_named(name: str, tmp_pat
                 change(shard)
 
 
-def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path: Path) -> None:
+def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path):
     """Threads of TensorFlow that read or decode are under way when it ends."""
     shard, *_ = write_shards(tmp_path / 'shards')
     write_shard(shard, [RECORD] * 40 + [example(b'not an image at all', 1)])
@@ -165,7 +163,7 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path: Path) -
     check_line(done.error, shard, 'record 40', 'JPEG')
 
 
-def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path):
     """In a process of its own, which ends in the midst of a step."""
     shards = write_shards(tmp_path / 'shards')
     flags = f'{_RUN} --num_batches=1000000 --data_dir={tmp_path}/shards --display_every=10'
@@ -203,8 +201,8 @@ MODEL += "cnn.dense(cnn.flatten(x), num_classes, 'logits'), image_size=8)\n"
 
 
 def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_name(
-    tmp_path: Path, capfd: Capture
-) -> None:
+    tmp_path, capfd
+):
     folder = tmp_path / NAME
     shards = write_shards(tmp_path / 'shards')[0].parent.rename(folder)
     (folder / 'own {model}.py').write_text(MODEL)

@@ -31,7 +31,7 @@ def run(data_dir: Path, flags: str, **values: Any) -> Ran:
 
 
 @pytest.mark.parametrize('flags', [STILL, '--forward_only'])
-def test_the_preprocessing_changes_what_the_model_sees(data_dir: Path, flags: str) -> None:
+def test_the_preprocessing_changes_what_the_model_sees(data_dir, flags):
     ways = ('', '--ml_perf', '--input_preprocessor=official_models_imagenet')
     plain, ml_perf, official = (
         run(data_dir, f'--use_datasets {flags} {way}').losses for way in ways
@@ -54,9 +54,7 @@ def darkness(cnn: Any, images: Any, num_classes: int) -> Any:
 
 @pytest.mark.usefixtures('forget_models')
 @pytest.mark.parametrize('ml_perf', [False, True])
-def test_training_evaluations_and_the_exported_model_normalise_alike(
-    tmp_path: Path, ml_perf: bool
-) -> None:
+def test_training_evaluations_and_the_exported_model_normalise_alike(tmp_path, ml_perf):
     register_model('darkness', darkness, image_size=16)
     black = np.zeros([16, 16, 3], np.uint8)
     for subset in ('train', 'validation'):
@@ -82,7 +80,7 @@ def test_training_evaluations_and_the_exported_model_normalise_alike(
 @pytest.mark.parametrize(
     'bad', [b'no picture', encoded(np.zeros([8, 8, 3], np.uint8))], ids=['no JPEG', 'label']
 )
-def test_a_bad_record_is_named_with_its_shard(tmp_path: Path, bad: bytes) -> None:
+def test_a_bad_record_is_named_with_its_shard(tmp_path, bad):
     write_noise(tmp_path, 10)
     shard = tmp_path / shard_name('train', 0, 1)
     write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(bad, 1001)])

@@ -37,9 +37,7 @@ def run(
     return document_in(path), out, err
 
 
-def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(
-    tmp_path: Path, noise: Path
-) -> None:
+def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(tmp_path, noise):
     document, out, err = run(noise, tmp_path, '--input_only=transfer --num_gpus=2 --optimizer=adam')
     stages = document['input']['stages']
     assert [row['stage'] for row in stages] == list(STAGES)
@@ -66,14 +64,12 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(
         ('--input_only=transfer --input_pipeline=feed_dict --augmentation=none', [TRANSFER]),
     ],
 )
-def test_the_stages_of_records_are_those_up_to_the_one_named(
-    flags: str, stages: list[str], tmp_path: Path, noise: Path
-) -> None:
+def test_the_stages_of_records_are_those_up_to_the_one_named(flags, stages, tmp_path, noise):
     document, _, _ = run(noise, tmp_path, f'--model=trivial {flags}')
     assert [row['stage'] for row in document['input']['stages']] == stages
 
 
-def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path: Path) -> None:
+def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path):
     cifar = tmp_path / 'cifar'
     write_cifar(cifar, np.zeros([20, 32, 32, 3], np.uint8), np.arange(20) % 10)
     document, _, err = run(cifar, tmp_path, '--model=trivial --input_only=decode')
@@ -86,8 +82,8 @@ def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path: Path) -> N
 
 
 def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verbose(
-    tmp_path: Path, noise: Path
-) -> None:
+    tmp_path, noise
+):
     document, _, err = run(noise, tmp_path, '--verbose')
     memory = document['input']['memory']
     buffers = memory['buffers']
@@ -122,7 +118,7 @@ def memory_of_the_input(folder: Path) -> None:
     print(max_total_bytes(pipeline.buffers), *grown)
 
 
-def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
+def test_memory_stays_within_the_bound_over_many_steps(tmp_path):
     """In a process of its own, with few arenas: where threads free what others allocated, the C
     library keeps more.
     """
@@ -136,7 +132,7 @@ def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
     assert max(grown) < bound + 40e6, (bound, grown)
 
 
-def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_it() -> None:
+def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_it():
     times = [
         StageTime('read', 100, 2.0, 1.0),
         StageTime('decode', 100, 1.0, 1.5),

@@ -55,7 +55,7 @@ def parsed(path: Path) -> tf.GraphDef:
     return text_format.Parse(path.read_text(), tf.GraphDef())
 
 
-def test_the_graph_is_one_that_tensorflow_imports(files: Path, tmp_path: Path) -> None:
+def test_the_graph_is_one_that_tensorflow_imports(files, tmp_path):
     text = parsed(files / 'graph.pbtxt')
     run(f'{TOWERS} --num_batches=1', graph_file=tmp_path / 'graph.pb')
     binary = tf.GraphDef.FromString((tmp_path / 'graph.pb').read_bytes())
@@ -66,7 +66,7 @@ def test_the_graph_is_one_that_tensorflow_imports(files: Path, tmp_path: Path) -
         assert graph.get_tensor_by_name(f'tower_{tower}/conv1:0').shape == [BATCH, 28, 28, 32]
 
 
-def test_each_partition_is_what_ran_on_one_device(files: Path) -> None:
+def test_each_partition_is_what_ran_on_one_device(files):
     parts = [parsed(path) for path in sorted(files.glob('part*.pbtxt'))]
     devices = [{node.device[-5:] for node in part.node} for part in parts]
     assert devices == [{'CPU:0'}, {'CPU:1'}]
@@ -77,7 +77,7 @@ def test_each_partition_is_what_ran_on_one_device(files: Path) -> None:
         assert {'ReadVariableOp', '_Recv'} <= {node.op for node in part.node}
 
 
-def test_the_trace_has_every_op_of_one_step_with_its_time(files: Path) -> None:
+def test_the_trace_has_every_op_of_one_step_with_its_time(files):
     events = json.loads((files / 'trace.json').read_text())['traceEvents']
     names = {event['pid']: event['args']['name'] for event in events if event['ph'] == 'M'}
     ran = [
@@ -93,7 +93,7 @@ def test_the_trace_has_every_op_of_one_step_with_its_time(files: Path) -> None:
         assert not any(name.startswith(f'tower_{1 - tower}/conv') for name in own)
 
 
-def test_the_profile_of_tfprof_has_the_work_of_each_layer(files: Path) -> None:
+def test_the_profile_of_tfprof_has_the_work_of_each_layer(files):
     profile = ProfileProto.FromString((files / 'profile').read_bytes())
     nodes = {node.name: node for node in profile.nodes.values()}
     # Two for each multiply-add: 5 x 5 x 3 for each of 32 channels of 28 x 28 places.
@@ -110,7 +110,7 @@ def summaries_in(folder: Path) -> Iterator[tuple[int, Any]]:
                 yield event.step, value
 
 
-def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path: Path) -> None:
+def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path):
     for step in range(12):
         write_scalars(str(tmp_path), 'eval_dir', step, {'accuracy': step / 100})
     assert [step for step, _ in summaries_in(tmp_path)] == list(range(12))
@@ -134,7 +134,7 @@ SUMMARY_STEPS = [NUM_WARMUP + 2, NUM_WARMUP + 4]
 SCALARS = {'total_loss', 'images_per_second', 'learning_rate', 'top_1_accuracy', 'top_5_accuracy'}
 
 
-def test_summaries_have_the_scalars_of_their_steps(tmp_path: Path) -> None:
+def test_summaries_have_the_scalars_of_their_steps(tmp_path):
     (result, _, err), found = run_with_summaries(tmp_path, 1)
     assert {*found} == SCALARS
     assert '--summary_verbosity' not in err
@@ -145,7 +145,7 @@ def test_summaries_have_the_scalars_of_their_steps(tmp_path: Path) -> None:
         assert found['images_per_second'][step] == pytest.approx(rate, rel=1e-5)
 
 
-def test_summaries_have_histograms_of_all_variables_and_gradients(tmp_path: Path) -> None:
+def test_summaries_have_histograms_of_all_variables_and_gradients(tmp_path):
     (_, _, err), found = run_with_summaries(tmp_path, 3)
     weights = values_in(tmp_path).keys() - {'global_step'}
     tags = {f'{kind}/{name}' for kind in ('variables', 'gradients') for name in weights}
@@ -169,7 +169,7 @@ def check_histogram(histogram: Any, numbers: np.ndarray) -> None:
     assert histogram.sum_squares == pytest.approx(squares, rel=1e-3)
 
 
-def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path):
     reason = 'not every supported TensorFlow ships the proto that a profile is made of'
     xplane_pb2 = pytest.importorskip('tensorflow.tsl.profiler.protobuf.xplane_pb2', reason=reason)
     _, _, err = run(f'{TOWERS} --profile_steps=2,3', profile_dir=tmp_path / 'new')
@@ -196,9 +196,7 @@ def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
     check_warning(err, '--profile_steps=2,3')
 
 
-def test_a_profile_whose_steps_do_not_come_is_warned_of_and_the_next_one_begins(
-    tmp_path: Path,
-) -> None:
+def test_a_profile_whose_steps_do_not_come_is_warned_of_and_the_next_one_begins(tmp_path):
     stopped = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
     flags = f'--profile_steps=2,4 --num_eval_batches=1 {stopped}'
     err = run(flags, profile_dir=tmp_path).err
@@ -221,7 +219,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     return folder, ran(f'{flags} {evaluations}', benchmark_log_dir=folder)
 
 
-def test_a_run_writes_itself_into_its_log(logged: tuple[Path, Ran]) -> None:
+def test_a_run_writes_itself_into_its_log(logged):
     (run,) = lines_of(logged[0] / 'benchmark_run.log')
     assert (run['model_name'], run['dataset']) == ('lenet', {'name': 'imagenet'})
     assert run['test_id'] == 'lenet-4'
@@ -234,7 +232,7 @@ def test_a_run_writes_itself_into_its_log(logged: tuple[Path, Ran]) -> None:
     assert 'train_dir' not in parameters
 
 
-def test_a_run_logs_every_number_that_it_prints(logged: tuple[Path, Ran]) -> None:
+def test_a_run_logs_every_number_that_it_prints(logged):
     folder, (result, out, _) = logged
     metrics = lines_of(folder / 'metric.log')
     fields = {'name', 'value', 'unit', 'global_step', 'timestamp', 'extras'}
@@ -256,16 +254,14 @@ def test_a_run_logs_every_number_that_it_prints(logged: tuple[Path, Ran]) -> Non
     ] == printed
 
 
-def test_a_second_run_appends_its_numbers(tmp_path: Path) -> None:
+def test_a_second_run_appends_its_numbers(tmp_path):
     for _ in range(2):
         ran('--num_batches=1', benchmark_log_dir=tmp_path)
     assert len(lines_of(tmp_path / 'metric.log')) == 2 * 3
     assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 
 
-def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_finite(
-    tmp_path: Path,
-) -> None:
+def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_finite(tmp_path):
     gpus, cpu = [{'name': 'A'}, {'name': 'A'}], 'Intel(R) Xeon(R) CPU @ 2.20GHz'
     found = run_info(
         model='m',
@@ -286,13 +282,13 @@ def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_fi
     assert lines_of(tmp_path / 'metric.log')[0]['value'] is None
 
 
-def test_what_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_before_the_run(tmp_path):
     (tmp_path / 'file').touch()
     with refused(f'--benchmark_log_dir={tmp_path}/file'):
         made(benchmark_log_dir=f'{tmp_path}/file')
 
 
-def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_path: Path) -> None:
+def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_path):
     err = io.StringIO()
     run = made(
         '--num_batches=30 --display_every=1',
@@ -310,7 +306,7 @@ def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_p
     assert [row['global_step'] for row in lines_of(tmp_path / 'metric.log')] == [1, 1, 2, 2, 3, 3]
 
 
-def test_a_profile_that_cannot_be_written_loses_no_training(tmp_path: Path) -> None:
+def test_a_profile_that_cannot_be_written_loses_no_training(tmp_path):
     run = made(
         '--profile_steps=1,3', train_dir=tmp_path / 'train', profile_dir=tmp_path / 'profile'
     )

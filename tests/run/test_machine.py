@@ -1,6 +1,5 @@
 """The GPUs of the machine and the flags decide on devices, data format and session settings."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
     ).config
 
 
-def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
+def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here):
     flags, devices = devices_of(params_of())
     assert devices.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
     assert devices.parameter_devices == devices.towers
@@ -77,8 +76,8 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
 def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
-    num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    num_gpus_here, device, monkeypatch
+):
     monkeypatch.setattr('tf_cnn.run.devices.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     plan = make_plan(params_of('--model=lenet', device=device), ProcessEnvironment({}))
@@ -98,8 +97,8 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
     ],
 )
 def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
-    features: str, advised: str | None, tmp_path: Path
-) -> None:
+    features, advised, tmp_path
+):
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc/cpuinfo').write_text(f'flags\t\t: {features}\n')
     for precision in ('fp32', 'bf16', 'fp16'):
@@ -112,7 +111,7 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
 
 
 @pytest.mark.parametrize('device', [None, 'gpu'])
-def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
+def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here, device):
     # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.
     facts = ['--device=gpu' if device else '--num_gpus=4']
     if num_gpus_here:
@@ -121,7 +120,7 @@ def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str |
         devices_of(params_of('--num_gpus=4', device=device))
 
 
-def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
+def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here):
     for kind, places in (('gpu', ('/gpu:0', '/gpu:1')), ('cpu', ('/cpu:0',))):
         params = params_of(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
         _, devices = devices_of(params)
@@ -129,9 +128,7 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> N
 
 
 @pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
-def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
-    variable_update: str,
-) -> None:
+def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(variable_update):
     kinds = {}
     for kind, devices in ((None, '/cpu:0'), ('cpu', '/cpu:0'), ('gpu', '/cpu:0 /cpu:1 /cpu:2')):
         flags = f'--num_gpus=3 --variable_update={variable_update}'
@@ -143,7 +140,7 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
     assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
 
 
-def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here: int) -> None:
+def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here):
     def num_ignored(params: Params, *, is_single_process: bool) -> int:
         context = RuleContext(is_single_process=is_single_process, is_residual=False)
         return len(params.ignored_flag_warnings(context))
@@ -164,7 +161,7 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here:
     assert devices_of(nccl, controller) == devices_of(plain, controller)
 
 
-def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
+def test_a_controller_has_the_devices_of_its_workers(num_gpus_here):
     mode = '--variable_update=distributed_all_reduce --num_gpus=2'
     # More than are here.
     params = params_of(f'{mode} --device=gpu')
@@ -184,12 +181,12 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
 @pytest.mark.usefixtures('num_gpus_here')
-def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
+def test_no_gpus_are_one_device_of_the_cpu(device):
     assert plan_of('--model=lenet --num_gpus=0', device=device).devices.towers == ('/cpu:0',)
 
 
 @pytest.mark.distributed
-def test_xla_compiles(tmp_path: Path) -> None:
+def test_xla_compiles(tmp_path):
     # In a process of its own, since TensorFlow decides once.
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1 --xla'
     done = run(f'{flags} --partitioned_graph_file_prefix={tmp_path}/part')
@@ -197,7 +194,7 @@ def test_xla_compiles(tmp_path: Path) -> None:
     assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
 
 
-def test_xla_that_comes_too_late_is_refused() -> None:
+def test_xla_that_comes_too_late_is_refused():
     code = (
         'import tensorflow as tf; tf.config.list_physical_devices(); tf.constant(1) + 1\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'

@@ -3,7 +3,6 @@ refused.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_
 VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
 
 
-def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_path: Path) -> None:
+def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_path):
     used = {}
     # The same switch by the flag, by its name in the original, and by TensorFlow's variable.
     for name, flag, variable in (
@@ -39,7 +38,7 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
     assert 'onednn' not in '\n'.join([compared.out, *compared.err])
 
 
-def test_a_variable_of_another_value_is_refused_with_both_named() -> None:
+def test_a_variable_of_another_value_is_refused_with_both_named():
     for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
         done = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
         assert done.code == 2
@@ -74,12 +73,12 @@ def runs_from_python(steps: str) -> list[str]:
     return [line for line in lines if line.startswith(('used', 'refused'))]
 
 
-def test_the_flag_is_refused_where_tensorflow_was_imported_before() -> None:
+def test_the_flag_is_refused_where_tensorflow_was_imported_before():
     (line,) = runs_from_python('[(True, True)]')
     check_line(line, 'refused --onednn=True', 'TensorFlow was already imported', f'{VARIABLE}=1')
 
 
-def test_runs_of_one_process_share_the_switch() -> None:
+def test_runs_of_one_process_share_the_switch():
     first, second, *refused = runs_from_python(
         '[(False, False), (False, False), (False, True), (False, None)]'
     )

@@ -1,6 +1,6 @@
 """What is planned about processes, their settings and threads, and evaluations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from unittest import mock
@@ -22,7 +22,7 @@ from tf_cnn.run.evaluations import EvalSchedule
 pytestmark = pytest.mark.unit
 
 
-def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
+def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone():
     environment = ProcessEnvironment({'RANK': '1', 'WORLD_SIZE': '3'})
     warnings: list[str] = []
     find_cluster_role(params_of(), environment, warnings)
@@ -33,7 +33,7 @@ def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
     assert len(warnings) == 1
 
 
-def test_processes_that_horovod_did_not_connect_are_refused() -> None:
+def test_processes_that_horovod_did_not_connect_are_refused():
     class Alone:
         size = local_size = lambda self: 1
         rank = local_rank = lambda self: 0
@@ -47,7 +47,7 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
             find_cluster_role(params, ProcessEnvironment(hydra(1, 3, 3)), [])
 
 
-def test_a_process_knows_what_its_user_has_set() -> None:
+def test_a_process_knows_what_its_user_has_set():
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)
     process.show_gpus('3')
@@ -85,7 +85,7 @@ thread.join()
 """
 
 
-def test_memory_that_is_kept_is_not_mapped_anew() -> None:
+def test_memory_that_is_kept_is_not_mapped_anew():
     def page_faults(*words: str) -> int:
         return int(run_python(_FREES_MEMORY, *words).out)
 
@@ -107,8 +107,8 @@ _WORKER = '--job_name=worker --ps_hosts=a:1 --worker_hosts=b:1,c:1'
     ],
 )
 def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
-    flags: str, variables: dict[str, str], keeps: bool, num_warnings: int
-) -> None:
+    flags, variables, keeps, num_warnings
+):
     params, environment = params_of(f'--device=cpu {flags}'), ProcessEnvironment(variables)
     warnings: list[str] = []
     processes = find_cluster_role(params, environment, warnings)
@@ -118,7 +118,7 @@ def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
         check_line(warning, '--keep_memory=True', *variables)
 
 
-def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> None:
+def test_a_later_run_with_other_settings_is_refused_and_changes_nothing():
     environ: dict[str, str] = {}
     process = ThisProcess(environ)
     variables = {'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None}
@@ -190,13 +190,8 @@ def threads_of(
     ],
 )
 def test_towers_share_the_cores_that_the_process_may_use(
-    tmp_path: Path,
-    flags: str,
-    num_towers: int,
-    quota: object,
-    threads: tuple[int, int],
-    reason: str,
-) -> None:
+    tmp_path, flags, num_towers, quota, threads, reason
+):
     """The quota is that of a control group of version 2, for 100 ms."""
     files = {
         'proc/self/cgroup': '0::/group\n',
@@ -208,7 +203,7 @@ def test_towers_share_the_cores_that_the_process_may_use(
     assert reason in found.reason
 
 
-def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_warns_of_too_few() -> None:
+def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_warns_of_too_few():
     for earlier in (0, 13):
         later, warnings = threads_of(earlier=earlier)
         assert (later.intra_op, warnings) == (earlier, [])
@@ -218,7 +213,7 @@ def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_warns_of_too_
     check_line(line, '1 thread', 'new process')
 
 
-def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning() -> None:
+def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning():
     intra, inter = 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'
     both = {intra: '3', inter: '4'}
     threads, warnings = threads_of(variables=both)
@@ -239,7 +234,7 @@ def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning() -> Non
         check_line(line, f'{inter}={text} has no effect')
 
 
-def test_threads_of_openmp_are_named_if_this_tensorflow_has_none() -> None:
+def test_threads_of_openmp_are_named_if_this_tensorflow_has_none():
     environment = ProcessEnvironment({'OMP_NUM_THREADS': '4', 'OMP_DISPLAY_ENV': 'true'})
     params, warnings = params_of(), list[str]()
     choose_start(params, environment, find_cluster_role(params, environment, []), None, warnings)
@@ -247,7 +242,7 @@ def test_threads_of_openmp_are_named_if_this_tensorflow_has_none() -> None:
     check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')
 
 
-def test_the_summary_tells_the_threads_and_why() -> None:
+def test_the_summary_tells_the_threads_and_why():
     record = sample_record(
         machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}}
     )
@@ -262,14 +257,12 @@ def test_the_summary_tells_the_threads_and_why() -> None:
     ('every', 'due'),
     [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])],
 )
-def test_an_evaluation_comes_with_the_step_that_reaches_its_time(
-    every: str, due: Sequence[int]
-) -> None:
+def test_an_evaluation_comes_with_the_step_that_reaches_its_time(every, due):
     schedule = EvalSchedule(every=Fraction(every))
     assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
 
 
-def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach() -> None:
+def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach():
     every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
     assert every.warning(0, 3) is None
     # From step 3 to step 4; the next evaluation would be after step 5.
@@ -279,6 +272,6 @@ def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach() -> None:
     assert '3' not in check_line(at.warning(0, 7), '7', '8, 12')
 
 
-def test_an_evaluation_is_due_though_another_worker_took_its_step() -> None:
+def test_an_evaluation_is_due_though_another_worker_took_its_step():
     for schedule in (EvalSchedule(every=Fraction(4)), EvalSchedule(at=frozenset([4, 8]))):
         assert [step for step in (3, 6, 7, 9, 11) if schedule.is_due(step, step - 3)] == [6, 9]

@@ -3,7 +3,6 @@ alone.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -41,14 +40,14 @@ def size_ranges_of(flags: str) -> Sequence[SizeRange] | None:
 
 
 @pytest.mark.parametrize('where', ['', WITH_SERVERS], ids=['alone', 'cluster'])
-def test_variables_are_staged_where_there_are_updates(where: str) -> None:
+def test_variables_are_staged_where_there_are_updates(where):
     assert not variables_of(where).staged_vars
     assert variables_of(f'{where} --staged_vars').staged_vars
     assert not variables_of(f'{where} --staged_vars --forward_only').staged_vars
 
 
 @pytest.mark.parametrize('mode', CLUSTERS)
-def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> None:
+def test_variables_of_16_bits_are_refused_where_others_share_them(mode):
     flags = f'{CLUSTERS[mode]} --variable_update={mode} --fp16_vars'
     with refused('--fp16_vars', f'--variable_update={mode}'):
         plan_of(f'{flags} --precision=bf16')
@@ -59,7 +58,7 @@ def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> 
 @pytest.mark.parametrize(
     ('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 14)]
 )
-def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int) -> None:
+def test_a_large_variable_is_whole_where_the_flag_says_so(mode, parts):
     flags = f'{WORKERS} --ps_hosts=10.0.0.3:1,10.0.0.4:1 --variable_update={mode} --model=lenet'
     for slices, most in ((True, parts), (False, 1)):
         plan = plan_of(flags, slice_variables=slices)
@@ -81,14 +80,14 @@ CONTROLLED = f'--variable_update=distributed_all_reduce {CONTROLLER}'
         (f'{CONTROLLED} --all_reduce_spec=psgpu', 'psgpu'),
     ],
 )
-def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: str, spec: str) -> None:
+def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags, spec):
     assert size_ranges_of(f'--num_gpus=2 {flags}') == parse_spec(spec)
 
 
 HALVES = '--variable_update=replicated --hierarchical_copy'
 
 
-def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known() -> None:
+def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known():
     assert size_ranges_of(f'--num_gpus=4 {HALVES}') is None
     with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
         plan_of(f'--num_gpus=3 {HALVES}')
@@ -105,7 +104,7 @@ def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_
         '--num_gpus=2 --network_topology=gcp_v100 --forward_only',
     ],
 )
-def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: str) -> None:
+def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags):
     warnings = plan_of(f'{HALVES} {flags}').warnings
     assert any(line.startswith('--hierarchical_copy') for line in warnings)
 
@@ -120,12 +119,12 @@ def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: str) -> 
         ('--compact_gradient_transfer', 'bfloat16'),
     ],
 )
-def test_gradients_travel_in_the_16_bits_of_the_precision(flags: str, transfer: str | None) -> None:
+def test_gradients_travel_in_the_16_bits_of_the_precision(flags, transfer):
     plan = plan_of(f'--variable_update=replicated --num_gpus=2 {flags}')
     assert plan.params.variables.transfer_dtype(plan.params, plan.context) == transfer
 
 
-def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None:
+def test_a_flag_without_effect_does_not_take_the_effect_of_another_one():
     flags = '--num_gpus=2 --hierarchical_copy --local_parameter_device=gpu'
     # In two halves, nothing is summed on that device; this mode sums in no halves.
     assert size_ranges_of(f'{flags} --variable_update=replicated') is None
@@ -147,9 +146,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize('case', ENVIRONMENTS)
-def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(
-    case: str, tmp_path: Path
-) -> None:
+def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case, tmp_path):
     environ, is_alone = ENVIRONMENTS[case]
     flags = '--model=lenet --optimizer=momentum --connect_timeout_secs=9 --device=cpu'
     params = params_of(flags, train_dir=tmp_path)

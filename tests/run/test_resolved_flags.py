@@ -20,7 +20,7 @@ IMPOSSIBLE = {('independent', '--exchange_only')}
 @pytest.mark.parametrize(
     ('mode', 'role'), sorted({*itertools.product({*MODES} - {'horovod'}, ROLES)} - IMPOSSIBLE)
 )
-def test_each_flag_that_a_run_chooses_has_a_value(mode: str, role: str) -> None:
+def test_each_flag_that_a_run_chooses_has_a_value(mode, role):
     # The processes of the modes that do not run in one.
     processes = {
         'distributed_replicated': f'{WORKERS} --job_name=worker --ps_hosts=10.0.0.3:1',
@@ -34,6 +34,6 @@ def test_each_flag_that_a_run_chooses_has_a_value(mode: str, role: str) -> None:
 
 
 @pytest.mark.unit
-def test_no_flag_is_declared_twice() -> None:
+def test_no_flag_is_declared_twice():
     names = Counter(name for group in GROUPS.values() for name in specs_of(group))
     assert not [name for name, count in names.items() if count > 1]

@@ -114,13 +114,8 @@ def check_same(found: Outcome, expected: Outcome) -> None:
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 @pytest.mark.parametrize('mode', MODES)
 def test_a_training_in_any_mode_goes_on_in_any_other(
-    mode: str,
-    data_format: str,
-    data_dir: Path,
-    saved: Outcome,
-    uninterrupted: Outcome,
-    tmp_path: Path,
-) -> None:
+    mode, data_format, data_dir, saved, uninterrupted, tmp_path
+):
     """Each mode saves what the first one saves, and both go on from there in the same way."""
     flags = f'{mode} --data_format={data_format}'
     begun = train(data_dir, tmp_path / 'begun', flags, 2)
@@ -134,8 +129,8 @@ STAGED = '--num_gpus=2 --staged_vars'
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 def test_staged_variables_resume_from_what_was_saved(
-    data_format: str, data_dir: Path, saved: Outcome, uninterrupted: Outcome, tmp_path: Path
-) -> None:
+    data_format, data_dir, saved, uninterrupted, tmp_path
+):
     """The first step applies gradients that were computed with what was saved, as in any mode."""
     flags = f'{STAGED} --data_format={data_format}'
     first, second, third = train(data_dir, tmp_path / 'staged', flags, 3, saved).losses
@@ -146,9 +141,7 @@ def test_staged_variables_resume_from_what_was_saved(
 
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
-def test_every_mode_resumes_from_what_staged_variables_saved(
-    data_format: str, data_dir: Path, tmp_path: Path
-) -> None:
+def test_every_mode_resumes_from_what_staged_variables_saved(data_format, data_dir, tmp_path):
     """After k steps, the variables saved are those with which step k + 1 of an uninterrupted run
     computes.
     """
@@ -161,7 +154,7 @@ def test_every_mode_resumes_from_what_staged_variables_saved(
         check_same(train(data_dir, tmp_path / str(number), mode, 3, begun), expected)
 
 
-def test_each_step_changes_the_loss_by_far_more_than_the_tolerance(uninterrupted: Outcome) -> None:
+def test_each_step_changes_the_loss_by_far_more_than_the_tolerance(uninterrupted):
     for before, after in itertools.pairwise(uninterrupted.losses):
         assert abs(before - after) / before > 100 * TOLERANCE
 
@@ -179,7 +172,7 @@ class Stepping:
         return values
 
 
-def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path):
     plan = plan_of('--model=trivial --batch_size=2 --num_batches=3', train_dir=tmp_path)
     cpu = ['/cpu:0']
     worker = Worker(plan.session.config)
@@ -210,7 +203,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         assert values_in(tmp_path)['global_step'] == 2
 
 
-def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
+def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path):
     def run() -> BenchmarkCNN:
         return made('--num_batches=2', train_dir=tmp_path)
 
@@ -229,8 +222,8 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     plan = plan_of('--model=trivial --num_batches=3', train_dir=tmp_path)
     length = [plan.params.run.num_warmup_batches, plan.params.run.num_timed, 1]
     cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')

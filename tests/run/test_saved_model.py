@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from preprocessing import normalize
-from tests.models.keras_networks import CONFORMANCE, Case, give_weights
+from tests.models.keras_networks import CONFORMANCE, give_weights
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import random_images, relative_error
 from tests.support.outputs import check_warning, failed
@@ -79,9 +79,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(
-    exported: Path,
-) -> None:
+def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(exported):
     served = serve(exported / 'model')
     logits = served['logits']
     for data_format in ('NHWC', 'NCHW'):
@@ -99,9 +97,7 @@ def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(
     )
 
 
-def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(
-    exported: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported, tmp_path):
     flags, model = f'{FLAGS} --eval --num_eval_batches=1', tmp_path / 'model'
     ran(flags, train_dir=exported / 'train', export_saved_model=model)
     logits = serve(exported / 'model')['logits']
@@ -117,7 +113,7 @@ def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(
         '--variable_update=independent --num_gpus=2',
     ],
 )
-def test_every_mode_and_precision_exports_what_it_trained(flags: str, tmp_path: Path) -> None:
+def test_every_mode_and_precision_exports_what_it_trained(flags, tmp_path):
     trained, model = tmp_path / 'train', tmp_path / 'model'
     train(f'{flags} --model=alexnet', train_dir=trained, export_saved_model=model)
     expected = logits_of(trained, 'NHWC', 'alexnet')
@@ -125,9 +121,7 @@ def test_every_mode_and_precision_exports_what_it_trained(flags: str, tmp_path: 
     assert np.ptp(expected, axis=0).max() > 1e-4
 
 
-def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path):
     train(train_dir=tmp_path / 'train', export_saved_model=tmp_path / 'kept')
     # An empty folder is replaced, and others stay.
     folder = tmp_path / 'made'
@@ -139,7 +133,7 @@ def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_el
     assert {path.name for path in folder.iterdir()} == {'.model-unfinished', 'model'}
 
 
-def test_what_was_not_trained_is_not_exported(tmp_path: Path) -> None:
+def test_what_was_not_trained_is_not_exported(tmp_path):
     untrained = ran(f'{FLAGS} --forward_only', export_saved_model=tmp_path / 'model')
     check_warning(untrained.err, '--export_saved_model=', '--forward_only')
     assert not (tmp_path / 'model').exists()
@@ -157,9 +151,7 @@ def test_what_was_not_trained_is_not_exported(tmp_path: Path) -> None:
         if case.model in ('official_resnet18', 'resnet50', 'inception3', 'vgg16')
     ],
 )
-def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(
-    case: Case, tmp_path: Path
-) -> None:
+def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(case, tmp_path):
     num_classes, size, network = 1001, case.smaller_size, MODELS.find_model(case.model).network
     assert size
     shape = (size, size, 3)
@@ -182,7 +174,7 @@ def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(
     )
 
 
-def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: Path) -> None:
+def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported):
     model: Any = SavedModel.FromString((exported / 'model' / 'saved_model.pb').read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
     serving = [
@@ -203,9 +195,7 @@ def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: 
     assert variables['conv/kernel'].shape == [3, 3, 3, 8]
 
 
-def test_an_export_that_fails_names_its_folder_and_leaves_nothing(
-    tmp_path: Path, exported: Path
-) -> None:
+def test_an_export_that_fails_names_its_folder_and_leaves_nothing(tmp_path, exported):
     (tmp_path / 'models').mkdir()
     new = tmp_path / 'models' / 'new'
     steps = made(FLAGS, export_saved_model=new).steps()

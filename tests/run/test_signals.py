@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -71,9 +70,7 @@ SMALL = '--model=lenet --device=cpu --batch_size=4'
         (SMALL, '3\timages/sec', signal.SIGHUP),
     ],
 )
-def test_a_signal_ends_a_run_in_any_phase(
-    flags: str, line: str, number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_run_in_any_phase(flags, line, number, tmp_path):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f'{number.name} is ignored here')
     path = tmp_path / 'r.json'
@@ -89,9 +86,7 @@ def test_a_signal_ends_a_run_in_any_phase(
     assert (result.statistics.num_steps >= 3) == line.startswith('3')
 
 
-def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(
-    tmp_path: Path,
-) -> None:
+def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(tmp_path):
     path = tmp_path / 'r.json'
     flag = f'--result_file={path}'
     assert run(f'{SMALL} --num_batches=3 {flag}').code == 0
@@ -107,7 +102,7 @@ def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follo
     assert path.read_bytes() == before
 
 
-def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:
+def test_a_signal_after_the_total_changes_nothing(tmp_path):
     path = tmp_path / 'r.json'
     with running(f'{SMALL} --num_batches=20 --result_file={path}') as process:
         read_until(process, 'total images/sec')
@@ -117,7 +112,7 @@ def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:
     assert (process.returncode, result.is_complete) == (0, True)
 
 
-def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path: Path) -> None:
+def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path):
     flags = '--model=alexnet --batch_size=64 --num_warmup_batches=1'
     with running(f'{ENDLESS} {flags} --train_dir={tmp_path}') as process:
         read_until(process, '2\timages/sec')
@@ -131,7 +126,7 @@ def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path: Path) 
     assert saved == str(tmp_path / f'model.ckpt-{timed[1]}')
 
 
-def test_the_third_signal_ends_a_step_at_once(tmp_path: Path) -> None:
+def test_the_third_signal_ends_a_step_at_once(tmp_path):
     with running(f'{ENDLESS} {SLOW} --train_dir={tmp_path}') as process:
         read_until(process, 'Running 10 warm-up steps')
         for _ in range(2):

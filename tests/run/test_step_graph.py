@@ -64,9 +64,7 @@ def train(
 @pytest.mark.long
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
 @pytest.mark.parametrize(('optimizer', 'clip'), [('sgd', None), ('momentum', 0.1), ('lars', 0.1)])
-def test_towers_take_the_step_of_one_tower_with_the_whole_batch(
-    mode: str, optimizer: str, clip: float | None
-) -> None:
+def test_towers_take_the_step_of_one_tower_with_the_whole_batch(mode, optimizer, clip):
     expected, expected_weights = train(1, optimizer=optimizer, gradient_clip=clip)
     fetched, weights = train(4, mode, optimizer, gradient_clip=clip)
     for ours, theirs in zip(fetched, expected, strict=True):
@@ -76,7 +74,7 @@ def test_towers_take_the_step_of_one_tower_with_the_whole_batch(
     assert_close(weights, expected_weights)
 
 
-def test_weight_decay_applies_to_kernels_only_and_once() -> None:
+def test_weight_decay_applies_to_kernels_only_and_once():
     kinds = ('total_loss', 'base_loss')
     _, start = train(1, num_steps=0)
     without_loss, without = train(1, num_steps=1, learning_rate=1.0, weight_decay=0.0)
@@ -103,7 +101,7 @@ def test_weight_decay_applies_to_kernels_only_and_once() -> None:
     )
 
 
-def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else() -> None:
+def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else():
     expected, expected_weights = train(2)
     found, weights = train(2, single_l2_loss_op=True)
     assert [step['loss'] for step in found] == pytest.approx(
@@ -118,9 +116,7 @@ def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else() -> No
 
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'lars'])
-def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(
-    mode: str, optimizer: str
-) -> None:
+def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(mode, optimizer):
     with tf.Graph().as_default() as graph:
         _, built = build(2, mode, optimizer)
         step = needed_by([*built.fetches.ops, built.fetches.loss.op])
@@ -136,7 +132,7 @@ def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(
                 assert users <= needed_by([update]), update.name
 
 
-def test_updates_wait_for_nothing_that_a_step_would_not_compute_otherwise() -> None:
+def test_updates_wait_for_nothing_that_a_step_would_not_compute_otherwise():
     def types_of(optimizer: str, **settings: Any) -> Counter[str]:
         with tf.Graph().as_default():
             _, built = build(1, 'parameter_server', optimizer, **settings)
@@ -149,7 +145,7 @@ def test_updates_wait_for_nothing_that_a_step_would_not_compute_otherwise() -> N
 
 
 @pytest.mark.parametrize('smoothing', [0.0, 0.1, 1.0])
-def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float) -> None:
+def test_a_smoothed_label_has_a_part_of_every_class(smoothing):
     def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 

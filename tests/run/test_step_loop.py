@@ -3,7 +3,6 @@ control.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -58,7 +57,7 @@ def take_steps(
     return list(run_steps(session_call, hooks, num_warmup, num_timed, steps_per_run, clock=clock))
 
 
-def test_the_seconds_of_a_step_exclude_the_work_of_hooks() -> None:
+def test_the_seconds_of_a_step_exclude_the_work_of_hooks():
     clock = Clock()
     steps = take_steps(clock, [Diary(clock)], 1, 2)
     assert steps == [
@@ -68,14 +67,14 @@ def test_the_seconds_of_a_step_exclude_the_work_of_hooks() -> None:
     ]
 
 
-def test_hooks_see_each_phase_and_each_session_call_with_its_steps() -> None:
+def test_hooks_see_each_phase_and_each_session_call_with_its_steps():
     clock = Clock()
     diary = Diary(clock)
     take_steps(clock, [diary], 1, 5, 3)
     assert diary.calls == [Phase.WARMUP, [1], Phase.TIMED, [1, 2, 3], [4, 5]]
 
 
-def test_the_steps_of_a_session_call_have_equal_parts_of_its_time() -> None:
+def test_the_steps_of_a_session_call_have_equal_parts_of_its_time():
     steps = take_steps(Clock(), [], 0, 5, 3)
     assert [(step.start, step.seconds) for step in steps] == [
         *((100, 4), (104, 4), (108, 4)),
@@ -83,14 +82,14 @@ def test_the_steps_of_a_session_call_have_equal_parts_of_its_time() -> None:
     ]
 
 
-def test_the_loop_asks_all_hooks_before_it_ends_the_timed_steps() -> None:
+def test_the_loop_asks_all_hooks_before_it_ends_the_timed_steps():
     clock = Clock()
     hooks = [Diary(clock, last=2), Diary(clock)]
     assert [step.index for step in take_steps(clock, hooks, 0, 5)] == [1, 2]
     assert hooks[0].calls == hooks[1].calls == [Phase.WARMUP, Phase.TIMED, [1], [2]]
 
 
-def test_a_reason_to_end_lets_the_warm_up_be_completed() -> None:
+def test_a_reason_to_end_lets_the_warm_up_be_completed():
     clock = Clock()
     diary = Diary(clock, phase=Phase.WARMUP, last=2)
     steps = take_steps(clock, [diary], 3, 5)
@@ -99,7 +98,7 @@ def test_a_reason_to_end_lets_the_warm_up_be_completed() -> None:
     ]
 
 
-def test_the_first_hook_is_nearest_to_the_steps() -> None:
+def test_the_first_hook_is_nearest_to_the_steps():
     calls: list[object] = []
 
     class Named(Hook[int]):
@@ -120,7 +119,7 @@ def test_the_first_hook_is_nearest_to_the_steps() -> None:
     ]
 
 
-def test_a_step_that_fails_ends_the_loop_after_the_steps_before() -> None:
+def test_a_step_that_fails_ends_the_loop_after_the_steps_before():
     def session_call(phase: Phase, indices: range) -> range:
         if indices[0] == 3:
             raise OSError('disk')
@@ -133,13 +132,13 @@ def test_a_step_that_fails_ends_the_loop_after_the_steps_before() -> None:
 
 
 @pytest.mark.parametrize(('target', 'num_steps'), [(1, 1), (12, 1), (13, 2), (36, 3)])
-def test_target_seconds_end_the_steps_by_the_clock(target: float, num_steps: int) -> None:
+def test_target_seconds_end_the_steps_by_the_clock(target, num_steps):
     clock = Clock()
     steps = take_steps(clock, [TargetSeconds[int](target, clock=clock)], 2, 9)
     assert len(steps) == 2 + num_steps
 
 
-def test_excluded_seconds_do_not_count_for_target_seconds() -> None:
+def test_excluded_seconds_do_not_count_for_target_seconds():
     clock = Clock()
     diary = Diary(clock)
 
@@ -150,7 +149,7 @@ def test_excluded_seconds_do_not_count_for_target_seconds() -> None:
     assert len(take_steps(clock, [diary, target], 0, 9)) == 3
 
 
-def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_target() -> None:
+def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_target():
     paces: list[float] = []
 
     def gather(pace: float) -> list[float]:
@@ -201,7 +200,7 @@ APART = {
 
 
 @pytest.mark.parametrize(('table', 'num_counting'), [(TOGETHER, 1), (APART, 3)])
-def test_workers_share_the_steps_that_are_left(table: dict[str, Any], num_counting: int) -> None:
+def test_workers_share_the_steps_that_are_left(table, num_counting):
     for case, (start, end, expected) in table.items():
         assert (
             make_schedule(start, end, num_warmup=2, num_timed=5, num_counters=num_counting)
@@ -209,13 +208,13 @@ def test_workers_share_the_steps_that_are_left(table: dict[str, Any], num_counti
         ), case
 
 
-def test_without_warm_up_only_an_interruption_adds_one() -> None:
+def test_without_warm_up_only_an_interruption_adds_one():
     assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(
         0, 5, 0, 0, 5, is_fresh=True
     )
     assert make_schedule(2, 5, num_warmup=0, num_timed=5) == Schedule(2, 5, 2, 1, 2, is_fresh=False)
 
 
-def test_training_is_over_when_all_workers_together_have_taken_the_steps() -> None:
+def test_training_is_over_when_all_workers_together_have_taken_the_steps():
     schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counters=2)
     assert [schedule.is_over(taken) for taken in (10, 15, 16, 17)] == [False, False, True, True]

@@ -2,8 +2,6 @@
 the original.
 """
 
-from pathlib import Path
-
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -31,7 +29,7 @@ def config_of(flags: str = '') -> tf.ConfigProto:
     return configure_session(params, environment, processes, devices, ProcessSettings(), []).config
 
 
-def test_the_graph_is_rewritten_as_the_flags_say() -> None:
+def test_the_graph_is_rewritten_as_the_flags_say():
     plain, without = (config_of(flags).graph_options for flags in ('', '--noenable_optimizations'))
     on, off = plain.rewrite_options.DEFAULT, plain.rewrite_options.OFF
     assert (plain.rewrite_options.remapping, without.rewrite_options.remapping) == (on, off)
@@ -61,9 +59,7 @@ def test_the_graph_is_rewritten_as_the_flags_say() -> None:
         ("--num_gpus=2 --rewriter_config='min_graph_nodes: -1'", True),
     ],
 )
-def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(
-    flags: str, fuses: bool
-) -> None:
+def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags, fuses):
     config, metadata = config_of(flags), tf.RunMetadata()
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         images, kernel = (
@@ -78,9 +74,7 @@ def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(
     assert any('FusedConv2D' in op for op in ran) is fuses, ran
 
 
-def test_openmp_is_told_where_there_is_openmp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openmp_is_told_where_there_is_openmp(tmp_path, monkeypatch):
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', None, None, ())
     monkeypatch.setattr('tf_cnn.machine.tensorflow_build.tensorflow_build', lambda: build)
     params, environment = (
@@ -113,12 +107,8 @@ def test_openmp_is_told_where_there_is_openmp(
     ],
 )
 def test_the_gpus_with_these_numbers_are_shown_in_this_order(
-    monkeypatch: pytest.MonkeyPatch,
-    listed: str,
-    indices: tuple[int, ...],
-    place: tuple[int, int],
-    shown: str,
-) -> None:
+    monkeypatch, listed, indices, place, shown
+):
     monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     environ = {'CUDA_VISIBLE_DEVICES': listed}
     process = ThisProcess(environ)
@@ -132,7 +122,7 @@ def test_the_gpus_with_these_numbers_are_shown_in_this_order(
         choose_visible_gpus(2, place, process.environment, (0, 9))
 
 
-def test_numbers_of_gpus_are_checked_where_they_matter() -> None:
+def test_numbers_of_gpus_are_checked_where_they_matter():
     for text in ('0,x', '1,1', '-1'):
         with refused(f'--gpu_indices={text}', '0,1'):
             params_of(f'--gpu_indices={text}')

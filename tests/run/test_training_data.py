@@ -63,7 +63,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     'mode', ['--num_gpus=1', '--num_gpus=2 --variable_update=replicated --batch_size=10']
 )
-def test_mnist_trains(mnist: Path, mode: str) -> None:
+def test_mnist_trains(mnist, mode):
     trained = run(mnist, mode)
     facts = trained.result.run
     assert (facts.data_set, facts.is_synthetic, facts.num_missing_shards) == ('mnist', False, 0)
@@ -71,16 +71,14 @@ def test_mnist_trains(mnist: Path, mode: str) -> None:
     check_warning(trained.err, mnist, '40', '60000')
 
 
-def test_forward_only_reads_the_validation_images(mnist: Path) -> None:
+def test_forward_only_reads_the_validation_images(mnist):
     """All of them in each step, in another order."""
     flags = '--batch_size=20 --forward_only --num_batches=2'
     assert np.ptp(losses(flags, data_dir=mnist)) < 1e-3
 
 
 @pytest.mark.parametrize('pipeline', ['record_input', 'tf_data'])
-def test_resumed_training_reads_records_in_another_order(
-    pipeline: str, shards: Path, tmp_path: Path
-) -> None:
+def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_path):
     """Of one shard: of several, whichever reader is faster also has its part in the order."""
     content = b''.join(path.read_bytes() for path in sorted(shards.glob('train-*')))
     (tmp_path / 'train-00000-of-00001').write_bytes(content)
@@ -99,7 +97,7 @@ def test_resumed_training_reads_records_in_another_order(
 
 
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
-def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentation: str) -> None:
+def test_a_folder_of_records_trains_with_its_own_classes(shards, augmentation):
     trained = run(shards, f'--augmentation={augmentation}')
     assert 'Dataset:     records (real)\n' in trained.out
     assert 'Num epochs:  12.50\n' in trained.out
@@ -110,18 +108,14 @@ def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentat
 
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
-def test_images_are_resized_unless_the_model_takes_any_size(
-    shards: Path, model: str, image_size: int
-) -> None:
+def test_images_are_resized_unless_the_model_takes_any_size(shards, model, image_size):
     with tf.Graph().as_default():
         built = build_step(plan_of(f'--model={model} --batch_size=2', data_dir=shards))
     assert isinstance(built.step_input, InputPipeline)
     assert built.step_input.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
-def test_without_training_the_validation_images_are_read_if_there_are_any(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_without_training_the_validation_images_are_read_if_there_are_any(shards, tmp_path):
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
@@ -131,7 +125,7 @@ def test_without_training_the_validation_images_are_read_if_there_are_any(
         run(tmp_path)
 
 
-def test_missing_shards_are_counted_and_warned_of(shards: Path, tmp_path: Path) -> None:
+def test_missing_shards_are_counted_and_warned_of(shards, tmp_path):
     for name in ('train-00000-of-00002', 'labels.txt'):
         shutil.copy(shards / name, tmp_path)
     result, _, err = run(tmp_path, '--num_batches=1')
@@ -141,7 +135,7 @@ def test_missing_shards_are_counted_and_warned_of(shards: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures('forget_models')
 @pytest.mark.parametrize('image_size', [28, 20])
-def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: int) -> None:
+def test_arrays_are_evaluated_exactly(mnist, tmp_path, image_size):
     """During training and by a separate run, also where the model wants another size."""
     model = f'evaluated{image_size}'
 
@@ -158,7 +152,7 @@ def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: i
     assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
-def test_augmentation_that_does_not_fit_arrays_is_refused(mnist: Path) -> None:
+def test_augmentation_that_does_not_fit_arrays_is_refused(mnist):
     with refused('--augmentation=resized_crop', 'mnist', '--augmentation=padded_crop'):
         run(mnist, '--augmentation=resized_crop')
     with refused('--distortions', '1', '3', '--nodistortions'):
@@ -169,9 +163,7 @@ by_pipeline = pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
 
 
 @by_pipeline
-def test_records_are_held_in_one_size_shifted_and_evaluated(
-    noise: Path, tmp_path: Path, pipeline: str
-) -> None:
+def test_records_are_held_in_one_size_shifted_and_evaluated(noise, tmp_path, pipeline):
     flags = f'--input_pipeline={pipeline} --num_batches=5'
     more = '--eval_during_training_every_n_steps=3 --save_summaries_steps=2 --summary_verbosity=3'
     files = {name: tmp_path / name for name in ('train_dir', 'result_file', 'trace_file')}
@@ -186,8 +178,8 @@ def test_records_are_held_in_one_size_shifted_and_evaluated(
 
 @by_pipeline
 def test_a_continued_training_goes_on_in_the_middle_of_the_order_of_the_images(
-    noise: Path, tmp_path: Path, pipeline: str
-) -> None:
+    noise, tmp_path, pipeline
+):
     def run(num_batches: int, **values: Any) -> list[float]:
         flags = f'--input_pipeline={pipeline} --num_batches={num_batches}'
         return losses(flags, data_dir=noise, **values)
@@ -197,9 +189,7 @@ def test_a_continued_training_goes_on_in_the_middle_of_the_order_of_the_images(
 
 
 @by_pipeline
-def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(
-    noise: Path, pipeline: str
-) -> None:
+def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(noise, pipeline):
     flags = '--model=lenet --data_name=imagenet'
     found = [
         plan_of(flags, data_dir=noise, input_pipeline=chosen).data for chosen in (None, pipeline)
@@ -208,14 +198,14 @@ def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(
     assert [data.validation_augmentation for data in found] == ['resized_crop', 'resized_crop']
 
 
-def test_synthetic_images_can_be_fed() -> None:
+def test_synthetic_images_can_be_fed():
     fed = ran('--input_pipeline=feed_dict --num_gpus=2')
     assert fed.result.run.is_synthetic
     assert fed.losses[0] == pytest.approx(losses()[0], rel=0.1)
 
 
 @by_pipeline
-def test_changes_that_need_the_photograph_are_refused(pipeline: str) -> None:
+def test_changes_that_need_the_photograph_are_refused(pipeline):
     for flag in ('--distortions', '--augmentation=resized_crop'):
         flags = f'--input_pipeline={pipeline} --data_dir=d {flag}'
         with refused(f'--input_pipeline={pipeline}', flag):
@@ -225,8 +215,8 @@ def test_changes_that_need_the_photograph_are_refused(pipeline: str) -> None:
 
 @by_pipeline
 def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
-    noise: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    noise, pipeline, monkeypatch
+):
     monkeypatch.setattr(
         psutil, 'virtual_memory', lambda: SimpleNamespace(total=10**9, available=30 * 1024)
     )

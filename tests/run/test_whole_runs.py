@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.runs import Capture, document_in, made, ran, run, run_python
+from tests.support.runs import document_in, made, ran, run, run_python
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.sections import Phase
@@ -28,7 +28,7 @@ def read(path: Path) -> Result:
     return record
 
 
-def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Path) -> None:
+def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path):
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     steps = '--num_batches=5 --num_warmup_batches=2 --display_every=2 --save_model_steps=3'
     mode = '--num_gpus=2 --variable_update=replicated --print_training_accuracy'
@@ -60,7 +60,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert document['command']['flags']['momentum'] == 0.9
 
 
-def test_the_document_goes_to_standard_output_alone(capfd: Capture) -> None:
+def test_the_document_goes_to_standard_output_alone(capfd):
     flags = '--model=lenet --device=cpu --batch_size=4 --num_batches=3 --num_warmup_batches=1'
     done = run(f'{flags} --result_file=-', capfd)
     assert done.code == 0
@@ -69,7 +69,7 @@ def test_the_document_goes_to_standard_output_alone(capfd: Capture) -> None:
     assert document['command']['argv'][-1] == '--result_file=-'
 
 
-def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path: Path) -> None:
+def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path):
     path, start = tmp_path / 'r.json', time.monotonic()
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_batches=0'
     assert run(f'{flags} --result_file={path}').code == 0
@@ -77,7 +77,7 @@ def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path: Path) ->
     assert 0.5 < document_in(path)['phases']['import'] < time.monotonic() - start
 
 
-def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Path) -> None:
+def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path):
     class LeftReader(io.StringIO):
         """A stream whose reader leaves at the first step."""
 
@@ -94,7 +94,7 @@ def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Pat
     assert len(record.step_seconds()) == 1
 
 
-def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Path) -> None:
+def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path):
     result, out, _ = ran('--target_seconds=0.2', num_batches=None, result_file=tmp_path / 'r.json')
     assert result.is_complete
     wall, seconds = result.throughput.wall_seconds, result.step_seconds()
@@ -111,12 +111,12 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Pa
         ('--target_seconds=3', ['--target_seconds=3', '--num_batches=3']),
     ],
 )
-def test_outputs_that_cannot_be_are_refused_before_the_run(flags: str, facts: list[str]) -> None:
+def test_outputs_that_cannot_be_are_refused_before_the_run(flags, facts):
     with refused(*facts):
         made(flags)
 
 
-def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -> None:
+def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path):
     out = io.StringIO()
     with failed('--result_file=/dev/full') as caught:
         made('--result_file=/dev/full', Console(out, io.StringIO())).run()
@@ -124,7 +124,7 @@ def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -
     assert isinstance(caught.value.result, Result)
 
 
-def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path):
     out, err, path = io.StringIO(), io.StringIO(), tmp_path / 'r.json'
     flags = '--model=mnist --init_learning_rate=1e18 --num_batches=100 --num_warmup_batches=0'
     files = {'data_dir': write_digits(tmp_path / 'digits'), 'result_file': path}
@@ -151,9 +151,7 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: P
 
 
 @pytest.mark.parametrize('num_timed', [0, 2])
-def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(
-    num_timed: int, tmp_path: Path
-) -> None:
+def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed, tmp_path):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.closing(made('', Console(out, err), train_dir=tmp_path).steps()) as steps:
         phases = [next(steps).phase for _ in range(1 + num_timed)]
@@ -169,7 +167,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(
         next(made('--eval', train_dir=tmp_path).steps())
 
 
-def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
+def test_steps_that_a_program_leaves_behind_end_silently_with_it():
     code = (
         'from benchmark_cnn import BenchmarkCNN; from tf_cnn.run.parsing import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"

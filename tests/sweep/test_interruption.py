@@ -71,9 +71,7 @@ def sizes(tmp_path: Path) -> tuple[Path, str]:
     return file, f'--output={tmp_path}/out'
 
 
-def test_a_sweep_that_was_killed_continues_with_what_is_missing(
-    sizes: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_sweep_that_was_killed_continues_with_what_is_missing(sizes, tmp_path):
     out = tmp_path / 'out'
     with sweeping(tmp_path, *sizes, waits='--batch_size=3') as process:
         # The run and its child, which has a session of its own.
@@ -98,9 +96,7 @@ def test_a_sweep_that_was_killed_continues_with_what_is_missing(
 
 
 @pytest.mark.parametrize(('number', 'exit_code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_and_says_how_to_continue(
-    number: int, exit_code: int, sizes: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_signal_ends_the_run_and_says_how_to_continue(number, exit_code, sizes, tmp_path):
     with sweeping(tmp_path, *sizes, waits='--batch_size=2') as process:
         pids = await_waiting(tmp_path, 2)
         process.send_signal(number)
@@ -113,9 +109,7 @@ def test_a_signal_ends_the_run_and_says_how_to_continue(
     assert [path.name for path in (tmp_path / 'out/results').iterdir()] == ['1-1-1x1.1.json']
 
 
-def test_a_table_that_cannot_be_written_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_cannot_be_written_is_printed(tmp_path, capsys):
     plan, folder = make_sweep(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     (folder.path / 'table.md').mkdir()
     with failed(folder.path / 'table.md'):
@@ -123,7 +117,7 @@ def test_a_table_that_cannot_be_written_is_printed(
     assert '20.00' in capsys.readouterr().out
 
 
-def test_two_sweeps_do_not_share_a_folder(sizes: tuple[Path, str], tmp_path: Path) -> None:
+def test_two_sweeps_do_not_share_a_folder(sizes, tmp_path):
     folder = Folder(tmp_path / 'out')
     with sweeping(tmp_path, *sizes, waits='--batch_size=1') as process:
         await_waiting(tmp_path, 2)
@@ -135,7 +129,7 @@ def test_two_sweeps_do_not_share_a_folder(sizes: tuple[Path, str], tmp_path: Pat
         folder.create_for_plan(plan)
 
 
-def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_something_else_is_refused(tmp_path):
     plan = plan_of(tmp_path, TEXT)
     with refused(tmp_path):
         Folder(tmp_path).create_for_plan(plan)
@@ -146,7 +140,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
         Folder(tmp_path).read_plan()
 
 
-def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
+def test_the_plan_is_kept_as_it_was_made(tmp_path):
     modes = 'shape = ["1*1", "2*1+1"]\nvariable_update = ["replicated", "parameter_server"]'
     plan, folder = make_sweep(tmp_path, TEXT + modes)
     assert plan.left_out
@@ -154,7 +148,7 @@ def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='mounting a small disk needs root')
-def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path):
     disk = tmp_path / 'disk'
     disk.mkdir()
     mounted = subprocess.run(

@@ -2,8 +2,6 @@
 runs.
 """
 
-from pathlib import Path
-
 import pytest
 
 from models.registry import MODELS
@@ -35,7 +33,7 @@ shape = ["1*1", "1*2", "2*1+1"]
 """
 
 
-def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path: Path) -> None:
+def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path):
     plan = plan_of(tmp_path, TABLE)
     assert plan.columns == ('variable_update', 'batch_size', 'shape')
     assert [tuple(one.varied.values()) for one in plan.configurations] == [
@@ -56,7 +54,7 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path:
     check_line(plan.left_out[0].reason, 'replicated')
 
 
-def test_a_shape_says_how_a_run_is_started(tmp_path: Path) -> None:
+def test_a_shape_says_how_a_run_is_started(tmp_path):
     commands = {one.caption: one.command for one in plan_of(tmp_path, TABLE).configurations}
     flags = '--model=lenet --device=cpu --num_batches=5 --variable_update=parameter_server'
     alone = commands['variable_update=parameter_server batch_size=32 shape=1*2']
@@ -66,7 +64,7 @@ def test_a_shape_says_how_a_run_is_started(tmp_path: Path) -> None:
     assert ' '.join(several) == f'{start} {flags} --batch_size=64 --num_gpus=1'
 
 
-def test_each_mode_has_its_shapes() -> None:
+def test_each_mode_has_its_shapes():
     alone, peers, servers = ['1*1', '1*2'], ['1*1', '1*2', '2*1'], ['1*1+1', '2*2+1']
     for mode, shapes in {
         'replicated': alone,
@@ -83,7 +81,7 @@ def test_each_mode_has_its_shapes() -> None:
         assert [text for text, reason in reasons.items() if reason is None] == shapes, mode
 
 
-def test_several_grids_and_included_rows(tmp_path: Path) -> None:
+def test_several_grids_and_included_rows(tmp_path):
     text = """
     [flags]
     model = "lenet"
@@ -110,7 +108,7 @@ def test_several_grids_and_included_rows(tmp_path: Path) -> None:
     assert not plan.left_out
 
 
-def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> None:
+def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path):
     plan = plan_of(tmp_path, TABLE, '--model', 'alexnet', '--xla', '--num_batches=7')
     argv = plan.configurations[0].argv
     assert [word for word in argv if 'model' in word or 'num_batches' in word] == [
@@ -129,13 +127,13 @@ def plan_grid(grid: list[str], flags: list[str] | None = None, **settings: objec
     return make_sweep_plan(request, lambda params, alone: None)
 
 
-def test_a_grid_of_flags_is_one_of_a_file() -> None:
+def test_a_grid_of_flags_is_one_of_a_file():
     plan = plan_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
     varied = [tuple(one.varied.values()) for one in plan.configurations]
     assert varied == [('8', '1*1'), ('8', '1*2'), ('16', '1*1'), ('16', '1*2')]
 
 
-def test_a_wrong_grid_is_refused_with_all_of_its_mistakes() -> None:
+def test_a_wrong_grid_is_refused_with_all_of_its_mistakes():
     for text, *facts in (
         ('--batch_size',),
         ('--batch_size=8,two', 'batch_size', 'two'),
@@ -151,14 +149,14 @@ def test_a_wrong_grid_is_refused_with_all_of_its_mistakes() -> None:
         check_line(line, '--grid=', fact)
 
 
-def test_without_a_gpu_a_sweep_of_one_process_that_names_no_device_gets_the_cpu() -> None:
+def test_without_a_gpu_a_sweep_of_one_process_that_names_no_device_gets_the_cpu():
     assert add_device_cpu(read_grid(['shape=1*1,1*2'])).flags == {'device': 'cpu'}
     for grid in ('shape=1*1,2*1+1', 'device=cpu,gpu'):
         request = read_grid([grid])
         assert add_device_cpu(request) is request
 
 
-def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_in_one_line(tmp_path):
     grid = '[grid]\nbatch_size = [8, 16]\n'
     cluster = 'variable_update = "replicated"\nshape = "2*1+1"\n'
     for text, *facts in (
@@ -183,7 +181,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path) -> None:
             plan_of(tmp_path, text)
 
 
-def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_of_text_is_refused(tmp_path):
     (tmp_path / 'binary.toml').write_bytes(b'\xff\xfe\x00')
     with refused(tmp_path / 'binary.toml'):
         read_sweep_file(tmp_path / 'binary.toml')
@@ -196,7 +194,7 @@ def check_launch_of(params: Params, alone: bool) -> None:
 
 
 @pytest.mark.parametrize('name', list_shipped_sweeps())
-def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
+def test_the_sweeps_that_come_with_the_program_can_run(name):
     plan = make_sweep_plan(add_device_cpu(read_sweep_file(find_sweep_file(name))), check_launch_of)
     assert len(plan.configurations) > 2
     assert plan.title != name
@@ -204,7 +202,7 @@ def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
         assert [one.varied['model'] for one in plan.configurations] == MODELS.list_models()
 
 
-def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
+def test_the_published_table_is_planned_row_by_row_also_for_a_laptop():
     alone = ['1*1', '1*2', '1*4']
     servers = ['1*1+1', '1*2+1', '1*4+1', '2*1+1', '4*1+1', '2*2+1', '8*1+1', '2*4+1', '4*2+1']
     rows = [
@@ -228,7 +226,7 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     assert all({*laptop} <= {*one.argv} for one in plan.configurations)
 
 
-def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu() -> None:
+def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu():
     def guess(*flags: str, has_gpu: bool = False) -> float:
         return guess_seconds(plan_grid(['batch_size=8,16', *flags]), 2, has_gpu=has_gpu)
 
@@ -239,7 +237,7 @@ def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu() -> Non
     assert guess('model=alexnet', 'num_batches=490') == pytest.approx(large * 500 / 110)
 
 
-def test_a_search_needs_a_limit_of_memory_and_no_other_batch_sizes() -> None:
+def test_a_search_needs_a_limit_of_memory_and_no_other_batch_sizes():
     def check(grid: str, *, has_limit: bool = True, **settings: object) -> None:
         plan = plan_grid([grid], ['--device=cpu'], **settings)
         check_search(plan, has_gpu=True, has_limit=has_limit)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 @given(st.integers(1, 30), st.integers(1, 6))
-def test_a_steady_drift_cancels_over_each_pair_of_rounds(count: int, pair: int) -> None:
+def test_a_steady_drift_cancels_over_each_pair_of_rounds(count, pair):
     first, second = (order_of_round(count, number) for number in (2 * pair - 1, 2 * pair))
     assert sorted(first) == sorted(second) == list(range(count))
     assert first == order_of_round(count, 2 * pair - 1)
@@ -23,7 +23,7 @@ def test_a_steady_drift_cancels_over_each_pair_of_rounds(count: int, pair: int) 
     assert {first.index(one) + count + second.index(one) for one in range(count)} == {2 * count - 1}
 
 
-def test_the_first_round_is_in_order_and_later_ones_differ() -> None:
+def test_the_first_round_is_in_order_and_later_ones_differ():
     assert order_of_round(8, 1) == list(range(8))
     assert len({tuple(order_of_round(8, number)) for number in range(1, 9)}) == 8
     # No configuration always follows the same one.
@@ -34,7 +34,7 @@ def test_the_first_round_is_in_order_and_later_ones_differ() -> None:
 
 
 @given(st.integers(0, MAX_SIZE), st.integers(1, 2000))
-def test_the_search_finds_the_largest_size_that_fits(limit: int, start: int) -> None:
+def test_the_search_finds_the_largest_size_that_fits(limit, start):
     fits: dict[int, bool] = {}
     while size := next_size(start, fits):
         assert size not in fits
@@ -43,14 +43,14 @@ def test_the_search_finds_the_largest_size_that_fits(limit: int, start: int) -> 
     assert len(fits) <= 35
 
 
-def test_the_search_doubles_then_halves_what_is_left() -> None:
+def test_the_search_doubles_then_halves_what_is_left():
     fits: dict[int, bool] = {}
     while size := next_size(32, fits):
         fits[size] = size <= 150
     assert list(fits) == [32, 64, 128, 256, 192, 160, 144, 152, 148, 150, 151]
 
 
-def test_a_failure_is_explained_by_what_the_run_said() -> None:
+def test_a_failure_is_explained_by_what_the_run_said():
     start = 'tf_cnn_benchmarks: error: '
     for output, code, reason, cause in (
         (f'step\n{start}first\n{start}second\nmore\n', 1, 'second', ERROR),

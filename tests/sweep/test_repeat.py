@@ -3,7 +3,6 @@ that fail.
 """
 
 import io
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ class Repeats:
         return self._err.getvalue().splitlines()
 
 
-def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> None:
+def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path):
     repeats = Repeats(fake_runner(tmp_path))
     path = f'{tmp_path}/{{model}}-{{batch_size}}.json'
     argv = ('--model=lenet', '--batch_size=8', '--repeat=3', f'--result_file={path}')
@@ -54,7 +53,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     check_line(line, '95 % interval 80.00 to 80.00 (+/- 0.0 %)')
 
 
-def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path: Path) -> None:
+def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path):
     path = f'{tmp_path}/new/{{run}}/{{shape}}.json'
     argv = ('--model=lenet', '--repeat=2', f'--result_file={path}')
     repeats = Repeats(fake_runner(tmp_path))
@@ -67,7 +66,7 @@ def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path
     assert len({read_result(path).id for path in tmp_path.glob('new/*/*.json')}) == 4
 
 
-def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_path):
     # A link to where no file can be made stands for a full disk.
     (tmp_path / 'r.2.json').symlink_to('/proc/r.json')
     repeats = Repeats(fake_runner(tmp_path))
@@ -78,7 +77,7 @@ def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_pa
     assert isinstance(read_result(tmp_path / 'r.1.json'), Result)
 
 
-def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
+def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path):
     repeats = Repeats(fake_runner(tmp_path))
     codes = {'a': 'settings', 'b': 'settings', 'c': 'steal'}
     warnings = [{'code': code, 'text': text} for text, code in codes.items()]
@@ -93,7 +92,7 @@ def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) 
     assert told == ['a', 'b', 'c']
 
 
-def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path):
     repeats = Repeats(fake_runner(tmp_path, {'--batch_size=8': {'2': 'stop early'}}))
     assert repeats.run('--repeat=3', '--batch_size=8', f'--result_file={tmp_path}/r.json') == 1
     assert repeats.out == f'{format_total(80)}\n'
@@ -105,14 +104,14 @@ def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Pat
     assert not stopped.is_complete
 
 
-def test_without_a_run_that_ends_well_there_is_no_total(tmp_path: Path) -> None:
+def test_without_a_run_that_ends_well_there_is_no_total(tmp_path):
     repeats = Repeats(fake_runner(tmp_path, {'--batch_size=8': 'fail'}))
     with failed('--repeat=2', 'the disk is on fire'):
         repeats.run('--repeat=2', '--batch_size=8')
     assert repeats.out == ''
 
 
-def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path: Path) -> None:
+def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path):
     repeats = Repeats(fake_runner(tmp_path, {'--batch_size=8': {'3': 'wait'}}))
     with interrupt_when_waiting(tmp_path), pytest.raises(KeyboardInterrupt):
         repeats.run('--repeat=5', '--batch_size=8')
@@ -124,7 +123,7 @@ def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path: Path) -> Non
     assert '95 %' not in line
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path):
     (tmp_path / 'lenet').touch()
     impossible = f'{tmp_path}/{{model}}/{{batch_size}}.json'
     with refused(f'--result_file={tmp_path}/lenet/32.1.json', 'a file is where a folder must be'):
@@ -141,6 +140,6 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path: Pat
         '--benchmark_log_dir=logs',
     ],
 )
-def test_what_runs_would_overwrite_is_refused(flags: str) -> None:
+def test_what_runs_would_overwrite_is_refused(flags):
     with refused('--repeat=2', flags.split()[0]):
         parse_argv(['--repeat=2', *flags.split()])

@@ -41,7 +41,7 @@ def sweep(
     return folder, run_all(plan, folder, fake_runner(tmp_path, behaviours, timeout_secs))
 
 
-def test_repeats_are_interleaved_and_reported(tmp_path: Path) -> None:
+def test_repeats_are_interleaved_and_reported(tmp_path):
     plan, folder = make_sweep(tmp_path, f'repeats = 4\n{SIZES}')
     runs, progress = make_runs(plan, folder, fake_runner(tmp_path)), io.StringIO()
     run_with_progress(runs, progress)
@@ -57,7 +57,7 @@ def test_repeats_are_interleaved_and_reported(tmp_path: Path) -> None:
     check_line(lines[4], 'batch_size=2 shape=1*1 (repeat 2): 20.0 images/sec')
 
 
-def test_each_run_leaves_a_result_and_a_log(tmp_path: Path) -> None:
+def test_each_run_leaves_a_result_and_a_log(tmp_path):
     folder, _ = sweep(tmp_path, f'repeats = 2\n{SIZES}', {})
     names = [f'{size}-{size}-1x1.{number}' for size in (1, 2, 3) for number in (1, 2)]
     assert sorted(path.stem for path in folder.results.iterdir()) == names
@@ -68,7 +68,7 @@ def test_each_run_leaves_a_result_and_a_log(tmp_path: Path) -> None:
     assert (len(found.results), found.failures, found.problems) == (6, (), ())
 
 
-def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path):
     text = 'repeats = 2\n[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3, 4, 5]\n'
     behaviours = {
         '--batch_size=1': 'fail',
@@ -91,7 +91,7 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
     assert [row.reason for row in collect([str(folder.results)]).failures] == reasons
 
 
-def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path) -> None:
+def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path):
     plan, folder = make_sweep(tmp_path, f'repeats = 3\n{SIZES}')
     run_all(plan, folder, fake_runner(tmp_path))
     results = {path.name: path.read_text() for path in folder.results.iterdir()}
@@ -102,7 +102,7 @@ def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path
     assert {name for name, text in again.items() if results[name] != text} == {'2-2-1x1.1.json'}
 
 
-def test_half_a_result_does_not_count(tmp_path: Path) -> None:
+def test_half_a_result_does_not_count(tmp_path):
     folder, outcomes = sweep(tmp_path, TWO_SIZES, {'': 'half'})
     for outcome in outcomes:
         assert isinstance(outcome, Failure)
@@ -110,7 +110,7 @@ def test_half_a_result_does_not_count(tmp_path: Path) -> None:
     assert [*folder.results.glob('.*')] == []
 
 
-def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path):
     _, (first, second) = sweep(tmp_path, TWO_SIZES, {'--batch_size=1': 'stop early'})
     assert isinstance(first, Result)
     assert first.reason == 'the loss is nan'
@@ -118,7 +118,7 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
     assert second.is_complete
 
 
-def test_a_run_above_its_time_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+def test_a_run_above_its_time_is_ended_with_all_its_processes(tmp_path):
     _, (_, waiting, last) = sweep(tmp_path, SIZES, {'--batch_size=2': 'wait'}, timeout_secs=3)
     assert sizes_in(tmp_path) == [1, 2, 3]
     assert isinstance(waiting, Failure)
@@ -128,7 +128,7 @@ def test_a_run_above_its_time_is_ended_with_all_its_processes(tmp_path: Path) ->
     assert_ended([int(line) for line in (tmp_path / 'log.txt.waiting').read_text().split()])
 
 
-def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path: Path) -> None:
+def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path):
     behaviours = {'--batch_size=2': 'stop when told'}
     folder, (_, stopped) = sweep(tmp_path, TWO_SIZES, behaviours, timeout_secs=1)
     assert isinstance(stopped, Result)
@@ -141,7 +141,7 @@ def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_p
     assert not kept.failures
 
 
-def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path: Path) -> None:
+def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path):
     stubborn = (
         'import signal, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n'
         'print(subprocess.Popen(["sleep", "100"], start_new_session=True).pid, flush=True)\n'
@@ -156,7 +156,7 @@ def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path: Path) -> 
 SEARCH = 'find_batch_size = true\n[grid]\nprecision = ["fp32", "bf16"]'
 
 
-def test_a_search_ends_when_nothing_fits_or_a_try_fails(tmp_path: Path) -> None:
+def test_a_search_ends_when_nothing_fits_or_a_try_fails(tmp_path):
     behaviours = {'--precision=fp32': 0, '--precision=bf16': 'fail'}
     _, (too_large, broken) = sweep(tmp_path, SEARCH, behaviours)
     assert sizes_in(tmp_path) == [32, 16, 8, 4, 2, 1, 32]
@@ -164,7 +164,7 @@ def test_a_search_ends_when_nothing_fits_or_a_try_fails(tmp_path: Path) -> None:
     check_line(broken.reason, '--batch_size=32', 'the disk is on fire')
 
 
-def test_a_search_ends_when_a_try_stops_early(tmp_path: Path) -> None:
+def test_a_search_ends_when_a_try_stops_early(tmp_path):
     behaviours = {'--precision=fp32': 'stop early', '--precision=bf16': 0}
     folder, _ = sweep(tmp_path, SEARCH, behaviours)
     failures = collect([str(folder.results)]).failures
@@ -179,7 +179,7 @@ def batch_sizes(outcomes: list[Outcome]) -> list[int | None]:
     return [outcome.run.batch_size for outcome in outcomes if isinstance(outcome, Result)]
 
 
-def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) -> None:
+def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path):
     folder, outcomes = sweep(tmp_path, SEARCH, LARGEST)
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     assert batch_sizes(outcomes) == [37, 70]
@@ -192,7 +192,7 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     assert len(collect([str(folder.tries)]).failures) == 9
 
 
-def test_an_interrupted_search_goes_on_from_the_sizes_that_were_tried(tmp_path: Path) -> None:
+def test_an_interrupted_search_goes_on_from_the_sizes_that_were_tried(tmp_path):
     plan, folder = make_sweep(tmp_path, SEARCH.replace(', "bf16"', ''))
     program = fake_runner(tmp_path, LARGEST)
     run_all(plan, folder, program)
@@ -205,13 +205,13 @@ def test_an_interrupted_search_goes_on_from_the_sizes_that_were_tried(tmp_path: 
     assert sizes_in(tmp_path)[7:] == [37]
 
 
-def test_a_program_that_cannot_be_started_is_a_row(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_is_a_row(tmp_path):
     runner = Runner((str(tmp_path / 'missing'),))
     for outcome in run_all(*make_sweep(tmp_path, TWO_SIZES), runner):
         check_line(outcome.reason, 'missing', '127')
 
 
-def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path):
     plan, folder = make_sweep(tmp_path, TWO_SIZES)
     folder.logs.rmdir()
     folder.logs.touch()

@@ -53,9 +53,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=['16 bits', 'replicated', 'parameter_server'],
 )
-def test_training_starts_from_the_variables_that_fit(
-    mode: dict[str, Any], backbone: Path, tmp_path: Path
-) -> None:
+def test_training_starts_from_the_variables_that_fit(mode, backbone, tmp_path):
     err = run(train_dir=str(tmp_path), backbone_model_path=str(backbone), **mode).err
     begun, pretrained = values_in(tmp_path / 'model.ckpt-0'), values_in(backbone)
     assert begun['global_step'] == 0
@@ -79,14 +77,14 @@ def test_training_starts_from_the_variables_that_fit(
     assert len(warnings_in(err)) == 2
 
 
-def test_all_towers_start_from_the_backbone(backbone: Path) -> None:
+def test_all_towers_start_from_the_backbone(backbone):
     flags: dict[str, Any] = {'backbone_model_path': str(backbone), 'num_gpus': 2, 'batch_size': 2}
     expected = run(**flags).losses
     assert run(**flags, variable_update='replicated').losses == pytest.approx(expected, rel=1e-5)
     assert run(num_gpus=2, batch_size=2).losses[0] != pytest.approx(expected[0], rel=1e-3)
 
 
-def test_a_folder_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_stands_for_its_newest_checkpoint(tmp_path):
     other, train = tmp_path / 'other', tmp_path / 'train'
     run(train_dir=str(other), optimizer='adam')
     assert warnings_in(run(train_dir=str(train), backbone_model_path=str(other)).err) == []
@@ -100,7 +98,7 @@ def test_a_folder_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     assert sum(f'{train}/model.ckpt-2' in line for line in err.splitlines()) == 2
 
 
-def test_a_backbone_without_a_variable_of_the_model_is_refused(tmp_path: Path) -> None:
+def test_a_backbone_without_a_variable_of_the_model_is_refused(tmp_path):
     with failed(f'--backbone_model_path={tmp_path}'):
         run(backbone_model_path=str(tmp_path))
     other = write(tmp_path / 'other', {'conv1/weights': np.zeros([5, 5, 3, 32], np.float32)})

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import cpus, open_session
 from tests.support.outputs import check_line, failed
 from tests.support.runs import values_in
-from tests.training.number_model import DATA, NumberModel, damage, files_of, open_model, restored
+from tests.training.number_model import DATA, damage, files_of, open_model, restored
 from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
@@ -26,7 +26,7 @@ from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
 pytestmark = pytest.mark.graph
 
 
-def test_latest_is_what_the_state_file_names(tmp_path: Path, model: NumberModel) -> None:
+def test_latest_is_what_the_state_file_names(tmp_path, model):
     assert latest_checkpoint(str(tmp_path / 'missing')) is None
     assert latest_checkpoint(str(tmp_path)) is None
     for step in (20, 10):
@@ -46,9 +46,7 @@ def test_latest_is_what_the_state_file_names(tmp_path: Path, model: NumberModel)
         'model_checkpoint_path: "model.ckpt-30"',
     ],
 )
-def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(
-    tmp_path: Path, model: NumberModel, state: str | None
-) -> None:
+def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(tmp_path, model, state):
     for step in (9, 10):
         model.save(1, step)
     for missing_file in ('30.index', f'40.{DATA}', '50.index', '50.data-00000-of-00002'):
@@ -61,15 +59,13 @@ def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-11')
 
 
-def test_the_step_is_the_end_of_the_name() -> None:
+def test_the_step_is_the_end_of_the_name():
     assert checkpoint_step('some-5/model.ckpt-120') == 120
     with failed('some-5/model', 'model.ckpt-100'):
         checkpoint_step('some-5/model')
 
 
-def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted(tmp_path):
     elsewhere, here = tmp_path / 'elsewhere', tmp_path / 'here'
     for folder in (elsewhere, here):
         folder.mkdir()
@@ -109,7 +105,7 @@ KILLER = Killer()
 
 @pytest.mark.long
 @pytest.mark.parametrize('step', [4, 5], ids=['the_same_step', 'the_next_step'])
-def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, step: int) -> None:
+def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path, step):
     outcomes: list[int] = []
     was_killed = True
     with open_model(tmp_path, 2, max_to_keep=1) as model:
@@ -153,7 +149,7 @@ def save_for_ever(folder: Path, saved: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_kill_9_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+def test_a_kill_9_loses_nothing_that_was_saved(tmp_path):
     # Forks of a process that has imported TensorFlow, and done nothing with it.
     processes = multiprocessing.get_context('forkserver')
     processes.set_forkserver_preload(['tensorflow.compat.v1'])
@@ -194,7 +190,7 @@ SPANS = {
 
 @pytest.mark.parametrize('written', ['whole', 'rows', 'columns'])
 @pytest.mark.parametrize('read', SPANS)
-def test_any_slices_read_what_other_slices_wrote(tmp_path: Path, written: str, read: str) -> None:
+def test_any_slices_read_what_other_slices_wrote(tmp_path, written, read):
     values = np.random.default_rng(0).normal(size=[6, 4]).astype(np.float32)
 
     def create(scope: str, spans: list[tuple[slice, slice]]) -> tuple[list[Variable], Checkpointer]:
@@ -220,7 +216,7 @@ def test_any_slices_read_what_other_slices_wrote(tmp_path: Path, written: str, r
             np.testing.assert_array_equal(session.run(variable.value), values[span])
 
 
-def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path: Path) -> None:
+def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path):
     with tf.Graph().as_default(), open_session() as session:
         theirs = tf.get_variable(
             'theirs',
@@ -244,9 +240,7 @@ def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path: 
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-1')
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ(
-    tmp_path: Path, model: NumberModel
-) -> None:
+def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ(tmp_path, model):
     prefix = model.save(1, step=1)
     shapes: dict[str, tuple[list[int], tf.DType]] = {
         'global_step': ([], tf.int32),
@@ -274,9 +268,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ
 
 @pytest.mark.parametrize('fault', ['damaged', 'cut short', 'empty', 'gone'])
 @pytest.mark.parametrize('suffix', ['index', DATA])
-def test_a_checkpoint_that_cannot_be_read_is_named_and_changes_nothing(
-    model: NumberModel, suffix: str, fault: str
-) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_named_and_changes_nothing(model, suffix, fault):
     prefix = model.save(1, step=1)
     model.set_number(2)
     file = Path(f'{prefix}.{suffix}')

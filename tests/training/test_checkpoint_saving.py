@@ -21,7 +21,7 @@ from tf_cnn.training.checkpoint_files import READY_FOLDER, UNFINISHED_FOLDER, la
 pytestmark = pytest.mark.graph
 
 
-def test_tensorflow_reads_what_was_saved(tmp_path: Path, model: NumberModel) -> None:
+def test_tensorflow_reads_what_was_saved(tmp_path, model):
     prefix = model.save(7, step=30)
     assert prefix == str(tmp_path / 'model.ckpt-30')
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-30')
@@ -37,9 +37,7 @@ def test_tensorflow_reads_what_was_saved(tmp_path: Path, model: NumberModel) -> 
     assert all((value == 7).all() for value in values.values())
 
 
-def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(
-    tmp_path: Path, model: NumberModel
-) -> None:
+def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(tmp_path, model):
     for step in (10, 20):
         model.save(step, step)
     for suffix in ('index', DATA):
@@ -57,8 +55,8 @@ def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(
 @pytest.mark.parametrize('stage', [UNFINISHED_FOLDER, READY_FOLDER])
 @pytest.mark.parametrize('is_link', [False, True])
 def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
-    tmp_path: Path, model: NumberModel, stage: str, is_link: bool
-) -> None:
+    tmp_path, model, stage, is_link
+):
     kept = tmp_path / ('elsewhere' if is_link else stage)
     kept.mkdir()
     for file in ('twin' if is_link else 'notes', 'model.ckpt-3.index', f'model.ckpt-3.{DATA}'):
@@ -70,9 +68,7 @@ def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
     assert [file.read_text() for file in kept.iterdir()] == ['mine'] * 3
 
 
-def test_a_step_is_saved_again_with_the_same_and_with_other_values(
-    tmp_path: Path, model: NumberModel
-) -> None:
+def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path, model):
     inodes = []
     for number in (1, 1, 2):
         model.save(9, step=3)
@@ -87,9 +83,7 @@ def test_a_step_is_saved_again_with_the_same_and_with_other_values(
     assert restored(tmp_path) == 2
 
 
-def test_checkpoints_are_saved_on_a_file_system_without_links(
-    tmp_path: Path, model: NumberModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_saved_on_a_file_system_without_links(tmp_path, model, monkeypatch):
     def no_link(*paths: object) -> None:
         raise PermissionError(1, 'Operation not permitted')
 
@@ -100,7 +94,7 @@ def test_checkpoints_are_saved_on_a_file_system_without_links(
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-3')
 
 
-def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, model: NumberModel) -> None:
+def test_saving_goes_on_beside_steps_of_another_thread(tmp_path, model):
     model.set_number(0)
     done = threading.Event()
 
@@ -125,9 +119,7 @@ def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, model: Nu
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))
 
 
-def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(
-    tmp_path: Path, model: NumberModel
-) -> None:
+def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(tmp_path, model):
     model.save(3, step=1)
     model.set_number(8)
     with failed('model.ckpt-2'):
@@ -135,7 +127,7 @@ def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(
     assert restored(tmp_path) == 3
 
 
-def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
+def test_a_worker_writes_what_parameter_servers_hold(tmp_path):
     with reserve_addresses(3) as [*ps, worker]:
         cluster = {'ps': ps, 'worker': [worker]}
         servers = [
@@ -157,9 +149,7 @@ def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
             model.checkpointer.restore(session, prefix)
 
 
-def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(
-    tmp_path: Path, model: NumberModel
-) -> None:
+def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(tmp_path, model):
     model.save(1, step=1)
     for step in (1, 2):
         facts = (f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large')
@@ -173,7 +163,7 @@ def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(
 @pytest.mark.parametrize(
     ('folder', 'reason'), [('gone', 'No such file or directory'), ('file', 'Not a directory')]
 )
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str, reason: str) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, folder, reason):
     (tmp_path / 'file').touch()
     facts = (f'--train_dir={tmp_path / folder}', 'model.ckpt-1', reason)
     with open_model(tmp_path / folder) as model, failed(*facts):
@@ -181,6 +171,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str, r
     assert not (tmp_path / 'gone').exists()
 
 
-def test_an_error_of_the_session_is_not_reported_as_one_of_the_folder(model: NumberModel) -> None:
+def test_an_error_of_the_session_is_not_reported_as_one_of_the_folder(model):
     with pytest.raises(tf.errors.FailedPreconditionError):
         model.checkpointer.save(model.session, 1)

@@ -82,7 +82,7 @@ def trained_by_tensorflow(optimizer: Any) -> Weights:
 
 
 @pytest.mark.parametrize('name', FORMS)
-def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name: str) -> None:
+def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name):
     forms = FORMS[name]
     weights = trained(forms.ours)
     oracles = [forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)]
@@ -94,14 +94,14 @@ def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name: str) -> No
         )
 
 
-def test_without_a_gradient_lars_trusts_the_weight_decay() -> None:
+def test_without_a_gradient_lars_trusts_the_weight_decay():
     lars, start = OPTIMIZERS['lars'], {'kernel': START['kernel']}
     no_gradient = {'kernel': np.zeros([3, 2])}
     expected = lars.numpy.train(start, lambda *_: no_gradient, LEARNING_RATE, NUM_STEPS)
     assert_close(trained(lars.ours, start, lambda *_: no_gradient), expected)
 
 
-def test_every_element_of_a_gradient_is_clipped_on_both_sides() -> None:
+def test_every_element_of_a_gradient_is_clipped_on_both_sides():
     def clipped(weights: Weights, step: int) -> Weights:
         return {'kernel': np.clip(gradients_at(weights, step)['kernel'], -0.6, 0.6)}
 
@@ -113,9 +113,7 @@ def test_every_element_of_a_gradient_is_clipped_on_both_sides() -> None:
 @pytest.mark.parametrize(
     'optimizer', [GradientDescent(), Momentum(0.9), Momentum(0.9, nesterov=True)], ids=repr
 )
-def test_without_fused_kernels_16_bits_get_the_same_bits(
-    optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_fused_kernels_16_bits_get_the_same_bits(optimizer, monkeypatch):
     """GPUs have no fused kernels for bfloat16."""
     start = {'kernel': np.random.default_rng(6).normal(size=1000)}
     ends = []

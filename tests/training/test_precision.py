@@ -5,7 +5,6 @@ are not finite.
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,9 +154,7 @@ def computed(
     [MODELS.find_model('lenet').network, Network(residual), Network(modern)],
     ids=['lenet', 'residual', 'modern'],
 )
-def test_networks_compute_nearly_what_they_do_in_32_bits(
-    network: Network, precision: Precision, data_format: str
-) -> None:
+def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, data_format):
     expected, _ = computed(network, FP32, 'NHWC')
     values, types = computed(network, precision, data_format)
     assert {dtype for _, dtype in types} == {precision.compute_dtype.name}
@@ -172,7 +169,7 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(
 @pytest.mark.long
 @pytest.mark.parametrize('precision', [FP16, BF16, replace(FP16, loss_scale=128.0)], ids=str)
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
-def test_towers_take_the_steps_of_one(mode: str, precision: Precision) -> None:
+def test_towers_take_the_steps_of_one(mode, precision):
     full = train(FP32, 3, optimizer='momentum')[-1]
     [start, *_, one] = train(precision, 3, optimizer='momentum')
     transfer = precision.compute_dtype
@@ -185,7 +182,7 @@ def test_towers_take_the_steps_of_one(mode: str, precision: Precision) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize('name', ['fp16', 'bf16'])
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
-def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
+def test_trained_variables_may_be_kept_in_16_bits(mode, name):
     precision = Precision(name, has_16bit_variables=True, loss_scale=128.0)
     [with_averages] = train(precision, 0, mode, 2, network=residual, optimizer='momentum')
     for key in with_averages.keys() - {'global_step'}:
@@ -198,7 +195,7 @@ def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
 
 
 @pytest.mark.long
-def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path):
     """Each run goes on where the one before it has stopped, and saves what it had read before its
     first step.
     """
@@ -238,7 +235,7 @@ def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize('clip', [None, 0.05])
-def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip: float | None) -> None:
+def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip):
     expected, seen = (
         train(
             precision,
@@ -294,8 +291,8 @@ def train_plainly(
     ],
 )
 def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
-    mode: str, optimizer: str, num_towers: int, transfer: tf.DType
-) -> None:
+    mode, optimizer, num_towers, transfer
+):
     precision = replace(FP16, loss_scale=2.0**20, steps_until_doubling=2)
     way: dict[str, Any] = {
         'optimizer': optimizer,
@@ -324,9 +321,7 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
         ('independent', 2, False),
     ],
 )
-def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(
-    mode: str, num_towers: int, staged: bool
-) -> None:
+def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(mode, num_towers, staged):
     precision = replace(FP16, loss_scale=2.0**17, steps_until_doubling=2)
     seen = train(precision, 8, mode, num_towers, network=residual, optimizer='adam', staged=staged)
     averages = {name for name in seen[0] if '/moving_' in name}
@@ -350,7 +345,7 @@ def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(
     assert 0 < num_skipped < 7
 
 
-def test_an_automatic_scale_stays_within_bounds() -> None:
+def test_an_automatic_scale_stays_within_bounds():
     """All gradients of a network that multiplies by zero are zero; those of one that divides by it
     never are finite.
     """
@@ -364,7 +359,7 @@ def test_an_automatic_scale_stays_within_bounds() -> None:
         assert state_of(seen[-1])[0] == end
 
 
-def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Path) -> None:
+def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path):
     flags: dict[str, Any] = {
         'train_dir': str(tmp_path),
         'precision': 'fp16',
@@ -387,20 +382,20 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Pat
 DIVERGING: dict[str, Any] = {'num_batches': 6, 'num_warmup_batches': 0, 'init_learning_rate': 1e30}
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(tmp_path):
     with failed('--precision=bf16', '--fp16_enable_auto_loss_scale', '--continue_on_nan') as caught:
         ran(model='mnist', data_dir=write_digits(tmp_path), **DIVERGING, precision='fp16')
     assert re.search(r'\b(nan|inf)\b.*\b[23]\b', str(caught.value)), 'the loss and the step'
 
 
-def test_a_flag_lets_training_go_on_with_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+def test_a_flag_lets_training_go_on_with_a_loss_that_is_not_finite(tmp_path):
     flags: dict[str, Any] = {'model': 'mnist', 'data_dir': write_digits(tmp_path), **DIVERGING}
     result = ran(continue_on_nan=True, **flags).result
     assert result.is_complete
     assert result.steps.loss[-1] is None
 
 
-def test_a_loss_that_is_not_finite_is_a_warning_on_synthetic_images() -> None:
+def test_a_loss_that_is_not_finite_is_a_warning_on_synthetic_images():
     result, out, err = ran(**DIVERGING)
     assert result.is_complete
     assert result.steps.loss[-1] is None

@@ -4,7 +4,6 @@ and when resumed.
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,7 +70,7 @@ def first_worker(num_workers: int) -> Flags:
 
 
 @pytest.mark.parametrize('name', SCHEDULES)
-def test_every_step_has_the_rate_of_its_epoch(name: str) -> None:
+def test_every_step_has_the_rate_of_its_epoch(name):
     flags, of_epochs = SCHEDULES[name]
     # 100 steps are an epoch of the 60,000 images of MNIST.
     rate = rate_of(model='mnist', batch_size=600, **flags)
@@ -123,13 +122,13 @@ def check_rate(rate: LearningRate, expected: LearningRate) -> None:
 @pytest.mark.parametrize(
     'spec', MODELS.list_specs(), ids=lambda spec: f'{spec.name}-{spec.data_set}'
 )
-def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(spec: ModelSpec) -> None:
+def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(spec):
     for batch in (0, 96):
         rate = rate_of(model=spec.name, data_name=spec.data_set, batch_size=batch)
         check_rate(rate, published_rate(spec, batch or spec.batch_size))
 
 
-def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model() -> None:
+def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model():
     replacements: list[tuple[Flags, LearningRate]] = [
         ({'init_learning_rate': 0.0}, LearningRate((0.0,))),
         (
@@ -142,7 +141,7 @@ def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model() -> None:
         check_rate(rate_of(model='resnet50', **flags), expected)
 
 
-def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs() -> None:
+def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs():
     flags: Flags = {'resnet_base_lr': 0.2, 'batch_size': 96}
     for model in ('resnet50', 'official_resnet50'):
         check_rate(rate_of(model=model, **flags), of_imagenet_resnets(96, base=0.2))
@@ -154,7 +153,7 @@ def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs() ->
     assert small.warmup_steps == 5 * 50_000 // 128
 
 
-def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it() -> None:
+def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it():
     cases: list[tuple[Flags, int, int, int]] = [
         ({}, 1, 2 * 50, 2 * 50),
         ({'variable_update': 'independent'}, 1, 2 * 50, 50),
@@ -172,7 +171,7 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it() -> None:
         assert plan.params.run.num_timed == np.ceil(0.03 * 1_281_167 / plan.global_batch_size)
 
 
-def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
+def test_each_worker_counts_its_own_images_where_nobody_trains():
     plan = plan_of(
         model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2)
     )
@@ -180,7 +179,7 @@ def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     assert not plan.is_synchronous
 
 
-def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_path: Path) -> None:
+def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_path):
     for subset, count in (('train', 40), ('validation', 24)):
         zeros = np.zeros([count, 28, 28], np.uint8)
         write_mnist(tmp_path, zeros, zeros[:, 0, 0], subset)
@@ -208,7 +207,7 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
 
 
 @pytest.mark.long
-def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path: Path) -> None:
+def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path):
     common: Flags = {
         'model': 'mnist',
         # One of 60,000 images a step.
@@ -250,8 +249,6 @@ def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path: 
         ('0.3;9;0.2;9;0.1', 'epoch 9'),
     ],
 )
-def test_a_piecewise_schedule_that_makes_no_sense_is_refused(
-    schedule: str, wrong_part: str
-) -> None:
+def test_a_piecewise_schedule_that_makes_no_sense_is_refused(schedule, wrong_part):
     with refused(f'--piecewise_learning_rate_schedule={schedule}', wrong_part):
         rate_of(piecewise_learning_rate_schedule=schedule)
