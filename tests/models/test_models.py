@@ -50,6 +50,8 @@ SHALLOWER = {
 }
 # These take long, and consist of layers and blocks of others.
 SLOW = {
+    'overfeat',
+    'inception4',
     'resnet50_v1.5',
     'resnet50_v2.5',
     'resnet101',
