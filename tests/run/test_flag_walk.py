@@ -299,8 +299,9 @@ GRAPHS = [
 def graph(flags: str) -> dict[str, Any]:
     """What a graph of a run on GPUs shows."""
     with _surroundings(flags):
-        texts = {'num_gpus': '1', 'model': 'trivial', **split_argv(flags.split())}
-        built = build_on_gpus(**{**texts, 'num_gpus': int(str(texts['num_gpus']))})  # type: ignore[arg-type]
+        values: dict[str, Any] = {'num_gpus': 1, 'model': 'trivial', **split_argv(flags.split())}
+        values['num_gpus'] = int(values['num_gpus'])
+        built = build_on_gpus(**values)
     ops = built.graph.get_operations()
     variables = [op for op in ops if op.type == 'VarHandleOp']
     losses = built.of_type('SparseSoftmaxCrossEntropyWithLogits')

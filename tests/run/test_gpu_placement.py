@@ -3,6 +3,7 @@ crosses devices.
 """
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,13 +14,10 @@ from tests.support.gpu_graphs import (
     WAYS,
     GpuGraph,
     build_on_gpus,
-    bytes_between,
     crossings,
     is_on_gpu,
-    ops_without_device,
     ops_without_kernel,
     signals,
-    strangers_of_resources,
 )
 from tests.support.graphs import DATA_FORMATS
 from tests.support.networks import needed_by
@@ -329,3 +327,37 @@ def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated():
     first_layers = set(plain.of_type('Conv2DBackpropFilter'))
     updates = set(plain.of_type('ResourceApplyGradientDescent'))
     assert {len(first_layers & needed_by([op])) for op in updates} == {0, 2}
+
+
+def ops_without_device(built: GpuGraph) -> list[str]:
+    return sorted(
+        op.name
+        for op in built.graph.get_operations()
+        if not re.search(r'[cg]pu:\d+$', op.device, re.IGNORECASE)
+    )
+
+
+def strangers_of_resources(built: GpuGraph) -> list[str]:
+    """Returns the ops that use a variable of another device, which TensorFlow refuses."""
+    return sorted(
+        op.name
+        for op in built.graph.get_operations()
+        for value in op.inputs
+        if value.dtype == tf.resource and value.device != op.device
+    )
+
+
+def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
+    """Returns the bytes that a step sends from devices matching one pattern to devices matching
+    another.
+    """
+    sent = {
+        (value.ref(), op.device): value.dtype.size * (value.shape.num_elements() or 0)
+        for op in built.step
+        for value in op.inputs
+        if value.dtype != tf.resource
+        and value.device != op.device
+        and re.search(sender, value.device, re.IGNORECASE)
+        and re.search(receiver, op.device, re.IGNORECASE)
+    }
+    return sum(sent.values())

@@ -165,24 +165,6 @@ def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
     )
 
 
-def ops_without_device(built: GpuGraph) -> list[str]:
-    return sorted(
-        op.name
-        for op in built.graph.get_operations()
-        if not re.search(r'[cg]pu:\d+$', op.device, re.IGNORECASE)
-    )
-
-
-def strangers_of_resources(built: GpuGraph) -> list[str]:
-    """Returns the ops that use a variable of another device, which TensorFlow refuses."""
-    return sorted(
-        op.name
-        for op in built.graph.get_operations()
-        for value in op.inputs
-        if value.dtype == tf.resource and value.device != op.device
-    )
-
-
 def signals(built: GpuGraph) -> set[tuple[str, str]]:
     """Returns what a step sends to other devices that is not data: control edges and scalars, once
     per receiver.
@@ -199,22 +181,6 @@ def signals(built: GpuGraph) -> set[tuple[str, str]]:
             if is_scalar and value.device != op.device:
                 sent.add((value.name, op.device))
     return sent
-
-
-def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
-    """Returns the bytes that a step sends from devices matching one pattern to devices matching
-    another.
-    """
-    sent = {
-        (value.ref(), op.device): value.dtype.size * (value.shape.num_elements() or 0)
-        for op in built.step
-        for value in op.inputs
-        if value.dtype != tf.resource
-        and value.device != op.device
-        and re.search(sender, value.device, re.IGNORECASE)
-        and re.search(receiver, op.device, re.IGNORECASE)
-    }
-    return sum(sent.values())
 
 
 def crossings(ops: Iterable[tf.Operation]) -> list[str]:

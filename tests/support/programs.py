@@ -123,17 +123,6 @@ ROOT = Path(tf_cnn_benchmarks.__file__).parent
 Capture = pytest.CaptureFixture[str]
 
 
-def run_command(capfd: Capture, *flags: str) -> tuple[int, str, list[str]]:
-    """The command's exit code, what it and native code wrote to standard output, and its lines of
-    standard error.
-    """
-    capfd.readouterr()
-    code = tf_cnn_benchmarks.main(flags)
-    out, err = capfd.readouterr()
-    assert 'Traceback' not in err
-    return code, out, err.splitlines()
-
-
 def run_process(
     *flags: str, cwd: Path | None = None, **environ: str | None
 ) -> tuple[int, str, list[str]]:
@@ -150,10 +139,3 @@ def run_process(
     out, err = (text.decode(errors='backslashreplace') for text in (done.stdout, done.stderr))
     assert 'Traceback' not in err, err
     return done.returncode, out, err.splitlines()
-
-
-def the_error(lines: list[str]) -> str:
-    errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
-    assert len(errors) == 1, lines
-    assert lines[-1] == errors[0]
-    return errors[0]
