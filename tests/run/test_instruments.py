@@ -310,8 +310,14 @@ def test_a_profile_that_cannot_be_written_loses_no_training(tmp_path):
     run = made(
         '--profile_steps=1,3', train_dir=tmp_path / 'train', profile_dir=tmp_path / 'profile'
     )
+    close = StepProfiler.close
+
+    def fail_at_the_end(profiler):
+        close(profiler)
+        raise RunError('the disk is full')
+
     with (
-        mock.patch.object(StepProfiler, 'close', side_effect=RunError('the disk is full')),
+        mock.patch.object(StepProfiler, 'close', fail_at_the_end),
         pytest.raises(RunError, match='the disk is full'),
         contextlib.closing(run.steps()) as steps,
     ):

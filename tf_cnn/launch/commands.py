@@ -12,7 +12,15 @@ from tf_cnn.cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port
 from tf_cnn.flags.spec import Output
 from tf_cnn.launch.config import ClusterOptions
 from tf_cnn.launch.host_layout import Layout, lay_out_tasks, read_host_file, read_hosts_flag
-from tf_cnn.launch.hosts import ClusterTask, Command, Host, make_network
+from tf_cnn.launch.hosts import (
+    ClusterTask,
+    Command,
+    Host,
+    make_network,
+    make_tasks,
+    private_addresses,
+    reserve_addresses,
+)
 from tf_cnn.launch.ssh import SshTarget, prepare_hosts
 from tf_cnn.machine.config import parse_gpu_indices
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
@@ -71,10 +79,15 @@ def prepare_tasks(
     gpu_indices = tuple(parse_gpu_indices(params.tensorflow.gpu_indices))
     if options.hosts or options.hostfile:
         return prepare_hosts(layout, ssh_target(options), num_gpus, gpu_indices)
-    host = Host(network=make_network(options.private_network))
-    stack.callback(host.close)
     [ids] = layout.values()
-    return [replace(task, host=host) for task in host.prepare(ids, num_gpus, gpu_indices)]
+    if network := make_network(options.private_network):
+        stack.callback(network.close)
+        addresses = private_addresses(len(ids))
+    else:
+        addresses = stack.enter_context(reserve_addresses(len(ids)))
+    host = Host(network)
+    tasks = make_tasks(ids, addresses, num_gpus, gpu_indices)
+    return [replace(task, host=host) for task in tasks]
 
 
 def ssh_target(options: ClusterOptions) -> SshTarget:

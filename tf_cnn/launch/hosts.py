@@ -1,6 +1,6 @@
 """The tasks and processes of a cluster on this machine. Linux only; does not import TensorFlow.
 
-A launcher calls Host.prepare, makes the command lines, and starts the processes by Host.start.
+A launcher calls make_tasks, makes the command lines, and starts the processes by Host.start.
 """
 
 import contextlib
@@ -140,67 +140,15 @@ class LocalProcess(ChildProcess):
 class Host:
     """A machine that runs processes of a cluster: this machine, unless overridden.
 
-    `program` (Python and the script) begins each command line. The processes listen at `address`,
-    or in a private network, which close() ends.
+    `program` (Python and the script) begins each command line. The processes use `network`, or the
+    network of this machine.
     """
 
     name = 'this machine'
 
-    def __init__(
-        self,
-        address: str = LOOPBACK,
-        network: PrivateNetwork | None = None,
-        *,
-        holds_ports: bool = True,
-    ) -> None:
+    def __init__(self, network: PrivateNetwork | None = None) -> None:
         self.program = (sys.executable, str(COMMAND))
-        self._address = address
         self._network = network
-        self._holds_ports = holds_ports
-        self._reserved_ports = contextlib.ExitStack()
-
-    def prepare(
-        self, processes: TaskIds, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
-    ) -> list[ClusterTask]:
-        """Reserves an address for each task, and divides the cores and GPUs among the workers.
-
-        Does not set ClusterTask.host. Each worker gets num_gpus of the GPUs with these indices
-        (empty: of all GPUs).
-
-        The ports stay bound until close(), so that the kernel gives them to no other launcher or
-        connection. The task can still bind to its port, also after a restart: both sockets set
-        SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)). If this
-        process ends before the tasks start, use ports that the kernel gives to no connection.
-        """
-        environ: Mapping[str, str] = os.environ
-        if num_gpus and gpu_indices and has_visible_gpus(environ):
-            environ = select_gpus(gpu_indices, environ)
-        num_workers = sum(job == 'worker' for job, _ in processes)
-        gpus = divide_gpus(num_gpus, num_workers, environ)
-        cores = share_cores(_usable_cores(), num_workers) if num_workers else []
-        if not self._holds_ports:
-            addresses = pick_addresses(len(processes), self._address)
-        elif self._network:
-            addresses = [
-                join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number)
-                for number in range(len(processes))
-            ]
-        else:
-            addresses = self._reserved_ports.enter_context(
-                reserve_addresses(len(processes), self._address)
-            )
-        shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
-        # A controller hides the GPUs itself: its default of --device depends on whether GPUs exist.
-        cores_and_gpus_by_job = {
-            'ps': (None, None if gpus is None else ''),
-            'controller': (None, None),
-        }
-        return [
-            ClusterTask(
-                job, index, address, None, *(cores_and_gpus_by_job.get(job) or next(shares))
-            )
-            for (job, index), address in zip(processes, addresses, strict=True)
-        ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Returns the launcher's environment variables that Command.env passes on."""
@@ -210,18 +158,46 @@ class Host:
         """Starts a process; raises OSError or RuntimeError if that fails."""
         return LocalProcess(command, network=self._network.pid if self._network else None)
 
-    def close(self) -> None:
-        """Frees the addresses, and ends the launcher's remaining processes on this host."""
-        self._reserved_ports.close()
-        if self._network:
-            self._network.close()
+
+def make_tasks(
+    processes: TaskIds,
+    addresses: Sequence[str],
+    num_gpus: int = 0,
+    gpu_indices: Sequence[int] = (),
+) -> list[ClusterTask]:
+    """Divides the cores and GPUs of this machine among the workers of these tasks.
+
+    Does not set ClusterTask.host. Each worker gets num_gpus of the GPUs with these indices (empty:
+    of all GPUs).
+    """
+    environ: Mapping[str, str] = os.environ
+    if num_gpus and gpu_indices and has_visible_gpus(environ):
+        environ = select_gpus(gpu_indices, environ)
+    num_workers = sum(job == 'worker' for job, _ in processes)
+    gpus = divide_gpus(num_gpus, num_workers, environ)
+    cores = share_cores(_usable_cores(), num_workers) if num_workers else []
+    shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
+    # A controller hides the GPUs itself: its default of --device depends on whether GPUs exist.
+    cores_and_gpus_by_job = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
+    return [
+        ClusterTask(job, index, address, None, *(cores_and_gpus_by_job.get(job) or next(shares)))
+        for (job, index), address in zip(processes, addresses, strict=True)
+    ]
+
+
+def private_addresses(count: int) -> list[str]:
+    """Returns HOST:PORT for ports of a private network."""
+    ports = range(_FIRST_PRIVATE_PORT, _FIRST_PRIVATE_PORT + count)
+    return [join_host_port(LOOPBACK, port) for port in ports]
 
 
 @contextlib.contextmanager
 def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
     """Yields HOST:PORT for free ports of this machine, reserved while the block lasts.
 
-    Host.prepare says why a process can bind to a reserved port.
+    The ports stay bound, so that the kernel gives them to no other launcher or connection. A task
+    can still bind to its port, also after a restart: both sockets set SO_REUSEADDR, as every gRPC
+    server does, and only one of them listens (socket(7)).
     """
     # getaddrinfo also gives the interface number, which a link-local address needs.
     family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]

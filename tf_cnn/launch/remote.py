@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.cluster.topology import LOOPBACK
-from tf_cnn.launch.hosts import Host
+from tf_cnn.launch.hosts import make_tasks, pick_addresses
 from tf_cnn.machine.run_environment import git_commit, tensorflow_version
 from tf_cnn.results import VERSION
 from tf_cnn.system.child_process import ChildProcess
@@ -47,11 +47,11 @@ def prepare(tasks: str, num_gpus: str, gpu_indices: str) -> int:
     # The address that the launcher's ssh connected to: other hosts probably reach it, too.
     connection = os.environ.get('SSH_CONNECTION', '').split()
     address = connection[2] if len(connection) == 4 else LOOPBACK
-    host = Host(address, holds_ports=False)
     pairs = (task.split(':') for task in tasks.split(','))
     ids = [(job, int(index)) for job, index in pairs]
     try:
-        members = host.prepare(ids, int(num_gpus), [int(i) for i in gpu_indices.split(',') if i])
+        indices = [int(number) for number in gpu_indices.split(',') if number]
+        members = make_tasks(ids, pick_addresses(len(ids), address), int(num_gpus), indices)
     except BenchmarkError as error:
         print(MARK + json.dumps({'refused': error.lines, 'exit_code': error.exit_code}))
         return error.exit_code
