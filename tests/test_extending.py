@@ -74,7 +74,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_examples_run(extended):
     commands = ''.join(blocks('sh'))
-    done = run_process([sys.executable, '-c', RUN_ALL, commands], extended)
+    done = run_process([sys.executable, '-c', RUN_ALL, commands], extended, 300)
     assert done.code == 0, done.err
     outputs = dict(zip(EXPECTED, done.out.split('+ python')[1:], strict=True))
     for title, pattern in EXPECTED.items():

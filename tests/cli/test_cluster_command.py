@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_the_cluster_around_the_caller_is_not_that_of_the_processes():
     kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
     for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **kept}):
         assert command.env == kept
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(('gpus', 'expected'), [('2,3', '2,3'), (None, '0,1,2,3')])
+def test_a_controller_keeps_the_gpus_of_its_host_and_a_worker_sees_its_own(gpus, expected):
+    worker = replace(CONTROLLED[0], gpus=gpus)
+    environ = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
+    commands = make_commands([], [worker, *CONTROLLED[1:]], environ)
+    seen = {command.name: (command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands}
+    assert seen == {
+        'worker 0': expected,
+        'worker 1': '0,1,2,3',
+        'controller 0': '0,1,2,3',
+    }
 
 
 @pytest.mark.unit

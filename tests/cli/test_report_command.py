@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed, refused, run_main
-from tests.support.programs import check_warning, run_process
+from tests.support.programs import check_warning
+from tests.support.runs import run
 from tests.support.sample_results import sample_document, write_document, write_sample
 from tf_cnn.cli import report
 from tf_cnn.system.errors import install_command
@@ -65,14 +66,12 @@ def test_no_warning_of_a_library_reaches_the_user(tmp_path):
         document['throughput'] |= {'images_per_second': rate, 'images': 0}
         write_document(folder / f'rate{number}.json', document)
     (tmp_path / 'matplotlibrc').write_text('no.such.key: 1\nfont.family: no such font\n')
-    code, out, err = run_process(
-        'report', 'results', '--plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing'
-    )
+    code, out, err = run('report results --plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing')
     assert code == 0
     check_line(out, 'report.html: 6 results')
     (line,) = err
     check_warning(line, '--plots=plots', letter, 'PNG')
-    code, _, err = run_process('compare', 'results', '--force', cwd=tmp_path)
+    code, _, err = run('compare results --force', cwd=tmp_path)
     assert (code, err) == (0, [])
     # The page and its plots have no character that could control a terminal or a browser.
     for path in (tmp_path / 'report.html', *tmp_path.glob('plots/*.svg')):

@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused, run_main
-from tests.support.programs import ROOT, run_process
+from tests.support.programs import ROOT
+from tests.support.runs import run
 from tests.support.sample_results import failed_run, sample_record
 from tests.sweep.fake_runs import fake_runner, make_sweep, plan_of
 from tf_cnn.cli.sweep import main
@@ -95,7 +96,7 @@ def test_real_runs_of_one_process_and_of_a_cluster(tmp_path):
     grid = ('--grid=--shape=1*1,1*1+1', f'--output={tmp_path}/out', '--')
     flags = ('--model=trivial', '--device=cpu', '--batch_size=2')
     steps = ('--num_batches=3', '--num_warmup_batches=1')
-    code, out, err = run_process('sweep', *grid, *flags, *steps)
+    code, out, err = run(['sweep', *grid, *flags, *steps])
     assert code == 0, err
     assert [row[0] for row in rows_of(out)[1:]] == ['1*1', '1*1+1']
 

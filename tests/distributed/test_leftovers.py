@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.images import encoded, picture, write_files
-from tests.support.programs import run_process
+from tests.support.runs import run
 
 pytestmark = pytest.mark.distributed
 
@@ -36,19 +36,19 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
     before = times()
     photos = {f'{name}/1.jpg': encoded(picture()) for name in ('cat', 'dog')}
     write_files(results / 'photos', photos)
-    run = '--model=trivial --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
+    flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
     # The folder of checkpoints looks like a temporary one.
     train = results / 'tf_cnn_benchmarks_20261124_train'
     for command in (
-        f'{run} --train_dir={train} --export_saved_model={results}/model '
+        f'{flags} --train_dir={train} --export_saved_model={results}/model '
         f'--result_file={results}/r.json',
-        f'{run} --repeat=2 --result_file={results}/repeats/r.json',
-        f'cluster --ps=1 --workers=1 -- {run} --export_saved_model={results}/of_cluster',
+        f'{flags} --repeat=2 --result_file={results}/repeats/r.json',
+        f'cluster --ps=1 --workers=1 -- {flags} --export_saved_model={results}/of_cluster',
         f'records --input={results}/photos --output={results}/shards --shards=1',
         f'report {results}/repeats --output={results}/page.html',
     ):
         variables = {**UNSET, 'TMPDIR': str(tmp), 'HOME': str(home)}
-        code, _, err = run_process(*command.split(), cwd=working, **variables)
+        code, _, err = run(command, cwd=working, **variables)
         assert code == 0, err
     assert times() == before
     assert all((results / file).read_text() == 'mine' for file in FILES)

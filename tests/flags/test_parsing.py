@@ -237,7 +237,7 @@ def test_the_command_line_can_say_what_python_says(overrides):
 def test_params_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         # That mypy refuses it too is the point.
-        make_params().run.batch_size = 3  # type: ignore[misc]
+        make_params().run.batch_size = 3  # type: ignore[misc]  # the mistake
 
 
 def test_a_path_may_begin_with_the_home_directory(monkeypatch):

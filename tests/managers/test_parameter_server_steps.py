@@ -204,6 +204,16 @@ def with_slots(names: set[str]) -> set[str]:
     return names | {f'{name}/momentum' for name in names}
 
 
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_moving_averages_are_those_of_the_chiefs_first_tower(mode, start):
+    cluster = start(mode, network=normalised, optimizer='momentum')
+    cluster.take_steps(NUM_STEPS)
+    weights = cluster.chief.read()
+    # As many towers in one process, each of which normalises by its own images, too.
+    assert_close(weights, train_alone(normalised, 'momentum', TOWERS))
+    assert np.abs(weights['norm/moving_mean']).min() > 0
+
+
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_16_bits_are_cast_once_for_all_workers(mode):
     chief, other = (

@@ -77,7 +77,7 @@ def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path):
     (tmp_path / 'linked' / 'train-00001-of-00002').symlink_to('nothing')
     cases = REFUSED if has_nvidia_gpu() else {**REFUSED, **WITHOUT_GPU}
     command = [sys.executable, '-c', SCRIPT, json.dumps([*cases])]
-    done = run_process(command, tmp_path, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
+    done = run_process(command, tmp_path, 60, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
     for (argv, told), (code, out, err, has_tensorflow) in zip(
         cases.items(), json.loads(done.out), strict=True
     ):

@@ -1,4 +1,4 @@
-"""Runs programs as users do, in processes of their own and on terminals; and the command."""
+"""Runs programs on terminals, as users do."""
 
 import contextlib
 import fcntl
@@ -7,17 +7,17 @@ import pty
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyte
-import pytest
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 def check_error(line: str, *facts: object) -> None:
@@ -114,28 +114,3 @@ def terminal(
 ) -> 'contextlib.closing[Terminal]':
     """Runs a command on a terminal; kills it after the block if it still runs."""
     return contextlib.closing(Terminal(command, columns=columns, cwd=cwd, environ=environ))
-
-
-# ---- the command ---------------------------------------------------------------------------------
-# As users start it, in this process or in one of its own.
-
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
-Capture = pytest.CaptureFixture[str]
-
-
-def run_process(
-    *flags: str, cwd: Path | None = None, **environ: str | None
-) -> tuple[int, str, list[str]]:
-    """The same of a process of its own with these variables; those that are None are not there."""
-    merged = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **environ}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags],
-        capture_output=True,
-        cwd=cwd,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-        env={name: value for name, value in merged.items() if value is not None},
-    )
-    out, err = (text.decode(errors='backslashreplace') for text in (done.stdout, done.stderr))
-    assert 'Traceback' not in err, err
-    return done.returncode, out, err.splitlines()

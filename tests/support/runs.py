@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
+from tests.support.programs import ROOT
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.results import schema
 from tf_cnn.results.console import Console
@@ -29,7 +30,6 @@ from tf_cnn.run.parsing import make_params, split_argv
 from tf_cnn.run.plan import Plan, make_plan
 from tf_cnn.training.contents import CLASS_NAMES
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
 Capture = pytest.CaptureFixture[str]
 
@@ -134,14 +134,18 @@ def run_python(code: str, *words: str, **environ: str | None) -> Finished:
 
 
 def run_process(
-    command: Sequence[object], cwd: Path | None = None, **environ: str | None
+    command: Sequence[object],
+    cwd: Path | None = None,
+    deadline_secs: float = 120.0,
+    /,
+    **environ: str | None,
 ) -> Finished:
     merged = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **environ}
     done = subprocess.run(
         [*map(str, command)],
         capture_output=True,
         cwd=cwd,
-        timeout=300,
+        timeout=deadline_secs,
         stdin=subprocess.DEVNULL,
         env={name: value for name, value in merged.items() if value is not None},
     )

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.support import fake_benchmark
 from tests.support.sample_results import sample_document
+from tests.sweep import fake_benchmark
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.request import override

@@ -24,6 +24,8 @@ from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.place import COMMAND
 
+# The file that CUDA opens first.
+_CUDA_FILE = '/dev/nvidia-uvm'
 _PORT_RANGE = Path('/proc/sys/net/ipv4/ip_local_port_range')
 # Lower ports often belong to services.
 _FIRST_PICKED_PORT = 10_000
@@ -93,17 +95,16 @@ class LocalProcess(ChildProcess):
     def __init__(
         self,
         command: Command,
-        argv: Sequence[str] = (),
         network: int | None = None,
         stdin: int = subprocess.DEVNULL,
     ) -> None:
         super().__init__(
-            argv or command.argv,
+            command.argv,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=None if argv else command.env,
-            cores=() if argv else command.cores or (),
+            env=command.env,
+            cores=command.cores or (),
             network=network,
         )
         self.command = command
@@ -218,25 +219,22 @@ def reserve_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]
 
 
 def pick_addresses(count: int, address: str) -> list[str]:
-    """Returns HOST:PORT for free ports below the range that the kernel gives to connections (ip(7),
-    ip_local_port_range). They are random, so that two launchers hardly pick the same.
+    """Returns HOST:PORT for free ports, if possible below the range that the kernel gives to
+    connections (ip(7), ip_local_port_range). They are random, so that two launchers hardly pick the
+    same.
     """
     first_of_connections = int(_PORT_RANGE.read_text().split()[0])
     family, _, _, _, (host, _, *scope) = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     addresses: list[str] = []
     ports = range(_FIRST_PICKED_PORT, first_of_connections)
-    for port in random.SystemRandom().sample(ports, len(ports)):
+    for port in random.Random().sample(ports, len(ports)):
         if len(addresses) == count:
             break
         with contextlib.suppress(OSError), socket.socket(family) as port_socket:
             port_socket.bind((host, port, *scope))
             addresses.append(join_host_port(address, port))
-    if len(addresses) < count:
-        raise RunError(
-            f'{address}: only {len(addresses)} of {count} ports from {_FIRST_PICKED_PORT} to '
-            f'{first_of_connections - 1} are free; start fewer processes'
-        )
-    return addresses
+    with reserve_addresses(count - len(addresses), address) as others:
+        return [*addresses, *others]
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
@@ -263,10 +261,6 @@ def _usable_cores() -> list[int]:
         return [0, core]
 
     return sorted(os.sched_getaffinity(0), key=core_order)
-
-
-# The file that CUDA opens first.
-_CUDA_FILE = '/dev/nvidia-uvm'
 
 
 def make_network(is_private: bool | None) -> PrivateNetwork | None:

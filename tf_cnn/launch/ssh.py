@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_cnn.cluster.topology import split_host_port
@@ -95,18 +95,19 @@ class SshHost(Host):
         cores = ','.join(map(str, command.cores or ()))
         variables = [f'{name}={value}' for name, value in (command.env or {}).items()]
         words = ['run', self._target.working_folder, cores, *variables, '--', *command.argv]
-        return _SshProcess(command, self._target.command(self.name, *words), self.name)
+        argv = self._target.command(self.name, *words)
+        return _SshProcess(replace(command, argv=argv, env=None, cores=None), self.name)
 
 
 class _SshProcess(LocalProcess):
     """An ssh on this machine with a process of a cluster at its other end, see launch.remote."""
 
-    def __init__(self, command: Command, argv: Sequence[str], host_name: str) -> None:
+    def __init__(self, command: Command, host_name: str) -> None:
         while not _opening.acquire(timeout=_POLL_SECS):
             SIGNALS.check()
         self._is_opening = True
         try:
-            super().__init__(command, argv, stdin=subprocess.PIPE)
+            super().__init__(command, stdin=subprocess.PIPE)
         except BaseException:
             self._end_opening()
             raise

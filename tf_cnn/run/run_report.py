@@ -76,11 +76,7 @@ class RunReport:
         began.
         """
         if self._result is None:
-            log = self.recorder.log()
-            own_steps = self.builder.worker_section(log)
-            self._result = self.builder.build(
-                log, self.recorder.evaluations, ExitSection(0, None), [own_steps]
-            )
+            self._result = self._make_result(self.recorder.log(), ExitSection(0, None))
         return self._result
 
     def finish(self, exit_info: ExitSection, worker: Worker, *, prints: bool = True) -> None:
@@ -111,11 +107,13 @@ class RunReport:
         for fault in faults if prints else ():
             self._console.warning(str(fault))
 
-    def _make_result(self, log: StepLog, exit_info: ExitSection, worker: Worker) -> Result:
+    def _make_result(
+        self, log: StepLog, exit_info: ExitSection, worker: Worker | None = None
+    ) -> Result:
         """Returns the result. The chief's has the steps of all workers, others only their own."""
         own_steps = self.builder.worker_section(log)
         workers: Sequence[Mapping[str, Any] | None] = []
-        if log.steps:
+        if log.steps and worker:
             workers = worker.collect('steps', own_steps, is_complete=exit_info.is_complete)
         return self.builder.build(log, self.recorder.evaluations, exit_info, workers or [own_steps])
 
