@@ -48,7 +48,7 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
         f'report {results}/repeats --output={results}/page.html',
     ):
         variables = {**UNSET, 'TMPDIR': str(tmp), 'HOME': str(home)}
-        code, _, err = run(command, cwd=working, **variables)
+        code, _, err = run(command, None, working, **variables)
         assert code == 0, err
     assert times() == before
     assert all((results / file).read_text() == 'mine' for file in FILES)
