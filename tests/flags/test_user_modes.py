@@ -135,7 +135,6 @@ def test_wrong_use_from_python_is_refused_where_it_stands():
     for wrong in (int, print, VariableMgr):
         with pytest.raises(TypeError, match=wrong.__name__):
             # That mypy refuses it too is the point.
-            # The mistake that is refused.
             register_variable_mgr('mine', summary='A')(wrong)  # type: ignore[type-var]
     assert 'mine' not in MODES
 
