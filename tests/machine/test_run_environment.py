@@ -56,6 +56,7 @@ def epyc_2_sockets() -> dict[str, str]:
         siblings = '0-23,48-71\n' if i % 48 < 24 else '24-47,72-95\n'
         files[f'{folder}/cpu{i}/topology/core_siblings_list'] = siblings
         files[f'{folder}/cpufreq/policy{i}/scaling_governor'] = 'performance\n'
+        files[f'{folder}/cpufreq/policy{i}/scaling_driver'] = 'acpi-cpufreq\n'
     return files
 
 
@@ -83,6 +84,8 @@ def test_a_server_with_two_sockets(tmp_path, monkeypatch):
         'memory_bytes': 263_846_044 * 1024,
         'affinity': list(range(96)),
         'governor': 'performance',
+        'frequency_driver': 'acpi-cpufreq',
+        'energy_preference': None,
         'is_virtual': False,
         'cgroup_cpus': None,
         'cgroup_memory_bytes': None,
@@ -90,6 +93,19 @@ def test_a_server_with_two_sockets(tmp_path, monkeypatch):
     assert {name: facts[name] for name in expected} == expected
     assert {'avx2', 'fma', 'f16c', 'sse4_1'} <= set(facts['cpu_features'])
     assert 'smep' not in facts['cpu_features']
+
+
+def test_the_energy_preferences_of_all_cores_are_listed(tmp_path):
+    # An Intel processor whose first core was set by hand.
+    files = {}
+    for core, preference in enumerate(('performance', 'balance_power', 'balance_power')):
+        folder = f'sys/devices/system/cpu/cpufreq/policy{core}'
+        files[f'{folder}/scaling_governor'] = 'powersave\n'
+        files[f'{folder}/scaling_driver'] = 'intel_pstate\n'
+        files[f'{folder}/energy_performance_preference'] = f'{preference}\n'
+    facts = describe_machine(root=write_files(tmp_path, files))
+    assert (facts['governor'], facts['frequency_driver']) == ('powersave', 'intel_pstate')
+    assert facts['energy_preference'] == 'balance_power, performance'
 
 
 @pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')

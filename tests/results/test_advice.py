@@ -244,7 +244,28 @@ def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_to
         assert codes({**document, section: {**document[section], **values}}) == [], section
 
 
-def test_a_governor_that_saves_power_is_told():
-    saving = changed('machine', governor='performance, powersave')
-    check_warning(saving, 'powersave', 'powersave', 'cpupower')
-    assert codes(changed('machine', governor='performance')) == []
+def clocked(governor: str, driver: str | None, preference: str | None = None) -> dict[str, Any]:
+    names = ('governor', 'frequency_driver', 'energy_preference')
+    return changed('machine', **dict(zip(names, (governor, driver, preference), strict=True)))
+
+
+@pytest.mark.parametrize(
+    'driver', ['acpi-cpufreq', 'intel_cpufreq', 'amd-pstate', 'cppc_cpufreq']
+)
+def test_powersave_is_told_where_it_holds_the_lowest_clock(driver):
+    facts = ('performance, powersave', driver, 'cpupower')
+    check_warning(clocked('performance, powersave', driver), 'powersave', *facts)
+    assert codes(clocked('performance', driver)) == []
+
+
+@pytest.mark.parametrize('driver', ['intel_pstate', 'amd-pstate-epp'])
+def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_is_told(driver):
+    for preference in ('power', 'balance_performance, balance_power'):
+        facts = (preference, driver, 'cpupower')
+        check_warning(clocked('powersave', driver, preference), 'powersave', *facts)
+    for preference in (None, 'default', 'performance', 'balance_performance'):
+        assert codes(clocked('powersave', driver, preference)) == []
+
+
+def test_powersave_with_an_unknown_driver_is_not_told():
+    assert codes(clocked('powersave', None)) == []

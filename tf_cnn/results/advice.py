@@ -77,6 +77,14 @@ _SHORT = {'too_short': 'too short'}
 SUMMARIZED_CODES = frozenset(_NOISE | _SHORT)
 # The field of the noise section with the share of the cores that a cause took.
 _SHARE_FIELDS = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
+# With these drivers powersave lets the clock follow the load, as intended: they, or the CPU itself,
+# choose the frequency. With all others it is the lowest one. Linux,
+# Documentation/admin-guide/pm/intel_pstate.rst, Active Mode; amd-pstate.rst, Active Mode; cpufreq.rst,
+# Generic Scaling Governors.
+_ACTIVE_DRIVERS = frozenset(('intel_pstate', 'amd-pstate-epp'))
+# The values of energy_performance_preference that favour low power (intel_pstate.rst, Energy vs
+# Performance Hints).
+_SAVING_PREFERENCES = frozenset(('power', 'balance_power'))
 # The flags that make each kind of pause between steps rarer.
 _PAUSE_FLAGS = {
     'printing': '--display_every',
@@ -433,12 +441,22 @@ def num_usable_cores(machine: Mapping[str, Any]) -> float | None:
 
 
 def _governor(analysis: _Analysis) -> str | None:
-    governor = analysis.result.machine['governor']
-    if not governor or 'powersave' not in governor:
+    machine = analysis.result.machine
+    governor, driver = machine['governor'], machine.get('frequency_driver')
+    if not governor or not driver or 'powersave' not in governor:
+        return None
+    remedy = 'set the governor to performance (cpupower frequency-set --governor performance)'
+    if driver not in _ACTIVE_DRIVERS:
+        return (
+            f'the frequency governor of the CPU is {governor}, and with the driver {driver} '
+            f'powersave holds the lowest clock; {remedy}'
+        )
+    preference = machine.get('energy_preference') or ''
+    if not _SAVING_PREFERENCES.intersection(preference.split(', ')):
         return None
     return (
-        f'the frequency governor of the CPU is {governor}, which may keep its clock low; '
-        'set it to performance (cpupower frequency-set --governor performance)'
+        f'the energy preference of the CPU is {preference} (driver {driver}), which keeps its '
+        f'clock low; {remedy}'
     )
 
 

@@ -413,7 +413,15 @@ class MachineSection(TypedDict):
     num_sockets: Integer | None
     cpu_features: Sequence[str]
     is_virtual: bool | None
-    governor: str | None
+    governor: Annotated[str | None, about('The frequency governor of the CPU; several, if mixed.')]
+    frequency_driver: NotRequired[
+        Annotated[str | None, about("Linux's driver below the governor, such as intel_pstate.")]
+    ]
+    energy_preference: NotRequired[
+        Annotated[
+            str | None, about('What the CPU prefers when it chooses its clock itself: performance, power.')
+        ]
+    ]
     memory_bytes: Integer | None
     affinity: Annotated[Sequence[Integer] | None, about('The cores that the process may use.')]
     cgroup_cpus: Annotated[Number | None, about('The quota of the control group, in cores.')]
