@@ -8,6 +8,7 @@ import pytest
 from benchmarks import reference
 from tests.support.sample_results import sample_document, write_document, write_sample
 from tf_cnn.results.collection import collect
+from tf_cnn.results.document import as_float
 from tf_cnn.run.params import SPECS
 from tf_cnn.system.errors import UsageError
 
@@ -65,7 +66,7 @@ def test_the_page_has_a_table_for_each_machine(tmp_path, empty):
     page = reference.make_page([empty / 'two-cores'])
     (row,) = [line for line in page.splitlines() if '--model=lenet' in line]
     cells = [cell.strip() for cell in row.split('|')]
-    (flops,) = {run.compute.flops_per_image for run in collect([str(tmp_path / 'mine')]).results}
+    flops = as_float(collect([str(tmp_path / 'mine')]).results[0].compute.flops_per_image)
     # The rate, its interval, and 10^9 multiply-adds per second.
     assert float(cells[3]) == pytest.approx(100, rel=0.01)
     assert ' to ' in cells[4]
