@@ -56,6 +56,24 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
+def format_limits(machine: Mapping[str, Any]) -> list[str]:
+    """Formats the memory of the "machine" of a result, and what limits a process there."""
+    memory, group_memory = machine.get('memory_bytes'), machine.get('cgroup_memory_bytes')
+    quota, governor = machine.get('cgroup_cpus'), machine.get('governor')
+    power_limits = {gpu.get('power_limit_watts') for gpu in machine.get('gpus') or ()} - {None}
+    limits = [
+        f'{_format_scaled(memory, "B")} of memory' if memory else '',
+        f'limit of {_format_scaled(group_memory, "B")} of memory' if group_memory else '',
+        f'quota of {quota:g} cores' if quota else '',
+        f'governor {governor}' if governor else '',
+        f'power limit {"/".join(f"{watts:g}" for watts in sorted(power_limits))} W'
+        if power_limits
+        else '',
+        'virtual machine' if machine.get('is_virtual') else '',
+    ]
+    return [limit for limit in limits if limit]
+
+
 # The first words of the lines of a summary.
 _LABELS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'GPUs', 'accuracy')
 
