@@ -136,8 +136,9 @@ def test_the_tfjobs_are_the_clusters_that_the_operator_describes(name, num_ps, m
     assert sorted(roles) == expected + [('worker', index) for index in range(4)]
 
 
-def test_the_pods_of_the_jobset_are_one_cluster_under_their_names():
-    job = job_in('jobset.yaml')
+@pytest.mark.parametrize(('name', 'num_tasks'), [('jobset.yaml', 3), ('jobset-collective.yaml', 4)])
+def test_the_pods_of_a_jobset_are_one_cluster_under_their_names(name, num_tasks):
+    job = job_in(name)
     title = job['metadata']['name']
     clusters: list[Cluster] = []
     for replicated in job['spec']['replicatedJobs']:
@@ -153,7 +154,74 @@ def test_the_pods_of_the_jobset_are_one_cluster_under_their_names():
             assert cluster.own_task.host.split(':')[0] == host
             clusters.append(cluster)
     assert len({(cluster.ps_hosts, cluster.worker_hosts) for cluster in clusters}) == 1
-    assert len(clusters) == len(clusters[0].tasks) == 3
+    assert len(clusters) == len(clusters[0].tasks) == num_tasks
+
+
+def test_each_container_with_gpus_has_memory_for_nccl():
+    for name in sorted(path.name for path in DEPLOY.glob('*.yaml')):
+        for pod in pods_in(job_in(name)):
+            [container] = pod['containers']
+            volumes = {volume['name']: volume for volume in pod.get('volumes', ())}
+            shared = [
+                volumes[mount['name']]['emptyDir']['medium']
+                for mount in container.get('volumeMounts', ())
+                if mount['mountPath'] == '/dev/shm'
+            ]
+            has_gpus = 'nvidia.com/gpu' in container['resources']['limits']
+            assert shared == ['Memory'] * has_gpus, name
+            assert container['image'].endswith(':cuda') is has_gpus
+
+
+def pods_in(item: Any) -> Iterator[dict[str, Any]]:
+    """Yields the specification of each pod in an object of a manifest."""
+    if isinstance(item, dict):
+        if 'containers' in item:
+            yield item
+        item = list(item.values())
+    for part in item if isinstance(item, list) else ():
+        yield from pods_in(part)
+
+
+def stages() -> dict[str, list[str]]:
+    """Returns the instructions of each stage of the Dockerfile, its FROM first, by its name."""
+    text = re.sub(r'^#.*\n', '', (DEPLOY / 'Dockerfile').read_text(), flags=re.MULTILINE)
+    lines = re.sub(r' *\\\n *', ' ', text).splitlines()
+    instructions: dict[str, list[str]] = {}
+    for line in filter(None, lines):
+        if found := re.fullmatch(r'FROM \S+ AS (\w+)', line):
+            name = found[1]
+        if line.startswith('FROM') or instructions:
+            instructions.setdefault(name, []).append(line)
+    return instructions
+
+
+def test_the_images_have_the_python_that_the_lock_files_are_for():
+    [python] = re.findall(r'^ARG PYTHON=(.+)$', (DEPLOY / 'Dockerfile').read_text(), re.MULTILINE)
+    for image in ('cpu', 'cuda'):
+        lock = (DEPLOY / f'requirements-{image}.txt').read_text()
+        assert f'--python-version={python} ' in lock
+
+
+def test_each_file_that_the_images_copy_is_there():
+    copies = [
+        line.split()[1]
+        for lines in stages().values()
+        for line in lines
+        if line.startswith('COPY') and '--from=' not in line
+    ]
+    assert len(copies) == 4
+    assert [path for path in copies if not (ROOT / path).exists()] == []
+
+
+def test_every_image_starts_the_command_as_a_user_other_than_root():
+    instructions = stages()
+    images = {name: lines for name, lines in instructions.items() if name not in ('wheel', 'base')}
+    page = (ROOT / 'docs' / 'launchers.md').read_text()
+    assert [*images] == re.findall(r'^\| `(\w+)` \| ', page, re.MULTILINE)
+    for lines in images.values():
+        parent = instructions.get(lines[0].split()[1], [])
+        assert 'ENTRYPOINT ["tf_cnn_benchmarks"]' in [*parent, *lines]
+        assert [line for line in lines if line.startswith('USER')][-1] == 'USER 1000'
 
 
 @pytest.mark.parametrize(('image', 'extras'), [('cpu', ()), ('cuda', ('cuda',))])
