@@ -180,6 +180,12 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, mo
     assert len(printed) == totals == 5
 
 
+def test_every_example_in_python_can_be_compiled():
+    for page in PAGES:
+        for example in re.findall(r'^```python\n(.*?)^```$', page.read_text(), flags=re.M | re.S):
+            compile(example, page.name, 'exec')
+
+
 def test_every_link_leads_somewhere():
     wrong = []
     for page in PAGES:
