@@ -176,7 +176,8 @@ class LayerBuilder:
             data_format=self._data_format,
             name=self._scoped_name(name),
         )
-        return self._add_bias(x, name) if use_bias else x
+        # In NHWC, oneDNN sums the gradient of the bias in float32, with the gradient of the kernel.
+        return self._add_bias(x, name, as_op=not self._channels_first) if use_bias else x
 
     def depthwise_conv(
         self,
@@ -204,7 +205,7 @@ class LayerBuilder:
             data_format=self._data_format,
             name=self._scoped_name(name),
         )
-        return self._add_bias(x, name) if use_bias else x
+        return self._add_bias(x, name, as_op=False) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str, *, untrained_scale: float = 1.0) -> Tensor:
         """Fused batch normalisation of each channel. Factors, offsets and moving averages are
@@ -404,13 +405,14 @@ class LayerBuilder:
         """
         *_, num_tokens, inputs = x.shape.as_list()
         kernel = self._read_variable(f'{name}/kernel', [inputs, units], initializer)
-        bias = self._read_variable(f'{name}/bias', [units], zeros)
+        has_tokens = x.shape.rank == 3
         # One product of all tokens. TensorFlow fuses an activation with the product only if no
         # reshape is between them.
-        rows = tf.reshape(x, [-1, inputs]) if x.shape.rank == 3 else x
-        y = tf.nn.bias_add(tf.matmul(rows, kernel), bias, name=self._scoped_name(name))
+        rows = tf.reshape(x, [-1, inputs]) if has_tokens else x
+        y = tf.matmul(rows, kernel, name=self._scoped_name(name))
+        y = self._add_bias(y, name, as_op=not has_tokens)
         y = activation(y) if activation else y
-        return tf.reshape(y, [-1, num_tokens, units]) if x.shape.rank == 3 else y
+        return tf.reshape(y, [-1, num_tokens, units]) if has_tokens else y
 
     def tokens(self, x: Tensor) -> Tensor:
         """[N, H, W, C] or [N, C, H, W] -> [N, H*W, C], a token of each pixel, row by row."""
@@ -459,7 +461,18 @@ class LayerBuilder:
         """While training, sets a fraction of the values to zero and scales the others up:
         Srivastava et al. 2014.
         """
-        return self._drop(x, rate) if self.is_training else x
+        if not self.is_training:
+            return x
+        if (
+            self._channels_first
+            and x.shape.rank == 4
+            and tf.DeviceSpec.from_string(x.device).device_type == 'CPU'
+        ):
+            # TensorFlow's dropout selects between x and a scalar, and the pass that converts NCHW
+            # for CPUs stops at the scalar. Without oneDNN, no kernel computes gradients of
+            # convolutions in NCHW.
+            return x * self._drop(tf.ones(tf.shape(x), x.dtype), rate)
+        return self._drop(x, rate)
 
     def drop_path(self, x: Tensor, rate: float) -> Tensor:
         """While training, sets all values of a fraction of the images to zero and scales the other
@@ -470,22 +483,12 @@ class LayerBuilder:
         """
         if not self.is_training or not rate:
             return x
-        return self._drop(x, rate, [tf.shape(x)[0], *[1] * (x.shape.rank - 1)])
+        # The factors of the images, since dropout would pass over all of x twice.
+        return x * self._drop(tf.ones([tf.shape(x)[0], *[1] * (x.shape.rank - 1)], x.dtype), rate)
 
-    def _drop(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
+    def _drop(self, x: Tensor, rate: float) -> Tensor:
         self._num_dropouts += 1
-        seed = self._seed + self._num_dropouts
-        if (
-            self._channels_first
-            and x.shape.rank == 4
-            and tf.DeviceSpec.from_string(x.device).device_type == 'CPU'
-        ):
-            # TensorFlow's dropout selects between x and a scalar, and the pass that converts NCHW
-            # for CPUs stops at the scalar. Without oneDNN, no kernel computes gradients of
-            # convolutions in NCHW.
-            mask = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
-            return x * tf.nn.dropout(mask, rate=rate, seed=seed)
-        return tf.nn.dropout(x, rate=rate, noise_shape=noise_shape, seed=seed)
+        return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
 
     def _read_variable(
         self,
@@ -501,9 +504,18 @@ class LayerBuilder:
         )
         return tf.cast(value, dtype or self._dtype)
 
-    def _add_bias(self, x: Tensor, name: str) -> Tensor:
-        bias = self._read_variable(f'{name}/bias', [self._num_channels(x)], zeros)
-        return tf.nn.bias_add(x, bias, data_format=self._data_format)
+    def _add_bias(self, x: Tensor, name: str, *, as_op: bool) -> Tensor:
+        """Adds a bias to each channel of activations, or each column of [rows, C].
+
+        as_op: whether to use BiasAdd also while training in bfloat16. On CPUs, its gradient then
+        sums in bfloat16, which loses most of the sum over the pixels or tokens of a batch.
+        """
+        is_image = x.shape.rank == 4
+        channels = self._num_channels(x) if is_image else x.shape.as_list()[-1]
+        bias = self._read_variable(f'{name}/bias', [channels], zeros)
+        if self.is_training and x.dtype == tf.bfloat16 and not as_op:
+            return x + (self._per_channel(bias) if is_image else bias)
+        return tf.nn.bias_add(x, bias, data_format=self._data_format if is_image else None)
 
     def _scoped_name(self, name: str) -> str:
         return '/'.join((*self._scopes, name))
