@@ -303,31 +303,15 @@ def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
     return keras.Model(normalised.output, model.output)
 
 
-class LearnedTokens(layers.Layer):
-    """Adds a learned vector to each position of tokens [N, T, C]; with prepend, puts a learned token
-    before them instead.
-    """
-
-    def __init__(self, *, prepend: bool) -> None:
-        super().__init__()
-        self.prepend = prepend
-
-    def build(self, shape: Any) -> None:
-        rows = 1 if self.prepend else shape[1]
-        self.embedding = self.add_weight(shape=(rows, shape[2]), name='embedding')
-
-    def call(self, x: Any) -> Any:
-        if not self.prepend:
-            return x + self.embedding
-        token = self.embedding + keras.ops.zeros_like(x[:, :1])
-        return keras.ops.concatenate([token, x], axis=1)
-
-
 def keras_vit(shape: tuple[int, ...], num_classes: int, *, width: int, num_heads: int) -> Any:
     """Each head is an attention layer of its own, as in appendix A of Dosovitskiy et al. 2021."""
 
     def norm(x: Any) -> Any:
         return layers.LayerNormalization(epsilon=1e-6)(x)
+
+    def embeddings(x: Any) -> Any:
+        positions = keras.ops.arange(x.shape[1]) + keras.ops.zeros_like(x[..., 0], 'int32')
+        return layers.Embedding(x.shape[1], width)(positions)
 
     def attention(x: Any) -> Any:
         projected, size = layers.Dense(3 * width)(x), width // num_heads
@@ -341,9 +325,9 @@ def keras_vit(shape: tuple[int, ...], num_classes: int, *, width: int, num_heads
         return layers.Dense(width)(layers.Concatenate()(heads))
 
     inputs = keras.Input(shape)
-    x = layers.Conv2D(width, 16, 16)(inputs)
-    x = LearnedTokens(prepend=True)(layers.Reshape((-1, width))(x))
-    x = LearnedTokens(prepend=False)(x)
+    x = layers.Reshape((-1, width))(layers.Conv2D(width, 16, 16)(inputs))
+    x = layers.Concatenate(axis=1)([embeddings(x[:, :1]), x])
+    x = layers.Add()([x, embeddings(x)])
     for _ in range(12):
         x = layers.Add()([x, attention(norm(x))])
         y = layers.Dense(4 * width, lambda z: keras.activations.gelu(z, approximate=False))(norm(x))
