@@ -11,7 +11,7 @@ from tf_cnn.run.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_ch
 from tf_cnn.run.params import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
 
-_PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
+_PURPOSE = 'Measures how fast this machine trains an image classifier, in images/sec.'
 _FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
 --version prints the version; --help=FLAG describes one flag, help --markdown all flags."""
