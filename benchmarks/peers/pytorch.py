@@ -68,7 +68,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     step = make_step(args.model, args.batch_size, args.precision, forward_only=args.forward_only)
-    measuring.run_steps(args, 'PyTorch', {'torch': torch.__version__}, step, args.model)
+    measuring.run_steps(args, 'PyTorch', {'torch': str(torch.__version__)}, step, args.model)
 
 
 if __name__ == '__main__':
