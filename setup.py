@@ -178,7 +178,7 @@ setup(
         'local_scheme': 'no-local-version',
         'fallback_version': VERSION,
     },
-    description='Measures how fast machines train convolutional networks with TensorFlow',
+    description='Measures how fast machines train image classifiers with TensorFlow',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
     # For the owner of a published copy to fill in, here and in SECURITY.md.

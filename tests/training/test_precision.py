@@ -28,6 +28,7 @@ from tests.support.networks import (
     one_tower,
     random_images,
     settings,
+    transformer,
 )
 from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
 from tests.support.outputs import check_warning, failed
@@ -151,8 +152,13 @@ def computed(
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
 @pytest.mark.parametrize(
     'network',
-    [MODELS.find_model('lenet').network, Network(residual), Network(modern)],
-    ids=['lenet', 'residual', 'modern'],
+    [
+        MODELS.find_model('lenet').network,
+        Network(residual),
+        Network(modern),
+        Network(transformer),
+    ],
+    ids=['lenet', 'residual', 'modern', 'transformer'],
 )
 def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, data_format):
     expected, _ = computed(network, FP32, 'NHWC')
