@@ -9,9 +9,11 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import file_size_limit
 from tests.support.images import encoded, example, header_of, write_files, write_shard
@@ -19,6 +21,7 @@ from tests.support.outputs import check_line, failed
 from tests.support.runs import PROGRAM, made, run
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.instruments import write_scalars
+from tf_cnn.run.session import Stepper
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
@@ -220,3 +223,17 @@ def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_
     assert (folder / 'trained' / 'model.ckpt-8.index').exists()
     done = run([*flags, '--eval'], capfd)
     assert (done.code, done.out.count('[8 examples]')) == (0, 1)
+
+
+# ---- a GPU that is newer than the kernels of TensorFlow ------------------------------------------
+
+
+@pytest.mark.parametrize('error', ['CUDA_ERROR_INVALID_PTX', 'CUDA_ERROR_INVALID_HANDLE'])
+def test_a_kernel_that_the_driver_cannot_load_ends_the_run_with_what_to_use(error):
+    message = f"'cuLaunchKernel(function, gridX, ...)' failed with '{error}'"
+    fault = tf.errors.InternalError(None, None, message)
+    with (
+        mock.patch.object(Stepper, 'run', side_effect=fault),
+        failed(error, 'TensorFlow 2.21', 'docs/gpu.md', '--device=cpu'),
+    ):
+        made(_RUN).run()

@@ -169,12 +169,13 @@ def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, st
 
 _MODULE = """
 class NVMLError(Exception):
-    pass
+    def __init__(self, value=3):
+        self.value = value
 
 class _Memory:
     total = 40 << 30
 
-NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_ERROR_GPU_IS_LOST = 1, 2, 0, 15
 nvmlInit = nvmlShutdown = lambda: None
 nvmlSystemGetDriverVersion = lambda: '550.54.15'
 nvmlSystemGetCudaDriverVersion = lambda: 12090
@@ -185,7 +186,12 @@ nvmlDeviceGetUUID = lambda gpu: f'GPU-{{gpu}}5a2'
 nvmlDeviceGetMemoryInfo = lambda gpu: _Memory
 nvmlDeviceGetCudaComputeCapability = lambda gpu: {capability}
 nvmlDeviceGetMaxClockInfo = lambda gpu, kind: 1410 if kind == NVML_CLOCK_SM else 1215
-nvmlDeviceGetEnforcedPowerLimit = lambda gpu: 400_000
+nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetPowerManagementDefaultLimit = lambda gpu: 400_000
+nvmlDeviceGetTotalEnergyConsumption = lambda gpu: 5_000_000
+nvmlDeviceGetClockInfo = lambda gpu, kind: 1410
+nvmlDeviceGetCurrentClocksEventReasons = lambda gpu: 0
+nvmlDeviceGetTemperature = lambda gpu, sensor: 60
+nvmlDeviceGetComputeRunningProcesses_v3 = lambda gpu: []
 """
 
 
