@@ -1,5 +1,5 @@
 """Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in
-contributing.md.
+CONTRIBUTING.md.
 
 It must be possible to plan a line that runs this program on this machine. A block that needs more
 has a comment above it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first

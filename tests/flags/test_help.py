@@ -8,6 +8,7 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
+from tests.support.programs import ROOT
 from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.help import flag_help
@@ -79,6 +80,11 @@ def test_no_flag_is_forgotten_and_each_is_described_within_100_columns():
         # A site makes an anchor of a heading, which is the name alone.
         (entry,) = (part for part in page.split('\n### ') if part.startswith(f'`--{name}`\n'))
         assert words in ' '.join(entry.split())
+
+
+def test_the_page_of_flags_is_up_to_date():
+    page = (ROOT / 'docs' / 'flags.md').read_text(encoding='utf-8')
+    assert page == format_page(), 'run: make docs'
 
 
 def test_an_unknown_name_suggests_the_nearest():

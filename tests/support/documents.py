@@ -16,9 +16,10 @@ from tf_cnn.run.params import SPECS, output_flags
 # Their shell lines and their examples in Python.
 
 ROOT = Path(__file__).resolve().parents[2]
-# The page of flags, if it was made, is not among them; tests/flags/test_help.py checks it.
-_MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
-PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]
+# Pages that `make docs` makes have no shell lines.
+MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
+_WRITTEN = sorted({*(ROOT / 'docs').glob('*.md')} - MADE)
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *_WRITTEN]
 # The first words of shell lines, possibly after variables.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'

@@ -103,7 +103,7 @@ def format_page() -> str:
     """Returns a page in Markdown with the description of every flag of this program and of the
     original.
 
-    `make docs` writes it to docs/flags.md, which is not part of the source.
+    It is docs/flags.md, which `make docs` writes.
     """
     parts = [_PAGE_HEAD]
     for group in dict.fromkeys(spec.group for spec in FLAGS.values()):
