@@ -362,7 +362,7 @@ class BenchmarkCNN:
         SIGNALS.check()
         if values and (folder := self.plan.params.checkpoints.export_saved_model):
             self._console.progress(f'Writing the model to {folder}')
-            export(self.plan, values, folder)
+            export(self.plan, values, folder, run_graph.state.class_names)
 
     def _save_early(self) -> None:
         """Saves the trained variables when the run ends early, if training had begun."""
