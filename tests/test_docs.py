@@ -18,7 +18,6 @@ import tf_cnn_benchmarks
 from models.registry import MODELS, load_model_file
 from tests.support.documents import (
     PAGES,
-    ROOT,
     CommandLine,
     ShellLine,
     fit,
@@ -27,6 +26,7 @@ from tests.support.documents import (
     split_line,
 )
 from tests.support.images import write_noise, write_photos
+from tests.support.programs import ROOT
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.machine.process_environment import ProcessEnvironment

@@ -2,17 +2,13 @@
 well.
 """
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unit
+from tests.support.programs import ROOT, run_process, run_python
 
-ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(('has_driver', 'extras'), [(False, 'dev'), (True, 'dev,cuda')])
@@ -30,13 +26,8 @@ def test_make_install_adds_the_libraries_of_cuda_where_there_is_a_driver(
         'install',
         f'NVIDIA_DRIVER={tmp_path}/version {driver}',
     ]
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ('EXTRAS', 'MAKEFLAGS')
-    }
-    ran = subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment
-    )
-    assert {*re.findall(r"--editable '\.\[(.+?)\]'", ran.stdout)} == {extras}
+    ran = run_process(command, ROOT, EXTRAS=None, MAKEFLAGS=None)
+    assert {*re.findall(r"--editable '\.\[(.+?)\]'", ran.out)} == {extras}
 
 
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])
@@ -46,11 +37,5 @@ def test_the_tensorflow_without_gpus_is_installed_where_it_is_asked_for(package)
         'import setuptools; from distutils.core import run_setup; '
         f'print(*{setup}.extras_require["dev"])'
     )
-    environment, command = (
-        {**os.environ, 'TENSORFLOW_PACKAGE': package},
-        [sys.executable, '-c', code],
-    )
-    ran = subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment
-    )
-    assert re.findall(r'tensorflow[\w-]*', ran.stdout) == [package]
+    ran = run_python(code, TENSORFLOW_PACKAGE=package)
+    assert re.findall(r'tensorflow[\w-]*', ran.out) == [package]

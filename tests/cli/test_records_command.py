@@ -17,7 +17,8 @@ from tests.support.images import (
     write_photos,
     write_shards_of,
 )
-from tests.support.outputs import check_line, refused, run_main
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run_main
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.system.errors import install_command
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 from tests.support.sample_results import (
     sample_document,
     sample_failure,

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 from tests.support.sample_results import (
     evaluations,
     failed_run,

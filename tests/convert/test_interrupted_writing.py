@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT
 from tests.support.images import content, convert, encoded, picture, write_files
 from tests.support.outputs import check_line, failed, refused
+from tests.support.programs import ROOT
 from tf_cnn.convert.config import RecordsOptions
 from tf_cnn.convert.write import write_shards
 from tf_cnn.inputs.layout import scan_folder, shard_name

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from tests.support.documents import ROOT
 from tests.support.images import (
     content,
     convert,
@@ -18,6 +17,7 @@ from tests.support.images import (
     write_files,
 )
 from tests.support.outputs import check_line, failed, refused
+from tests.support.programs import ROOT
 from tf_cnn.convert.output import unfinished_folder
 from tf_cnn.inputs.layout import (
     DATASET_INFO_FILE,

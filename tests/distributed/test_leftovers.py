@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.images import encoded, picture, write_files
-from tests.support.runs import run
+from tests.support.programs import run
 
 pytestmark = pytest.mark.distributed
 
@@ -48,8 +48,8 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
         f'report {results}/repeats --output={results}/page.html',
     ):
         variables = {**UNSET, 'TMPDIR': str(tmp), 'HOME': str(home)}
-        code, _, err = run(command, None, working, **variables)
-        assert code == 0, err
+        done = run(command, working, **variables)
+        assert done.code == 0, done.err
     assert times() == before
     assert all((results / file).read_text() == 'mine' for file in FILES)
     assert (train / 'model.ckpt-3.index').exists()

@@ -14,18 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import (
-    DEADLINE_SECS,
-    ENDLESS,
-    FIRST_STEP,
-    PROGRAM,
-    TOTAL_LINE,
-    environment,
-    launched,
-)
+from tests.distributed.clusters import ENDLESS, FIRST_STEP, TOTAL_LINE, launched
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT
+from tests.support.programs import DEADLINE_SECS, PROGRAM, ROOT, environment
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -63,7 +55,7 @@ NodeName=node[1-2] CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 RUN = (
-    f'{sys.executable} {PROGRAM} --model=trivial --device=cpu --batch_size=2 '
+    f'{" ".join(PROGRAM)} --model=trivial --device=cpu --batch_size=2 '
     '--num_warmup_batches=1 --display_every=1 --connect_timeout_secs=120'
 )
 SERVED, COLLECTIVE = (
@@ -112,7 +104,7 @@ def slurm(network: Network) -> dict[str, str]:
     (folder / 'slurm.conf').write_text(SLURM_CONFIG.format(folder=folder))
     (folder / 'munge.key').touch(0o600)
     (folder / 'munge.key').write_bytes(os.urandom(64))
-    environ = {**environment(), 'PATH': SBIN, 'SLURM_CONF': str(folder / 'slurm.conf')}
+    environ = environment(PATH=SBIN, SLURM_CONF=str(folder / 'slurm.conf'))
     first, second = network.hosts
     for host in network.hosts:
         munged = (
@@ -138,7 +130,7 @@ def slurm(network: Network) -> dict[str, str]:
 
 def ranks_on(host: Host) -> list[int]:
     """The processes of the program on a host."""
-    return [pid for pid, words in host.processes().items() if PROGRAM in words[:2]]
+    return [pid for pid, words in host.processes().items() if PROGRAM[1] in words[:2]]
 
 
 def assert_trained(out: str) -> None:

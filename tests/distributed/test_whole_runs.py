@@ -3,7 +3,6 @@ exported model.
 """
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,10 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from tests.distributed.clusters import (
-    PROGRAM,
-    SKIPPED,
-    TOTAL_LINE,
-    Task,
-    Tasks,
-    all_modes,
-    environment,
-    processes,
-    run,
-)
+from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Task, Tasks, all_modes, processes, run
 from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
+from tests.support.programs import PROGRAM, environment
 from tests.support.runs import values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
@@ -204,12 +194,10 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeli
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
     """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
-    argv = [sys.executable, PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
+    argv = [*PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
     with reserve_addresses(2 + num_ps) as addresses:
         hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=False))
-        commands = [
-            Command(job, argv, {**environment(), **tf_config(job, 0, **hosts)}) for job in hosts
-        ]
+        commands = [Command(job, argv, environment(**tf_config(job, 0, **hosts))) for job in hosts]
         with processes([Task(command, tmp_path) for command in commands]) as tasks:
             tasks.start()
             tasks.assert_end(0)

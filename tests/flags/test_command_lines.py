@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.documents import fit, join_values, split_line
 from tests.support.images import write_cifar, write_noise
-from tests.support.outputs import run_main
+from tests.support.programs import run_main
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ThisProcess
 from tf_cnn.run.parsing import parse_argv

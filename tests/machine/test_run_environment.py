@@ -15,15 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.support.machines import (
-    CONTAINER,
-    ROOT,
-    run_python,
-    use_pynvml,
-    without_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.support.machines import CONTAINER, use_pynvml, without_pynvml, write_files, write_pynvml
+from tests.support.programs import ROOT, run_python
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
 from tf_cnn.machine.processors import describe_processor
@@ -364,7 +357,7 @@ def energy(devices):
     return meter.stop()
 print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])]]))
 """
-    (gpus, driver), energies = json.loads(run_python(code, LD_LIBRARY_PATH=str(tmp_path)))
+    (gpus, driver), energies = json.loads(run_python(code, LD_LIBRARY_PATH=str(tmp_path)).out)
     assert driver == '550.54.15'
     assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']
     assert gpus[0] == {

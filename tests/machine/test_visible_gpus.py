@@ -17,7 +17,6 @@ from tests.support.machines import (
     CONTROLLED,
     found,
     open_mpi,
-    run_python,
     slurm_step,
     use_pynvml,
     without_pynvml,
@@ -25,6 +24,7 @@ from tests.support.machines import (
     write_pynvml,
 )
 from tests.support.outputs import refused
+from tests.support.programs import run_python
 from tf_cnn.cluster.environments import find_local_rank_and_size
 from tf_cnn.machine.gpus import count_gpus
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessSettings
@@ -287,6 +287,6 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
     write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
     arguments = json.dumps([{'model': 'lenet'}, PROCESSES])
-    out = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
-    results = dict(json.loads(line) for line in out.splitlines())
+    done = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
+    results = dict(json.loads(line) for line in done.out.splitlines())
     assert results == {name: expected for name, (*_, expected) in PROCESSES.items()}

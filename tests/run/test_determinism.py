@@ -15,7 +15,8 @@ from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
-from tests.support.runs import ROOT, losses, made, params_of
+from tests.support.programs import ROOT
+from tests.support.runs import losses, made, params_of
 from tf_cnn.run.params import RuleContext
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

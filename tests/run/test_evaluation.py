@@ -24,7 +24,8 @@ from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.runs import PROGRAM, Ran, document_in, made, ran, values_in
+from tests.support.programs import PROGRAM
+from tests.support.runs import Ran, document_in, made, ran, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.validation import (

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.programs import ROOT
 from tf_cnn.flags.spec import Output
 from tf_cnn.run.params import SPECS, output_flags
 
 # ---- pages ---------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.
 
-ROOT = Path(__file__).resolve().parents[2]
 # The page of flags, if it was made, is not among them; tests/flags/test_help.py checks it.
 _MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
 PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]

@@ -27,8 +27,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import ROOT
+
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'mount', 'ssh', 'sshd', 'ssh-keygen')
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _ADDRESSES = '10.77.0'
 # Folders in which processes of one machine meet. Each host has its own.
 _OWN_FOLDERS = ('/dev/shm', '/run', '/tmp')
@@ -235,7 +236,7 @@ def make_hosts(
         # bash reads it in a command of ssh, too, where it may take longer than the command.
         if _BASHRC.exists():
             files.append(_mount('--bind', '/dev/null', _BASHRC))
-        paths = [folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
+        paths = [folder, *shared, ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
         own_folders = [*_mount_own_folders([path.resolve() for path in paths])]
 
         def start(namespaces: str, *lines: str) -> _FirstProcess:

@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +13,6 @@ import pytest
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.run.params import Params
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # A container has its own namespace of control groups.
 CONTAINER = {
@@ -33,23 +29,6 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding='utf-8')
     return root
-
-
-def run_python(code: str, *arguments: str, **environ: str | None) -> str:
-    """Runs code in a process of its own with these variables, or without those that are None;
-    returns what it prints.
-    """
-    merged = {**os.environ, **environ}
-    done = subprocess.run(
-        [sys.executable, '-c', code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        env={name: value for name, value in merged.items() if value is not None},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # ---- cluster environments ------------------------------------------------------------------------

@@ -3,7 +3,6 @@ read.
 """
 
 import contextlib
-import io
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import TypeVar
 
 import pytest
 
-import tf_cnn_benchmarks
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 
 Error = TypeVar('Error', bound=BenchmarkError)
@@ -56,20 +54,6 @@ def _raises(
     check_line(caught.value, *facts)
 
 
-# ---- the command ---------------------------------------------------------------------------------
-
-
-def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
-    """Runs the command in this process, which must end with this exit code; returns its standard
-    output and its standard error.
-    """
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        exit_code = tf_cnn_benchmarks.main([*map(str, argv)])
-    assert exit_code == code, err.getvalue()
-    return out.getvalue(), err.getvalue()
-
-
 # ---- warnings ------------------------------------------------------------------------------------
 
 _START = 'tf_cnn_benchmarks: warning: '
@@ -95,6 +79,16 @@ def check_warning(err: str, *facts: object) -> str:
     found = [line for line in lines if all(str(fact) in line for fact in facts)]
     assert len(found) == 1, f'{[str(fact) for fact in facts]} not in just one of: {lines}'
     return check_line(found[0], *facts)
+
+
+def check_error(err: str, *facts: object) -> None:
+    """Fails unless the last line on standard error is the only error, and names all of the
+    facts.
+    """
+    lines = err.splitlines()
+    errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
+    assert errors == lines[-1:], err
+    check_line(errors[0], *facts)
 
 
 def _all_warnings(err: str) -> list[str]:
