@@ -10,18 +10,19 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder, truncated_normal, zeros
-from tests.support.graphs import cpus, open_session, train_towers
-from tests.support.networks import (
+from tests.support.graphs import (
     IMAGE_SHAPE,
     LEARNING_RATE,
     NUM_CLASSES,
-    NUM_STEPS,
     FixedInput,
     assert_close,
     convolved,
+    cpus,
     make_manager,
+    open_session,
     relative_error,
-    settings,
+    train_towers,
+    training_step,
 )
 from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
 from tf_cnn.managers.all_reduce import make_algorithm
@@ -30,6 +31,7 @@ from tf_cnn.managers.config import VariableConfig
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
+NUM_STEPS = 3
 
 # By name: --variable_update, and further arguments of make_manager. test_all_reduce.py holds all
 # algorithms and packings.
@@ -57,7 +59,7 @@ def trained(
     """Returns the weights of each tower, or of all, before and after the steps."""
     forms, manager = OPTIMIZERS[optimizer], make(mode, len(images))
     before, *_, after = train_towers(
-        settings(convolved), forms.ours, manager, FixedInput(images), NUM_STEPS
+        training_step(convolved), forms.ours, manager, FixedInput(images), NUM_STEPS
     )
     names = manager.variables[0]
     return before, [{name: weights[name] for name in names} for weights in after]

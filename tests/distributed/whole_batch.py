@@ -22,7 +22,6 @@ from tests.support.oracles import (
     ETA,
     MOMENTUM,
     OPTIMIZERS,
-    PLAIN_MOMENTUM,
     WEIGHT_DECAY,
     Weights,
 )
@@ -142,7 +141,7 @@ def one_tower(
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
         settings = training_step(
             MODELS.find_model('lenet').network,
-            DATA_SETS['imagenet'].num_classes,
+            num_classes=DATA_SETS['imagenet'].num_classes,
             seed=SEED,
             learning_rate=learning_rate,
             weight_decay=WEIGHT_DECAY,
@@ -150,8 +149,7 @@ def one_tower(
         config = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
         manager = MODES['parameter_server'].load_manager(Topology.LOCAL, staged=staged)(config)
         images = WholeBatch(workers, num_towers, batch_size)
-        forms = {**OPTIMIZERS, 'plain_momentum': PLAIN_MOMENTUM}
-        graph = build_step_graph(settings, forms[optimizer].ours, manager, images)
+        graph = build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, images)
         session.run(graph.initializers)
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_sample_image
 
 from preprocessing import distort_in_hsv, distort_in_yiq, to_uint8
-from tests.support.networks import evaluate
+from tests.support.graphs import evaluate
 
 pytestmark = pytest.mark.graph
 

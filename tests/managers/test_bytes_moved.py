@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import cpus
-from tests.support.networks import (
+from tests.managers.worker_graphs import (
     COLLECTIVE,
     CONTROLLED,
     NUM_SERVERS,
@@ -20,11 +19,11 @@ from tests.support.networks import (
     STAGED,
     Built,
     build,
-    needed_by,
     normalised,
     task,
     wide,
 )
+from tests.support.graphs import cpus, needed_by
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig

@@ -371,7 +371,7 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images, seconds):
         variables = RestoredVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
-        config = training_step(network, 10, seed=1, learning_rate=0.1)
+        config = training_step(network, num_classes=10)
         evaluation = Evaluation(config, [variables], cpus(1), pipeline, 2, None)
         parts = [part for [part] in variables.slices.values()]
         session.run([part.variable.assign(tf.zeros(part.full_shape)) for part in parts])

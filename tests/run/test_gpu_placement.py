@@ -10,19 +10,36 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.gpu_graphs import (
+from tests.run.gpu_graphs import (
     WAYS,
     GpuGraph,
     build_on_gpus,
     crossings,
     is_on_gpu,
     ops_without_kernel,
-    signals,
 )
-from tests.support.graphs import DATA_FORMATS
-from tests.support.networks import needed_by
+from tests.support.graphs import DATA_FORMATS, needed_by
 from tf_cnn.graph.variables import num_bytes
 from tf_cnn.training.optimizer_table import OPTIMIZERS as ROWS
+
+
+def signals(built: GpuGraph) -> set[tuple[str, str]]:
+    """Returns what a step sends to other devices that is not data: control edges and scalars, once
+    per receiver.
+
+    Each costs a pair of Send and Recv, and on a GPU an event of its stream.
+    """
+    sent = set()
+    for op in built.step:
+        for before in op.control_inputs:
+            if before.device != op.device:
+                sent.add((f'^{before.name}', op.device))
+        for value in op.inputs:
+            is_scalar = value.dtype != tf.resource and value.shape.rank == 0
+            if is_scalar and value.device != op.device:
+                sent.add((value.name, op.device))
+    return sent
+
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

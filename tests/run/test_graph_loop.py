@@ -11,16 +11,15 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import register_model
 from preprocessing import ImageOptions
-from tests.support.gpu_graphs import (
+from tests.run.gpu_graphs import (
     GpuGraph,
     build_on_gpus,
     crossings,
     is_on_gpu,
     ops_without_kernel,
 )
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, needed_by, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
-from tests.support.networks import needed_by
 from tests.support.outputs import refused
 from tests.support.runs import Ran, params_of, ran
 from tf_cnn.inputs.data_sets import find_shards

@@ -5,7 +5,7 @@ to this machine.
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,52 +15,6 @@ from tf_cnn.run.params import SPECS, output_flags
 
 # ---- pages ---------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.
-
-# The page of flags, if it was made, is not among them; tests/flags/test_help.py checks it.
-_MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
-PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]
-# The first words of shell lines, possibly after variables.
-_PROGRAMS = (
-    'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'
-    'python3?|source|srun|tensorboard|tf_cnn_benchmarks'
-)
-_SHELL_LINE = re.compile(rf'([A-Z_]+=\S+ )*(\.venv/bin/)?({_PROGRAMS})(\.py)? \S')
-_NEEDS = re.compile(r'<!-- needs: (.+) -->')
-
-
-@dataclass(frozen=True)
-class ShellLine:
-    """A shell line with its continuation lines, without the backslashes at line ends.
-
-    `needs` is the text of the comment `<!-- needs: ... -->` above its block: resources that this
-    machine may lack.
-    """
-
-    page: str
-    number: int
-    text: str
-    needs: str | None
-
-    def __str__(self) -> str:
-        return f'{self.page}:{self.number}: {self.text}'
-
-
-def shell_lines() -> Iterator[ShellLine]:
-    for page in PAGES:
-        needs, in_block = None, False
-        lines = iter(enumerate(page.read_text(encoding='utf-8').splitlines(), start=1))
-        for number, line in lines:
-            if line.startswith('```'):
-                in_block = not in_block
-            elif found := _NEEDS.match(line):
-                needs = found[1]
-            elif not in_block and not line.startswith('    '):
-                # Text outside of blocks ends the scope of the comment.
-                needs = None if line else needs
-            elif _SHELL_LINE.match(text := line.strip()):
-                while text.endswith('\\'):
-                    text = text.removesuffix('\\') + next(lines)[1].strip()
-                yield ShellLine(page.relative_to(ROOT).as_posix(), number, text, needs)
 
 
 def python_block(page: str, file: str = '') -> str:

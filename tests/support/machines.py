@@ -1,9 +1,11 @@
 """Imitates other machines: Linux's files about them, their job schedulers, GPUs and libraries."""
 
+import contextlib
 import importlib.util
 import json
+import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +31,17 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding='utf-8')
     return root
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Limits the size of files to `size` bytes in the block, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 # ---- cluster environments ------------------------------------------------------------------------

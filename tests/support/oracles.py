@@ -107,6 +107,12 @@ OPTIMIZERS = {
         lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM, use_nesterov=True),
         NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=True)),
     ),
+    # With --nonesterov.
+    'plain_momentum': OptimizerForms(
+        Momentum(MOMENTUM),
+        lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
+        NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=False)),
+    ),
     'rmsprop': OptimizerForms(
         RmsProp(DECAY, MOMENTUM, EPSILON),
         lambda rate: tf.train.RMSPropOptimizer(rate, DECAY, MOMENTUM, EPSILON),
@@ -121,12 +127,6 @@ OPTIMIZERS = {
         Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)
     ),
 }
-# With --optimizer=momentum --nonesterov.
-PLAIN_MOMENTUM = OptimizerForms(
-    Momentum(MOMENTUM),
-    lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
-    NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=False)),
-)
 
 
 def plain_gradients(

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import open_session
-from tests.support.networks import assert_close
-from tests.support.oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
+from tests.support.graphs import assert_close, open_session
+from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 
@@ -21,7 +20,6 @@ START: Weights = {
     name: np.random.default_rng(1).normal(size=shape)
     for name, shape in {'kernel': (3, 2), 'bias': (4,), 'scalar': ()}.items()
 } | {'zeros': np.zeros([2, 2])}
-FORMS = {**OPTIMIZERS, 'plain momentum': PLAIN_MOMENTUM}
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +79,9 @@ def trained_by_tensorflow(optimizer: Any) -> Weights:
         return session.run(values)
 
 
-@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('name', OPTIMIZERS)
 def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name):
-    forms = FORMS[name]
+    forms = OPTIMIZERS[name]
     weights = trained(forms.ours)
     oracles = [forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)]
     if forms.tensorflow:

@@ -15,20 +15,22 @@ from models.layers import LayerBuilder
 from models.model_spec import Build, Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.graphs import DATA_FORMATS, cpus, open_session, train_towers
-from tests.support.images import write_digits
-from tests.support.networks import (
+from tests.support.graphs import (
+    DATA_FORMATS,
     LEARNING_RATE,
     NUM_CLASSES,
-    SEED,
     assert_close,
     batch_of,
     convolved,
+    cpus,
     make_manager,
     one_tower,
+    open_session,
     random_images,
-    settings,
+    train_towers,
+    training_step,
 )
+from tests.support.images import write_digits
 from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
@@ -92,12 +94,11 @@ def train(
         mode,
         towers,
         staged=staged,
-        seed=SEED,
         variable_dtype=precision.variable_dtype,
         algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
         transfer=transfer,
     )
-    config, rule = settings(network, precision, **flags), OPTIMIZERS[optimizer].ours
+    config, rule = training_step(network, precision, **flags), OPTIMIZERS[optimizer].ours
     seen = train_towers(config, rule, manager, batch_of(num_towers), num_steps)
     return [
         first | {f'tower {i}: {name}': own[name] for i, own in enumerate(others, 1) for name in own}

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 import variable_mgr
-from tests.support.gpu_graphs import WAYS, build_on_gpus
+from tests.run.gpu_graphs import WAYS, build_on_gpus
 
 pytestmark = pytest.mark.graph
 
