@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import write_files
 from tests.support.images import (
     content,
     convert,
     flip_a_bit,
     shard_paths,
-    write_files,
     write_photos,
     write_shards_of,
 )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import content, convert, encoded, picture, write_files
+from tests.support.files import write_files
+from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import ROOT
 from tf_cnn.convert.config import RecordsOptions

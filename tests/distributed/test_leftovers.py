@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import encoded, picture, write_files
+from tests.support.files import write_files
+from tests.support.images import encoded, picture
 from tests.support.programs import run
 
 pytestmark = pytest.mark.distributed

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.files import write_files
 from tests.support.images import (
     content,
     encoded,
     example,
     write_cifar,
-    write_files,
     write_mnist,
     write_shard,
     write_shards_of,

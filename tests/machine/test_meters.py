@@ -12,7 +12,8 @@ from unittest import mock
 import psutil
 import pytest
 
-from tests.support.machines import CONTAINER, write_files
+from tests.support.files import write_files
+from tests.support.machines import CONTAINER
 from tests.support.programs import run_python
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 

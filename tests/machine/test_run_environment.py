@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.support.machines import CONTAINER, use_pynvml, without_pynvml, write_files, write_pynvml
+from tests.support.files import write_files
+from tests.support.machines import CONTAINER, use_pynvml
 from tests.support.programs import ROOT, run_python
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
@@ -317,7 +319,7 @@ def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path):
 
 
 def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
-    library = use_pynvml(monkeypatch, write_pynvml(tmp_path, 3))
+    library = use_pynvml(monkeypatch, tmp_path, 3)
 
     def unknown(gpu: int = 0) -> object:
         raise library.NVMLError
@@ -338,7 +340,7 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(library, 'nvmlInit', unknown)
     assert describe_gpus() == ([], None)
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert describe_gpus() == ([], None)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import write_files
+from tests.support.files import write_files
 from tests.support.programs import run_python
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.images import encoded, example, header_of, write_files, write_shard
-from tests.support.machines import file_size_limit
+from tests.support.files import file_size_limit, write_files
+from tests.support.images import encoded, example, header_of, write_shard
 from tests.support.outputs import check_error, failed
 from tests.support.programs import PROGRAM, run, run_main
 from tests.support.runs import made

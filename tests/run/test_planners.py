@@ -7,7 +7,8 @@ from unittest import mock
 
 import pytest
 
-from tests.support.machines import hydra, write_files
+from tests.support.files import write_files
+from tests.support.machines import hydra
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run_python
 from tests.support.runs import params_of

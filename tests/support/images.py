@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
+from tests.support.files import write_files
 from tf_cnn.cli import records
 from tf_cnn.inputs.framing import masked_checksums
 from tf_cnn.inputs.layout import shard_name
@@ -135,13 +136,6 @@ def pixels(jpeg: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(jpeg)) as image:
         assert (image.format, image.mode) == ('JPEG', 'RGB')
         return np.asarray(image).astype(int)
-
-
-def write_files(root: Path, files: dict[str, bytes]) -> Path:
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
 
 
 def write_photos(root: Path) -> Path:

@@ -1,17 +1,16 @@
 """Imitates other machines: Linux's files about them, their job schedulers, GPUs and libraries."""
 
-import contextlib
-import importlib.util
 import json
-import resource
+import runpy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support.files import write_files
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.run.params import Params
@@ -26,42 +25,10 @@ CONTAINER = {
 }
 
 
-def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding='utf-8')
-    return root
-
-
-@contextlib.contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Limits the size of files to `size` bytes in the block, as if the disk were full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 # ---- cluster environments ------------------------------------------------------------------------
 # The environment variables that launchers set, and the cluster that a process finds from them.
 
-# The source that a cluster given by flags reports.
-FLAGS = 'the flags'
-PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
-HOSTS: dict[str, Any] = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
 COLLECTIVE: dict[str, Any] = {'variable_update': 'collective_all_reduce'}
-CONTROLLED: dict[str, Any] = {
-    'variable_update': 'distributed_all_reduce',
-    'controller_host': '10.0.0.9:2222',
-    'worker_hosts': '10.0.0.2:2222,10.0.0.3:2222',
-}
-
-
-def controlled(job: str, index: int) -> Cluster:
-    """Returns the cluster of CONTROLLED, seen from one of its tasks."""
-    return Cluster((), WORKERS, job, index, FLAGS, ('10.0.0.9:2222',))
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
@@ -103,14 +70,12 @@ def slurm_batch(**changes: str) -> dict[str, str]:
     }
 
 
-PLACES = [('gpu01', 0), ('gpu01', 1), ('gpu01', 2), ('gpu02', 0), ('gpu03', 0)]
-
-
 def slurm_step(rank: int, **changes: str) -> dict[str, str]:
     """The environment of one task of `srun` in that script, as Slurm 22.05 sets it (srun(1), OUTPUT
     ENVIRONMENT).
     """
-    node, local_rank = PLACES[rank]
+    places = [('gpu01', 0), ('gpu01', 1), ('gpu01', 2), ('gpu02', 0), ('gpu03', 0)]
+    node, local_rank = places[rank]
     return {
         **slurm_batch(),
         'SLURMD_NODENAME': node,
@@ -183,22 +148,14 @@ nvmlDeviceGetEnforcedPowerLimit = lambda gpu: 400_000
 
 def write_pynvml(folder: Path, num_gpus: int, *, capability: tuple[int, int] = (8, 0)) -> Path:
     """Writes pynvml.py to a folder, for PYTHONPATH, and returns its path."""
-    folder.mkdir(exist_ok=True)
-    path = folder / 'pynvml.py'
-    path.write_text(_MODULE.format(num_gpus=num_gpus, capability=capability))
-    return path
+    text = _MODULE.format(num_gpus=num_gpus, capability=capability)
+    return write_files(folder, {'pynvml.py': text}) / 'pynvml.py'
 
 
-def use_pynvml(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
-    """Lets this process import the module that write_pynvml wrote."""
-    spec = importlib.util.spec_from_file_location('pynvml', path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def use_pynvml(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, num_gpus: int, **options: Any
+) -> SimpleNamespace:
+    """Lets this process import the module of write_pynvml."""
+    module = SimpleNamespace(**runpy.run_path(str(write_pynvml(folder, num_gpus, **options))))
     monkeypatch.setitem(sys.modules, 'pynvml', module)
     return module
-
-
-def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'pynvml', None)
