@@ -18,7 +18,7 @@ import pytest
 
 import tf_cnn_benchmarks
 from models.registry import MODELS, load_model_file
-from tests.support.documents import CommandLine, fit, python_block, split_line
+from tests.support.documents import fit, python_block, split_line
 from tests.support.images import write_noise, write_photos
 from tests.support.programs import ROOT
 from tf_cnn.cli.options import Declaration
@@ -101,9 +101,9 @@ def test_every_line_of_this_program_is_planned(data, tmp_path, monkeypatch, forg
     monkeypatch.chdir(tmp_path)
     wrong = []
     for line in LINES:
-        found = split_line(line.text)
-        if found and line.page not in RUN_ELSEWHERE:
-            fault = fault_of(line, list(found.argv), data, tmp_path)
+        argv = split_line(line.text)
+        if argv is not None and line.page not in RUN_ELSEWHERE:
+            fault = fault_of(line, argv, data, tmp_path)
             wrong += [f'{line}\n  {fault}'] if fault else []
     assert not wrong, '\n'.join(wrong)
 
@@ -142,18 +142,18 @@ def _idle(params: Params, *, alone: bool) -> list[str]:
 
 
 def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
-    launcher = (split_line(line.text) or CommandLine((), ())).launcher
+    is_launched = bool(re.search(r'\b(mpirun|srun|horovodrun) ', line.text))
     try:
         parsed = parse_argv(argv)
         if parsed.params.run.model_file:
             load_model_file(parsed.params.run.model_file)
-        is_alone = launcher not in ('mpirun', 'srun', 'horovodrun') and '_hosts=' not in line.text
+        is_alone = not is_launched and '_hosts=' not in line.text
         if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
             return '; '.join(faults)
         if (
             parsed.params.evaluation.eval
             or parsed.params.checkpoints.backbone_model_path
-            or launcher in ('mpirun', 'srun', 'horovodrun')
+            or is_launched
         ):
             # Checkpoints and other processes are missing here; other tests cover them.
             return None
@@ -172,7 +172,7 @@ def test_every_other_line_names_targets_and_scripts_that_are_there():
     others = [
         line
         for line in LINES
-        if not (split_line(line.text) or line.needs or line.page in RUN_ELSEWHERE)
+        if not (split_line(line.text) is not None or line.needs or line.page in RUN_ELSEWHERE)
     ]
     found = [
         (line, word)
@@ -207,12 +207,12 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, mo
     for line in [
         line for line in LINES if line.page == 'docs/data.md' and begin < line.number < end
     ]:
-        found = split_line(line.text)
-        if found is None:
+        words = split_line(line.text)
+        if words is None:
             # The script that makes photographs has a test of its own.
             assert 'benchmarks/sample_photographs.py' in line.text
             continue
-        argv = [word.replace('--shards=8', '--shards=2') for word in found.argv]
+        argv = [word.replace('--shards=8', '--shards=2') for word in words]
         if argv[0].startswith('-'):
             argv = shorten(argv)
             totals += 1

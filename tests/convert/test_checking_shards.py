@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.convert.image_files import claiming
 from tests.support.files import write_files
 from tests.support.images import (
-    claiming,
     content,
     encoded,
     example,

@@ -63,9 +63,9 @@ def container_in(spec: dict[str, Any]) -> dict[str, Any]:
 def params_of(container: dict[str, Any], index: int = 0) -> Params:
     """The flags of the program in a container of the pod with this index."""
     words = ' '.join([*container['command'], *container['args']])
-    line = split_line(words.replace('$(JOB_COMPLETION_INDEX)', str(index)))
-    assert line
-    parsed = parse_argv(line.argv)
+    argv = split_line(words.replace('$(JOB_COMPLETION_INDEX)', str(index)))
+    assert argv
+    parsed = parse_argv(argv)
     assert not parsed.warnings
     return parsed.params
 

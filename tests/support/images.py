@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,6 @@ def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **option
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture.save(file, file_format, **options)
     return file.getvalue()
-
-
-def claiming(jpeg: bytes, width: int, height: int) -> bytes:
-    """Returns a baseline JPEG with another size in its header: ITU-T T.81, B.2.2."""
-    at = jpeg.index(b'\xff\xc0') + 5
-    return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
 
 
 def features(values: Mapping[str, Sequence[Any]]) -> bytes:
@@ -131,13 +125,6 @@ def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image
     return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)
 
 
-def pixels(jpeg: bytes) -> np.ndarray:
-    """Returns the pixels of an RGB JPEG, [H, W, 3] int."""
-    with Image.open(io.BytesIO(jpeg)) as image:
-        assert (image.format, image.mode) == ('JPEG', 'RGB')
-        return np.asarray(image).astype(int)
-
-
 def write_photos(root: Path) -> Path:
     """Writes 3 classes of 8 images, 1 file that cannot be decoded and 4 files that are not
     images.
@@ -171,18 +158,6 @@ def write_shards_of(photos: Path, output: Path, *flags: str) -> Path:
 
 def shard_paths(folder: Path, subset: str = 'train') -> list[Path]:
     return sorted(folder.glob(f'{subset}-*-of-*'))
-
-
-def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any]]:
-    """Yields each record of a folder as a dict of feature values; every feature must have exactly
-    one value.
-    """
-    for path in shard_paths(folder, subset):
-        for data in tf.io.tf_record_iterator(str(path)):
-            values = {}
-            for name, feature in tf.train.Example.FromString(data).features.feature.items():
-                (values[name],) = getattr(feature, feature.WhichOneof('kind')).value
-            yield values
 
 
 def content(folder: Path) -> dict[str, bytes]:

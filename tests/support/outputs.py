@@ -3,10 +3,10 @@ read.
 """
 
 import contextlib
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,26 +32,19 @@ def check_line(line: object, *facts: object) -> str:
     return text
 
 
-def refused(*facts: object) -> AbstractContextManager[pytest.ExceptionInfo[UsageError]]:
-    """Checks that the block raises UsageError, with exit code 2 and one line that names all of the
-    facts.
-    """
-    return _raises(UsageError, 2, facts)
-
-
-def failed(*facts: object) -> AbstractContextManager[pytest.ExceptionInfo[RunError]]:
-    """The same of RunError, with exit code 1."""
-    return _raises(RunError, 1, facts)
-
-
 @contextlib.contextmanager
 def _raises(
-    kind: type[Error], exit_code: int, facts: tuple[object, ...]
+    kind: type[Error], exit_code: int, *facts: object
 ) -> Iterator[pytest.ExceptionInfo[Error]]:
     with pytest.raises(kind) as caught:
         yield caught
     assert caught.value.exit_code == exit_code
     check_line(caught.value, *facts)
+
+
+# Check that a block raises an error with an exit code, and one line that names all of the facts.
+refused = functools.partial(_raises, UsageError, 2)
+failed = functools.partial(_raises, RunError, 1)
 
 
 # ---- warnings ------------------------------------------------------------------------------------
