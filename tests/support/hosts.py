@@ -6,7 +6,7 @@ of a given speed.
         second.run('hostname')
         subprocess.run(network.command('ssh', 'node1', 'hostname'))
 
-Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own
+Each host has a name, an address, a link to a switch, an sshd, and its own
 /tmp, /run and /dev/shm; all other files are those of this machine, as on a network disk. Networks
 are separate from each other and from outside, and end with the process that made them, even by
 SIGKILL.
@@ -50,7 +50,7 @@ _ENVIRONMENT = {**os.environ, 'PATH': _PATH}
 
 _SSHD_CONFIG = """
 ListenAddress 0.0.0.0
-HostKey {folder}/host_key
+HostKey {folder}/key
 AuthorizedKeysFile {folder}/authorized_keys
 PidFile /run/sshd.pid
 UsePAM no
@@ -253,8 +253,7 @@ def make_hosts(
                 *files,
                 # For sshd, which must be started by its whole path.
                 'mkdir /run/sshd',
-                f'settings={folder}/{name}',
-                '$(command -v sshd) -D -f $settings/sshd_config -E $settings/sshd.log &',
+                f'$(command -v sshd) -D -f {folder}/sshd_config -E {folder}/{name}.log &',
                 # It listens when this file is there. If it has ended, so does this shell.
                 'until [ -s /run/sshd.pid ]; do kill -0 $!; sleep 0.005; done',
                 'echo ready',
@@ -310,22 +309,13 @@ def _run(command: Sequence[str], options: Mapping[str, Any]) -> 'subprocess.Comp
 
 
 def _write_settings(folder: Path, names: Sequence[str]) -> None:
-    _make_key(folder / 'key')
+    """Writes what ssh and sshd read. One key is that of all hosts and of their user."""
+    _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', f'{folder}/key'], {})
     public = (folder / 'key.pub').read_text()
-    known, addresses = [], ['127.0.0.1 localhost', '::1 localhost']
-    for i, name in enumerate(names):
-        own, address = folder / name, f'{_ADDRESSES}.{i + 1}'
-        own.mkdir()
-        _make_key(own / 'host_key')
-        (own / 'authorized_keys').write_text(public)
-        (own / 'sshd_config').write_text(_SSHD_CONFIG.format(folder=own))
-        known.append(f'{name},{address} {(own / "host_key.pub").read_text()}')
-        addresses.append(f'{address} {name}')
-    addresses.append(f'{_ADDRESSES}.{_DESK} desk')
-    (folder / 'known_hosts').write_text(''.join(known))
+    (folder / 'authorized_keys').write_text(public)
+    (folder / 'known_hosts').write_text(f'* {public}')
+    addresses = [f'{_ADDRESSES}.{number} {name}' for number, name in enumerate(names, 1)]
+    addresses += ['127.0.0.1 localhost', '::1 localhost', f'{_ADDRESSES}.{_DESK} desk']
     (folder / 'hosts').write_text('\n'.join(addresses) + '\n')
+    (folder / 'sshd_config').write_text(_SSHD_CONFIG.format(folder=folder))
     (folder / 'ssh_config').write_text(_SSH_CONFIG.format(folder=folder))
-
-
-def _make_key(path: Path) -> None:
-    _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', str(path)], {})
