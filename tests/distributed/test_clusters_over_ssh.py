@@ -39,7 +39,7 @@ sys.exit(3)
 
 def files_of(host: Host) -> set[str]:
     """Returns the files and folders in what each host has for itself."""
-    return {*host.run('find', '/tmp', '/dev/shm', '-maxdepth', '1').stdout.split()}
+    return {*host.run('find', '/tmp', '/dev/shm', '-maxdepth', '1').split()}
 
 
 @pytest.fixture(scope='module')

@@ -17,7 +17,7 @@ import pytest
 from tests.distributed.clusters import ENDLESS, FIRST_STEP, TOTAL_LINE, launched
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import DEADLINE_SECS, PROGRAM, ROOT, environment
+from tests.support.programs import DEADLINE_SECS, PROGRAM, ROOT, environment, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -113,10 +113,10 @@ def slurm(network: Network) -> dict[str, str]:
             f'--log-file={folder}/munged-{host.name}.log'
         )
         host.run('mkdir', '-p', '/run/munge', '/run/slurmd', '/run/slurmctld')
-        host.run(*munged.split(), env=environ)
-    first.run('slurmctld', env=environ)
-    first.run('slurmd', '-N', 'node1', env=environ)
-    second.run('slurmd', '-N', 'node2', env=environ)
+        host.run(*munged.split(), **environ)
+    first.run('slurmctld', **environ)
+    first.run('slurmd', '-N', 'node1', **environ)
+    second.run('slurmd', '-N', 'node2', **environ)
     deadline = time.monotonic() + 30
     states = ''
     while states.split() != ['idle', 'idle']:
@@ -124,7 +124,7 @@ def slurm(network: Network) -> dict[str, str]:
             logs = '\n'.join(log.read_text() for log in folder.glob('slurm*.log'))
             pytest.fail(f'Slurm does not start; its nodes are {states}\n{logs}')
         command = ['sinfo', '--noheader', '--Node', '--format=%t']
-        states = first.run(*command, env=environ, check=False).stdout
+        states = run_process(first.command(*command), **environ).out
     return environ
 
 
@@ -150,7 +150,7 @@ def assert_none_left(network: Network) -> None:
 def placed(host: Host, launcher: str, flags: str, environ: dict[str, str]) -> list[dict]:
     """What the ranks print that a launcher starts on this host and others."""
     rank = (sys.executable, '-c', PLACE, str(ROOT), *flags.split())
-    lines = host.run(*launcher.split(), *rank, env=environ).stdout.splitlines()
+    lines = host.run(*launcher.split(), *rank, **environ).splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -215,10 +215,10 @@ def test_batch_scripts_of_the_documentation_train_and_end(network, slurm, number
         script = re.sub(pattern, smaller, script)
     job.with_suffix('.sh').write_text(script)
     sbatch = ('sbatch', '--parsable', f'--output={job}.out', f'{job}.sh')
-    show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, env=slurm).stdout.strip())
+    show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, **slurm).strip())
     is_under_way = 'JobState=(PENDING|RUNNING|COMPLETING) '
     deadline = time.monotonic() + DEADLINE_SECS
-    while re.search(is_under_way, shown := first.run(*show, env=slurm).stdout):
+    while re.search(is_under_way, shown := first.run(*show, **slurm)):
         assert time.monotonic() < deadline, shown
         time.sleep(0.1)
     # pytest shows it if the test fails.

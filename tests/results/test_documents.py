@@ -171,7 +171,9 @@ BASES = (
     sample_document(num_steps=3, **cut_off('stopped')),
     sample_failure(),
 )
-GOOD = [sample_record(f'{number}.json', num_steps=8, seed=number) for number in range(3)]
+GOOD = [
+    record_of(sample_document(num_steps=8, seed=number), f'{number}.json') for number in range(3)
+]
 
 
 def paths(value: object) -> Iterator[tuple[Any, ...]]:

@@ -20,14 +20,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, run_process
 
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'mount', 'ssh', 'sshd', 'ssh-keygen')
 _ADDRESSES = '10.77.0'
@@ -42,8 +42,8 @@ _SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
 _LEAST_BURST_BYTES, _BURST_SECS = 10_000, 0.0003
 # Packets wait this long for a link, then they are dropped.
 _QUEUE_SECS = 0.05
-# How long commands, and processes that are killed, may take on a loaded machine.
-_RUN_SECS, _END_SECS = 60.0, 30.0
+# How long a loaded machine may take to end a host, or to connect it.
+_END_SECS = 30.0
 # The PATH of a user may lack these folders.
 _PATH = os.pathsep.join(filter(None, [os.environ.get('PATH'), '/usr/sbin', '/sbin']))
 _ENVIRONMENT = {**os.environ, 'PATH': _PATH}
@@ -174,22 +174,23 @@ class Host:
         """Returns the command that runs argv on this host, without ssh."""
         return _enter(self.pid, 'mount uts ipc net pid', argv)
 
-    def run(self, *argv: object, **options: Any) -> 'subprocess.CompletedProcess[str]':
-        """Runs a command on this host and returns what it wrote; fails if it fails."""
-        return _run(self.command(*argv), options)
+    def run(self, *argv: object, **environ: str) -> str:
+        """Runs a command on this host, which must succeed; returns its standard output."""
+        done = run_process(self.command(*argv), **environ)
+        assert done.code == 0, done.err
+        return done.out
 
     def processes(self) -> dict[int, list[str]]:
         """Returns the words of each process of this host but its first one, as this machine numbers
         them.
         """
-        own, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
-        for entry in os.scandir('/proc'):
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and os.readlink(f'{entry.path}/ns/pid') == own:
-                    words = Path(entry.path, 'cmdline').read_text(errors='replace').split('\0')
-                    found[int(entry.name)] = words
-        # A process that ends has none.
-        return {pid: words for pid, words in found.items() if any(words) and pid != self.pid}
+        namespace, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.readlink(f'/proc/{process.pid}/ns/pid') == namespace:
+                    found[process.pid] = process.cmdline()
+        # A process that ends has no words.
+        return {pid: words for pid, words in found.items() if words and pid != self.pid}
 
 
 @dataclass(frozen=True)
@@ -300,17 +301,14 @@ def _connect(switch: int, pids: Sequence[int], rate_mbit: float | None) -> None:
 def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
     """Gives ip(8) or tc(8) these lines in the network of a process."""
     command = ['nsenter', f'--target={pid}', '--net', '--', program, '-batch', '-']
-    _run(command, {'input': '\n'.join(lines) + '\n'})
-
-
-def _run(command: Sequence[str], options: Mapping[str, Any]) -> 'subprocess.CompletedProcess[str]':
-    settings: dict[str, Any] = {'env': _ENVIRONMENT, 'timeout': _RUN_SECS, 'check': True, **options}
-    return subprocess.run(command, capture_output=True, text=True, errors='replace', **settings)
+    text = '\n'.join(lines) + '\n'
+    subprocess.run(command, input=text, text=True, env=_ENVIRONMENT, timeout=_END_SECS, check=True)
 
 
 def _write_settings(folder: Path, names: Sequence[str]) -> None:
     """Writes what ssh and sshd read. One key is that of all hosts and of their user."""
-    _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', f'{folder}/key'], {})
+    make_key = ['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', f'{folder}/key']
+    subprocess.run(make_key, env=_ENVIRONMENT, check=True)
     public = (folder / 'key.pub').read_text()
     (folder / 'authorized_keys').write_text(public)
     (folder / 'known_hosts').write_text(f'* {public}')

@@ -162,9 +162,9 @@ def sample_failure(
     }
 
 
-def record_of(document: Mapping[str, Any]) -> Result:
+def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Result:
     """Returns the result in a document as read from a file."""
-    found = read_document(json.dumps(document), 'sample.json')
+    found = read_document(json.dumps(document), source)
     assert isinstance(found, Result)
     return found
 
