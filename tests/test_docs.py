@@ -188,20 +188,13 @@ def test_every_other_line_names_targets_and_scripts_that_are_there():
     ]
 
 
-def shorten(argv: list[str]) -> list[str]:
-    """Makes a run of a page short."""
-    small = ['--model=lenet', '--batch_size=2', '--device=cpu']
-    steps = ['--num_batches=2', '--num_warmup_batches=1']
-    shortened = re.compile('--(model|batch_size|device|num_batches|num_warmup_batches|num_epochs)=')
-    kept = [word for word in argv if not shortened.match(word)]
-    return [*kept, *small, *([] if '--eval' in argv else steps)]
-
-
 @pytest.mark.long
 def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, monkeypatch, capfd):
     write_photos(tmp_path / 'PHOTOS')
     monkeypatch.chdir(tmp_path)
     totals = 0
+    # What makes a run long.
+    length = re.compile('--(model|batch_size|device|num_batches|num_warmup_batches|num_epochs)=')
     page = (ROOT / 'docs' / 'data.md').read_text().splitlines()
     begin, end = page.index('## Your own images'), page.index('## What training images undergo')
     for line in [
@@ -214,7 +207,9 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, mo
             continue
         argv = [word.replace('--shards=8', '--shards=2') for word in words]
         if argv[0].startswith('-'):
-            argv = shorten(argv)
+            argv = [word for word in argv if not length.match(word)]
+            argv += ['--model=lenet', '--batch_size=2', '--device=cpu']
+            argv += [] if '--eval' in argv else ['--num_batches=2', '--num_warmup_batches=1']
             totals += 1
         assert tf_cnn_benchmarks.main(argv) == 0, line
     printed = re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE)

@@ -38,13 +38,6 @@ def distorted(
     return levels
 
 
-def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarray:
-    """Multiplies and rotates the chromaticity of [N, 3], in [0, 1], by the matrices of tf.image."""
-    luma, *chromaticity = evaluate(lambda: tf.image.rgb_to_yiq(pixels)).T
-    turned = (chromaticity[0] + 1j * chromaticity[1]) * factor * np.exp(1j * radians)
-    return evaluate(lambda: tf.image.yiq_to_rgb(np.stack([luma, turned.real, turned.imag], -1)))
-
-
 @SIZES
 @pytest.mark.parametrize('order', ORDERS)
 @pytest.mark.parametrize('draws', DRAWS)
@@ -56,7 +49,13 @@ def test_one_matrix_changes_colors_as_steps_in_either_order_do(height, width, or
         if name == 'brightness':
             pixels = pixels + (64 * brightness - 32) / 255
         elif name == 'saturation':
-            pixels = turned_in_yiq(pixels, 0.5 + saturation, (0.4 * hue - 0.2) * np.pi)
+            # By the matrices of tf.image.
+            rgb = pixels
+            luma, *chromaticity = evaluate(lambda: tf.image.rgb_to_yiq(rgb)).T
+            turned = (chromaticity[0] + 1j * chromaticity[1]) * (0.5 + saturation)
+            turned *= np.exp(1j * (0.4 * hue - 0.2) * np.pi)
+            yiq = np.stack([luma, turned.real, turned.imag], -1)
+            pixels = evaluate(lambda: tf.image.yiq_to_rgb(yiq))
         elif name == 'contrast':
             pixels = pixels.mean(0) + (0.5 + contrast) * (pixels - pixels.mean(0))
     expected = 255 * np.clip(pixels, 0, 1).reshape(image.shape)

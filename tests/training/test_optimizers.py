@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,28 +63,25 @@ def trained(
         return session.run(values)
 
 
-def trained_by_tensorflow(optimizer: Any) -> Weights:
-    values = {
-        name: tf.get_variable(name, initializer=tf.constant(value, tf.float32), use_resource=True)
-        for name, value in START.items()
-    }
-    fed = {name: tf.placeholder(tf.float32, value.shape) for name, value in START.items()}
-    apply = optimizer.apply_gradients([(fed[name], values[name]) for name in START])
-    with open_session() as session:
-        session.run(tf.global_variables_initializer())
-        for number in range(NUM_STEPS):
-            gradients = gradients_at(session.run(values), number)
-            session.run(apply, {fed[name]: gradients[name] for name in fed})
-        return session.run(values)
-
-
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name):
     forms = OPTIMIZERS[name]
     weights = trained(forms.ours)
     oracles = [forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)]
     if forms.tensorflow:
-        oracles.append(trained_by_tensorflow(forms.tensorflow(LEARNING_RATE)))
+        values = {
+            key: tf.get_variable(key, initializer=tf.constant(value, tf.float32), use_resource=True)
+            for key, value in START.items()
+        }
+        fed = {key: tf.placeholder(tf.float32, value.shape) for key, value in START.items()}
+        optimizer = forms.tensorflow(LEARNING_RATE)
+        apply = optimizer.apply_gradients([(fed[key], values[key]) for key in START])
+        with open_session() as session:
+            session.run(tf.global_variables_initializer())
+            for number in range(NUM_STEPS):
+                gradients = gradients_at(session.run(values), number)
+                session.run(apply, {fed[key]: gradients[key] for key in fed})
+            oracles.append(session.run(values))
     for expected, variable in itertools.product(oracles, START):
         np.testing.assert_allclose(
             weights[variable], expected[variable], rtol=2e-5, atol=1e-6, err_msg=variable
