@@ -1,5 +1,6 @@
 """Colours change as NumPy and tf.image change them one after the other, for images of any size."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,12 +51,11 @@ def test_one_matrix_changes_colors_as_steps_in_either_order_do(height, width, or
             pixels = pixels + (64 * brightness - 32) / 255
         elif name == 'saturation':
             # By the matrices of tf.image.
-            rgb = pixels
-            luma, *chromaticity = evaluate(lambda: tf.image.rgb_to_yiq(rgb)).T
+            luma, *chromaticity = evaluate(functools.partial(tf.image.rgb_to_yiq, pixels)).T
             turned = (chromaticity[0] + 1j * chromaticity[1]) * (0.5 + saturation)
             turned *= np.exp(1j * (0.4 * hue - 0.2) * np.pi)
             yiq = np.stack([luma, turned.real, turned.imag], -1)
-            pixels = evaluate(lambda: tf.image.yiq_to_rgb(yiq))
+            pixels = evaluate(functools.partial(tf.image.yiq_to_rgb, yiq))
         elif name == 'contrast':
             pixels = pixels.mean(0) + (0.5 + contrast) * (pixels - pixels.mean(0))
     expected = 255 * np.clip(pixels, 0, 1).reshape(image.shape)
