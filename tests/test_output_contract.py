@@ -7,7 +7,7 @@ import pytest
 
 import tf_cnn_benchmarks
 from tests.support.images import write_mnist
-from tests.support.outputs import Read, read_output
+from tests.support.outputs import Output, read_output
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -18,7 +18,7 @@ _LABELS = (
 )
 
 
-def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool = False) -> Read:
+def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool = False) -> Output:
     assert tf_cnn_benchmarks.main(f'{flags} {_SMALL}'.split()) == 0
     # What native code writes, too.
     found = read_output(capfd.readouterr().out, with_accuracy=with_accuracy)
@@ -68,7 +68,7 @@ def test_an_evaluation_prints_its_accuracy_and_its_own_total(tmp_path, capfd):
     assert {count for *_, count in within.accuracies} == {12}
     found = read(capfd, f'{flags} --eval')
     assert (found.banner['Mode'], found.banner['Dataset']) == (['evaluation'], ['mnist (real)'])
-    [(top_1, top_5, count)] = found.accuracies
+    [(top_1, top_5, num_examples)] = found.accuracies
     assert 0 <= top_1 <= top_5 <= 1
     # --num_batches counts batches of --eval_batch_size, beyond an epoch too.
-    assert (count, found.steps) == (3 * 5, [])
+    assert (num_examples, found.steps) == (3 * 5, [])

@@ -13,18 +13,18 @@ from models.layers import LayerBuilder, truncated_normal, zeros
 from tests.support.graphs import (
     IMAGE_SHAPE,
     LEARNING_RATE,
-    NUM_CLASSES,
     FixedInput,
     assert_close,
     convolved,
     cpus,
     make_manager,
     open_session,
+    plain_gradients,
     relative_error,
     train_towers,
     training_step,
 )
-from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig
@@ -74,7 +74,6 @@ def trained_by_numpy(optimizer: str) -> Weights:
         gradients = plain_gradients(
             session,
             convolved,
-            NUM_CLASSES,
             [batch],
             # LARS decays the weights itself.
             weight_decay=0.0 if optimizer == 'lars' else 0.01,

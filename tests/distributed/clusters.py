@@ -240,15 +240,14 @@ def cluster(
     folder: Path,
     *,
     ps: int = 0,
-    workers: int = 2,
     controllers: int = 0,
     network: int | None = None,
 ) -> Iterator[Tasks]:
-    """The tasks of a cluster, none of which is started yet.
+    """The tasks of a cluster with two workers, none of which is started yet.
 
     network: a process in a private network, in which they run.
     """
-    counts = {'ps': ps, 'worker': workers, 'controller': controllers}
+    counts = {'ps': ps, 'worker': 2, 'controller': controllers}
     ids = [(job, index) for job, count in counts.items() for index in range(count)]
     with contextlib.ExitStack() as stack:
         if network is None:

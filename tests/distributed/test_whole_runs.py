@@ -39,7 +39,7 @@ ACCURACY = r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) exam
 @pytest.fixture(scope='module')
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('data')
-    write_noise(folder, NUM_VALIDATION, NUM_LABELS)
+    write_noise(folder, NUM_VALIDATION)
     # A folder with classes of its own, on which every model trains.
     (folder / LABELS_FILE).write_text(''.join(f'class{number}\n' for number in range(NUM_LABELS)))
     return folder
@@ -129,7 +129,7 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
 
 @pytest.mark.all_modes
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
-    write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
+    write_noise(tmp_path, NUM_VALIDATION)
     flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
     tasks = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', tmp_path, exit_code=1, ps=1)
     for task in tasks.values():

@@ -130,7 +130,7 @@ def test_gradients_travel_in_the_expected_buckets(flags, sizes):
 
 
 def test_tensors_take_the_links_of_their_algorithm():
-    """A link has the numbers of both devices, '01'; the host is device 9. The tensor has 24 values."""
+    """Links are named by both devices; the host is device 9. A tensor has 24 values."""
     halves = [(0, 2), (1, 3)]
     cases: list[tuple[Way, int, int, str, int]] = [
         # Each link of a ring carries its even share, also of two rings at a time.

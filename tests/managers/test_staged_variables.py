@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import (
     LEARNING_RATE,
-    NUM_CLASSES,
     assert_close,
     batch_of,
     cpus,
@@ -16,10 +15,11 @@ from tests.support.graphs import (
     needed_by,
     open_session,
     plain,
+    plain_gradients,
     train_towers,
     training_step,
 )
-from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.run.step_graph import build_step_graph
 
 pytestmark = pytest.mark.graph
@@ -55,7 +55,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer, mode):
         # LARS decays the weights itself.
         decay = 0.0 if optimizer == 'lars' else 0.01
         batch = batch_of(1).tower_batch(0)
-        gradients = plain_gradients(session, plain, NUM_CLASSES, [batch], weight_decay=decay)
+        gradients = plain_gradients(session, plain, [batch], weight_decay=decay)
 
         def gradients_of_step_before(weights: Weights, step: int) -> Weights:
             history.append(weights)

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder
 from models.model_spec import Build, Network
+from models.networks import PlaceholderVariables, build_network
 from tests.support.oracles import Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
@@ -220,6 +221,40 @@ def train_towers(
             session.run(step.fetches.as_dict())
             values.append(session.run(towers))
         return values
+
+
+def plain_gradients(
+    session: Any,
+    network: Build,
+    batches: Sequence[Batch],
+    *,
+    weight_decay: float = 0.01,
+    dtype: tf.DType = tf.float32,
+    transfer: tf.DType = tf.float32,
+) -> Callable[[Weights, float], Weights]:
+    """Returns a function of weights and a loss scale: the sum of the scaled gradients of towers
+    with these batches, which are added in the dtype `transfer`.
+    """
+    fed, scale, of_towers = PlaceholderVariables(), tf.placeholder(tf.float32, []), []
+    for tower, batch in enumerate(batches):
+        logits = build_network(
+            Network(network), batch.images, NUM_CLASSES, fed, 'NHWC', is_training=True, dtype=dtype
+        ).logits
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
+        objective = tf.reduce_mean(losses) / len(batches)
+        if tower == 0:
+            kernels = [value for name, value in fed.values.items() if name.endswith('kernel')]
+            objective += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+        gradients = tf.gradients(scale * objective, [*fed.values.values()])
+        of_towers.append([tf.cast(gradient, transfer) for gradient in gradients])
+    sums = dict(zip(fed.values, map(tf.add_n, zip(*of_towers, strict=True)), strict=True))
+
+    def gradients_at(weights: Weights, loss_scale: float) -> Weights:
+        values = {fed.values[name]: value for name, value in weights.items()}
+        totals = session.run(sums, {scale: loss_scale, **values})
+        return {name: total.astype(np.float32) for name, total in totals.items()}
+
+    return gradients_at
 
 
 def assert_close(weights: Weights, expected: Weights, tolerance: float = 1e-5) -> None:

@@ -100,7 +100,7 @@ def header_of(length: int) -> bytes:
     return data + masked_checksums(np.frombuffer(data, np.uint8)[np.newaxis]).tobytes()
 
 
-def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
+def write_noise(folder: Path, num_validation: int) -> None:
     """Writes training and validation shards of random images, with few labels, so that some guesses
     are correct.
     """
@@ -112,7 +112,7 @@ def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
     }
     for shard, count in counts.items():
         images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
-        labels = random.integers(0, num_labels, count)
+        labels = random.integers(0, 8, count)
         write_shard(folder / shard_name(*shard), map(example, map(encoded, images), labels))
 
 

@@ -100,9 +100,7 @@ class Terminal:
     `written` is everything that the process has written so far, with control sequences.
     """
 
-    def __init__(
-        self, command: Sequence[str], *, columns: int = 120, cwd: Path = ROOT, **environ: str
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, columns: int = 120, **environ: str) -> None:
         self.written = b''
         # The position from which read() searches next.
         self._start = 0
@@ -118,7 +116,7 @@ class Terminal:
             stdin=self._other,
             stdout=self._other,
             stderr=self._other,
-            cwd=cwd,
+            cwd=ROOT,
             env=environment(**{'TERM': 'xterm', **environ}),
         )
 

@@ -18,7 +18,6 @@ from models.registry import MODELS
 from tests.support.graphs import (
     DATA_FORMATS,
     LEARNING_RATE,
-    NUM_CLASSES,
     assert_close,
     batch_of,
     convolved,
@@ -26,12 +25,13 @@ from tests.support.graphs import (
     make_manager,
     one_tower,
     open_session,
+    plain_gradients,
     random_images,
     train_towers,
     training_step,
 )
 from tests.support.images import write_digits
-from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tests.support.oracles import OPTIMIZERS, Weights
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
 from tf_cnn.managers.all_reduce import make_algorithm
@@ -262,7 +262,7 @@ def train_plainly(
     with tf.Graph().as_default(), open_session() as session:
         batches = [batch_of(num_towers).tower_batch(tower) for tower in range(num_towers)]
         scaled_gradients = plain_gradients(
-            session, convolved, NUM_CLASSES, batches, dtype=tf.float16, transfer=transfer
+            session, convolved, batches, dtype=tf.float16, transfer=transfer
         )
 
         def gradients_at(weights: Weights, _: int) -> Weights:
