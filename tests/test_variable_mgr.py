@@ -78,7 +78,7 @@ def trained_by_numpy(optimizer: str) -> Weights:
             # LARS decays the weights itself.
             weight_decay=0.0 if optimizer == 'lars' else 0.01,
         )
-        return OPTIMIZERS[optimizer].numpy.train(
+        return OPTIMIZERS[optimizer].train(
             start, lambda weights, step: gradients(weights, 1.0), LEARNING_RATE, NUM_STEPS
         )
 

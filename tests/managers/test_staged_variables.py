@@ -61,7 +61,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer, mode):
             history.append(weights)
             return gradients(history[max(0, step - 1)], 1.0)
 
-        train = OPTIMIZERS[optimizer].numpy.train
+        train = OPTIMIZERS[optimizer].train
         expected = train(start, gradients_of_step_before, LEARNING_RATE, NUM_STEPS)
         fresh = train(start, lambda weights, _: gradients(weights, 1.0), LEARNING_RATE, NUM_STEPS)
     assert_close({name: end[name] for name in expected}, expected)

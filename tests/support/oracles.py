@@ -15,36 +15,6 @@ Weights = dict[str, np.ndarray]
 Update = Callable[[np.ndarray, np.ndarray, dict[str, Any], float, int], np.ndarray]
 
 
-@dataclass(frozen=True)
-class NumpyOptimizer:
-    """An optimizer by its textbook formulas, in float64. `start` has the initial values of the
-    slots.
-    """
-
-    start: dict[str, float]
-    update: Update
-
-    def train(
-        self,
-        weights: Weights,
-        gradients_at: Callable[[Weights, int], Weights],
-        learning_rate: float,
-        num_steps: int,
-    ) -> Weights:
-        """Returns the weights after a number of steps. gradients_at gets the weights and the step's
-        number from 0.
-        """
-        weights = {name: value.astype(np.float64) for name, value in weights.items()}
-        slots: dict[str, dict[str, Any]] = {name: dict(self.start) for name in weights}
-        for step in range(num_steps):
-            for name, gradient in gradients_at(dict(weights), step).items():
-                value, gradient = weights[name], gradient.astype(np.float64)
-                weights[name] = value - self.update(
-                    value, gradient, slots[name], learning_rate, step + 1
-                )
-        return weights
-
-
 MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.01
 
 
@@ -83,13 +53,35 @@ def _lars(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.n
 
 @dataclass(frozen=True)
 class OptimizerForms:
-    """One update rule in three forms with the same constants. TensorFlow's form is a function of
-    the learning rate.
+    """One update rule in three forms with the same constants: ours, TensorFlow's, as a function of
+    the learning rate, and the textbook's formula, in float64. `slots` has the initial values of its
+    slots.
     """
 
     ours: Optimizer
     tensorflow: Callable[[float], Any] | None
-    numpy: NumpyOptimizer
+    update: Update
+    slots: dict[str, float]
+
+    def train(
+        self,
+        weights: Weights,
+        gradients_at: Callable[[Weights, int], Weights],
+        learning_rate: float,
+        num_steps: int,
+    ) -> Weights:
+        """Returns the weights after steps by the formula. gradients_at gets the weights and the
+        step's number from 0.
+        """
+        weights = {name: value.astype(np.float64) for name, value in weights.items()}
+        slots: dict[str, dict[str, Any]] = {name: dict(self.slots) for name in weights}
+        for step in range(num_steps):
+            for name, gradient in gradients_at(dict(weights), step).items():
+                value, gradient = weights[name], gradient.astype(np.float64)
+                weights[name] = value - self.update(
+                    value, gradient, slots[name], learning_rate, step + 1
+                )
+        return weights
 
 
 # By the values of --optimizer.
@@ -97,30 +89,33 @@ OPTIMIZERS = {
     'sgd': OptimizerForms(
         GradientDescent(),
         tf.train.GradientDescentOptimizer,
-        NumpyOptimizer({}, lambda value, gradient, slots, rate, step: rate * gradient),
+        lambda value, gradient, slots, rate, step: rate * gradient,
+        {},
     ),
     'momentum': OptimizerForms(
         Momentum(MOMENTUM, nesterov=True),
         lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM, use_nesterov=True),
-        NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=True)),
+        _momentum(is_nesterov=True),
+        {'a': 0.0},
     ),
     # With --nonesterov.
     'plain_momentum': OptimizerForms(
         Momentum(MOMENTUM),
         lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
-        NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=False)),
+        _momentum(is_nesterov=False),
+        {'a': 0.0},
     ),
     'rmsprop': OptimizerForms(
         RmsProp(DECAY, MOMENTUM, EPSILON),
         lambda rate: tf.train.RMSPropOptimizer(rate, DECAY, MOMENTUM, EPSILON),
-        NumpyOptimizer({'s': 1.0, 'm': 0.0}, _rmsprop),
+        _rmsprop,
+        {'s': 1.0, 'm': 0.0},
     ),
     'adam': OptimizerForms(
         Adam(*BETAS, EPSILON),
         lambda rate: tf.train.AdamOptimizer(rate, *BETAS, EPSILON),
-        NumpyOptimizer({'m': 0.0, 'v': 0.0}, _adam),
+        _adam,
+        {'m': 0.0, 'v': 0.0},
     ),
-    'lars': OptimizerForms(
-        Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)
-    ),
+    'lars': OptimizerForms(Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, _lars, {'v': 0.0}),
 }

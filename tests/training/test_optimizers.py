@@ -67,7 +67,7 @@ def trained(
 def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name):
     forms = OPTIMIZERS[name]
     weights = trained(forms.ours)
-    oracles = [forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)]
+    oracles = [forms.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)]
     if forms.tensorflow:
         values = {
             key: tf.get_variable(key, initializer=tf.constant(value, tf.float32), use_resource=True)
@@ -91,7 +91,7 @@ def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name):
 def test_without_a_gradient_lars_trusts_the_weight_decay():
     lars, start = OPTIMIZERS['lars'], {'kernel': START['kernel']}
     no_gradient = {'kernel': np.zeros([3, 2])}
-    expected = lars.numpy.train(start, lambda *_: no_gradient, LEARNING_RATE, NUM_STEPS)
+    expected = lars.train(start, lambda *_: no_gradient, LEARNING_RATE, NUM_STEPS)
     assert_close(trained(lars.ours, start, lambda *_: no_gradient), expected)
 
 
@@ -100,7 +100,7 @@ def test_every_element_of_a_gradient_is_clipped_on_both_sides():
         return {'kernel': np.clip(gradients_at(weights, step)['kernel'], -0.6, 0.6)}
 
     start = {'kernel': np.array([[-7.0, -0.4], [0.2, 9.0]])}
-    expected = OPTIMIZERS['sgd'].numpy.train(start, clipped, LEARNING_RATE, NUM_STEPS)
+    expected = OPTIMIZERS['sgd'].train(start, clipped, LEARNING_RATE, NUM_STEPS)
     assert_close(trained(GradientDescent(), start, gradient_clip=0.6), expected)
 
 

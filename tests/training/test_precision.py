@@ -278,8 +278,9 @@ def train_plainly(
 
         names = ('conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias')
         trained = {name: start[name] for name in names}
-        numpy = OPTIMIZERS[optimizer].numpy
-        return numpy.train(trained, gradients_at, LEARNING_RATE, num_steps=16), states
+        return OPTIMIZERS[optimizer].train(
+            trained, gradients_at, LEARNING_RATE, num_steps=16
+        ), states
 
 
 @pytest.mark.parametrize(
