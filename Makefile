@@ -11,7 +11,7 @@ NVIDIA_DRIVER := /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/lib
 comma := ,
 EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 
-.PHONY: help install lock bench test test-fast test-matrix check docs clean
+.PHONY: help install lock bench reference test test-fast test-matrix check docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +19,8 @@ help:
 	@echo '               TENSORFLOW_PACKAGE=tensorflow-cpu is smaller, for machines without a GPU)'
 	@echo 'make lock      write deploy/requirements-*.txt: the newest versions of all packages, with hashes'
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, compare three modes, and'
-	@echo '               write a page, data/modes.html: three minutes on two cores, 0.2 GB'
+	@echo '               write a page, data/bench.html: three to ten minutes on two cores, 0.2 GB'
+	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
 	@echo 'make test      run the tests (ten minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (a minute and a half)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
@@ -27,7 +28,11 @@ help:
 	@echo 'make docs      write docs/flags.md and docs/result_file.md: every flag, and every value of a result'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
-PIP = $(RUN) -m pip install --disable-pip-version-check --editable '.[$(EXTRAS)]'
+# A line with the seconds of a part: @$(START); part; $(call END,what it did)
+START := start=$$(date +%s)
+END = echo "make: $(1) in $$(($$(date +%s) - start)) s"
+
+PIP = $(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 
 install: $(INSTALLED)
 
@@ -36,10 +41,10 @@ $(INSTALLED): setup.py pyproject.toml $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; use make install PYTHON=python3.12' >&2; exit 1; }
 	@echo 'make: installing into $(VENV): 2.7 GB, about two minutes'
-	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt
-	@$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }
-	touch $@
+	@set -e; $(START); test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV); \
+	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt; \
+	$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }; \
+	touch $@; $(call END,installed)
 
 COMPILE := $(RUN) -m uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --python-version=3.11
 IMAGE := --python-platform=x86_64-manylinux_2_28 --extra=records --extra=report setup.py -o deploy/requirements
@@ -51,17 +56,28 @@ lock: $(INSTALLED)
 
 $(RECORDS): | $(INSTALLED)
 	rm -rf data/photographs
-	$(RUN) benchmarks/sample_photographs.py --output=data/photographs --num_images=1024
-	$(RUN) tf_cnn_benchmarks.py records --input=data/photographs --output=data/records --shards=8
-	touch $@
+	@$(START); $(RUN) benchmarks/sample_photographs.py --output=data/photographs --num_images=1024 && \
+	$(RUN) tf_cnn_benchmarks.py records --input=data/photographs --output=data/records --shards=8 && \
+	touch $@ && $(call END,photographs and records of them made)
 
 bench: $(INSTALLED) $(RECORDS)
-	$(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --data_name=imagenet --batch_size=32 \
-	  --num_batches=20 --num_warmup_batches=2 --display_every=5 --result_file=data/resnet50.json
+	@echo 'make: training resnet50 on the records'
+	@$(START); $(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --data_name=imagenet --batch_size=32 \
+	  --num_batches=20 --num_warmup_batches=2 --display_every=5 --result_file=data/resnet50.json && $(call END,resnet50 trained)
 	rm -rf data/modes
-	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes
-	$(RUN) tf_cnn_benchmarks.py report data/modes --output=data/modes.html
-	@echo 'make: the page is ready: data/modes.html; in each new shell, first: source $(VENV)/bin/activate'
+	@echo 'make: comparing three modes'
+	@$(START); $(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes && $(call END,modes compared)
+	@echo
+	@$(RUN) tf_cnn_benchmarks.py report data/resnet50.json data/modes --output=data/bench.html
+	@echo 'make: the page is ready: data/bench.html; in each new shell, first: source $(VENV)/bin/activate'
+
+# A sweep that was interrupted goes on.
+REFERENCE := reference$(if $(wildcard $(NVIDIA_DRIVER)),_gpu)
+RESUME = $(if $(wildcard data/reference/sweep.json),--resume data/reference,benchmarks/$(REFERENCE).toml --output=data/reference)
+
+reference: $(INSTALLED) $(RECORDS)
+	$(RUN) tf_cnn_benchmarks.py sweep $(RESUME)
+	@echo 'make: now compare benchmarks/reference/NAME data/reference; docs/reference_results.md has the names'
 
 # One more process than cores, since tests of clusters often wait; at most 4, for memory. The test that ended a process is
 # tried once more.
@@ -96,5 +112,5 @@ docs: $(INSTALLED)
 	$(RUN) -m tf_cnn.results.schema --markdown > docs/result_file.md
 
 clean:
-	rm -rf $(VENV) docs/flags.md docs/result_file.md data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/flags.md docs/result_file.md data/photographs data/records $(RECORDS) data/modes data/bench.html data/resnet50.json data/reference build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -40,7 +40,7 @@ def test_the_page_and_the_plots_are_written(results, tmp_path, monkeypatch):
     (results / 'other.json').write_text('[]')
     files = ('--plots=figures/new', '--output=new/page.html')
     out, err = run_main('report', 'results', '--title=A <title>', *files)
-    check_line(out, 'new/page.html', '1 result in')
+    check_line(out.splitlines()[-1], 'new/page.html', '1 result in')
     check_line(err, 'other.json')
     page = Path('new/page.html').read_text(encoding='utf-8')
     assert '<h1>A &lt;title&gt;</h1>' in page
@@ -67,7 +67,7 @@ def test_no_warning_of_a_library_reaches_the_user(tmp_path):
     (tmp_path / 'matplotlibrc').write_text('no.such.key: 1\nfont.family: no such font\n')
     code, out, err = run('report results --plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing')
     assert code == 0
-    check_line(out, 'report.html: 6 results')
+    check_line(out.splitlines()[-1], 'report.html: 6 results')
     assert err.count('\n') == 1
     check_warning(err, '--plots=plots', letter, 'PNG')
     code, _, err = run('compare results --force', cwd=tmp_path)
@@ -77,6 +77,30 @@ def test_no_warning_of_a_library_reaches_the_user(tmp_path):
         text = path.read_text(encoding='utf-8')
         assert {letter for letter in text if not letter.isprintable()} == {'\n'}
     assert '\\x1b[31m' in (tmp_path / 'report.html').read_text(encoding='utf-8')
+
+
+def test_the_first_lines_of_the_page_are_printed(results, tmp_path):
+    write_sample(results / 'second.json', flags={'model': 'resnet50'}, rate=7, noise=0)
+    out, _ = run_main('report', results, f'--output={tmp_path / "page.html"}')
+    page = (tmp_path / 'page.html').read_text(encoding='utf-8')
+    first, second, _ = out.splitlines()
+    assert re.findall('<p class="answer">(.*?)</p>', page) == [first, second]
+    check_line(second, 'resnet50: 7.000 images/sec', 'batch 32', '1*1')
+
+
+@pytest.mark.parametrize(
+    ('price', 'facts'),
+    [
+        ('a=1.20,other=1', ('other', 'a or b')),
+        ('cheap', ('cheap', 'positive number')),
+        ('a=-1', ('-1', 'positive number')),
+    ],
+)
+def test_a_price_must_be_a_positive_number_for_a_folder(price, facts, results, tmp_path):
+    for name in 'ab':
+        write_sample(tmp_path / name / 'run.json', seed=ord(name))
+    with refused(f'--price_per_hour={price}', *facts):
+        report.main([str(tmp_path / 'a'), str(tmp_path / 'b'), f'--price_per_hour={price}'])
 
 
 @pytest.mark.parametrize('name', ['jinja2', 'matplotlib'])

@@ -102,6 +102,8 @@ LIMITS: dict[str, tuple[Any, Any]] = {
     'cgroup_cpus': (None, 1.0),
     'cgroup_memory_bytes': (None, 2**31),
     'governor': (None, 'powersave'),
+    'frequency_driver': (None, 'acpi-cpufreq'),
+    'energy_preference': ('balance_performance', 'power'),
     'kernel': ('6.1.0', '6.2.0'),
     'num_physical_cores': (2, 1),
     'cpu_features': (['avx2', 'avx512f'], ['avx2']),
@@ -126,6 +128,11 @@ def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(name):
         assert len(keys) == 2
     assert machine_differences([before, after]) == {name: LIMITS[name]}
     assert machine_differences([after, before]) == {name: LIMITS[name][::-1]}
+
+
+def test_a_limit_that_an_older_result_lacks_and_a_later_one_does_not_know_is_no_difference():
+    assert 'energy_preference' not in sample_document()['machine']
+    assert key_of(limited('energy_preference', None)) == key_of()
 
 
 def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run():

@@ -104,7 +104,9 @@ def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page):
     ]
     requests = [one for one in messages if one['method'] == 'Network.requestWillBeSent']
     asked = {one['params']['request']['url'] for one in requests}
-    assert {url for url in asked if not url.startswith(('data:', 'chrome:'))} == {page.url}
+    assert {
+        url for url in asked if not url.startswith(('data:', 'chrome:', 'chrome-untrusted:'))
+    } == {page.url}
     # Includes warnings and breaches of the content policy.
     assert page.driver.get_log('browser') == []
     assert page.run("return document.querySelectorAll('img:not(figure > img)').length") == 0

@@ -49,7 +49,7 @@ def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others
             for size, rate, more in ((64, 100, changes), (32, second, {}), (16, 50, {}))
             for repeat in range(num_runs)
         ]
-        (answer,) = describe_fastest(summary_of(*results).shown)
+        (answer,) = describe_fastest(summary_of(*results))
         check_line(answer, *facts)
 
 
@@ -86,14 +86,43 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean():
 def test_failures_and_incomplete_runs_are_rows_with_a_reason_and_no_speed_up():
     stopped = sample_record(**cut_off('stopped by SIGTERM'), rate=1000)
     failure = failed_run(shape='8*1', reason='out of memory')
-    summary = summary_of(sample_record(), stopped, failures=(failure,))
-    assert [row.status for row in summary.rows] == ['complete', 'incomplete', 'failed']
-    assert [row.speed_up for row in summary.rows] == [1.0, None, None]
+    first, second = (sample_record(flags={'batch_size': size}, rate=size) for size in (32, 64))
+    summary = summary_of(first, stopped, second, failures=(failure,))
+    assert [row.status for row in summary.rows] == ['complete', 'incomplete', 'complete', 'failed']
+    speed_ups = [row.speed_up for row in summary.rows]
+    assert speed_ups == [1.0, None, pytest.approx(2, rel=0.02), None]
     assert 'stopped by SIGTERM' in str(summary.rows[1].reason)
-    assert 'out of memory' in str(summary.rows[2].reason)
+    assert 'out of memory' in str(summary.rows[3].reason)
     # An incomplete run is not the fastest.
-    assert summary.shown == [summary.rows[0]]
+    assert summary.shown == [summary.rows[0], summary.rows[2]]
     assert summary_of(failures=(failure,)).shown == []
+
+
+def test_a_row_without_a_partner_has_no_speed_up():
+    models = [sample_record(flags={'model': model}) for model in ('lenet', 'alexnet')]
+    assert [row.speed_up for row in summary_of(*models).rows] == [None, None]
+
+
+def test_each_work_has_a_sentence_in_the_order_of_the_rows():
+    runs = [
+        sample_record(flags={'model': 'resnet50'}, rate=7, started_at='2026-11-20T08:00:00Z'),
+        *(sample_record(seed=seed, rate=100) for seed in range(3)),
+        *(sample_record(seed=seed, rate=200, flags={'batch_size': 64}) for seed in range(3)),
+    ]
+    first, second = describe_fastest(summary_of(*runs))
+    check_line(first, 'resnet50: ', 'images/sec with replicated, batch 32')
+    check_line(second, 'lenet · batch 64 leads with ')
+
+
+def test_a_name_has_the_folder_only_if_nothing_else_distinguishes_it():
+    settings = [
+        {'folder': folder, 'model': model, 'machine': folder}
+        for folder, model in (('a', 'lenet'), ('b', 'alexnet'))
+    ]
+    columns = ('folder', 'model', 'machine')
+    assert name_settings(settings, columns) == ['lenet', 'alexnet']
+    same = [{**setting, 'model': 'lenet'} for setting in settings]
+    assert name_settings(same, columns) == ['a', 'b']
 
 
 def test_a_run_without_a_timed_step_has_neither_a_rate_nor_a_speed_up():

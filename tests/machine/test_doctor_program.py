@@ -5,11 +5,13 @@ wrong.
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line
+from tf_cnn.doctor import checks as doctor_checks
 from tf_cnn.doctor import program as doctor_program
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG
 from tf_cnn.managers.all_reduce import copy_algorithm
@@ -38,6 +40,25 @@ def test_an_op_that_ran_elsewhere_than_asked_for_is_found():
     assert doctor_program.list_misplaced_ops(graph.as_graph_def().node, ran) == [
         'Tanh moved on CPU:0 instead of GPU:0'
     ]
+
+
+def test_a_gpu_for_which_the_driver_cannot_compile_kernels_is_wrong(monkeypatch):
+    # What users of TensorFlow 2.20 report of an RTX 5080.
+    message = "'cuLaunchKernel(function, gridX, ...)' failed with 'CUDA_ERROR_INVALID_HANDLE'"
+    fault = mock.Mock(side_effect=tf.errors.InternalError(None, None, message))
+    monkeypatch.setattr(doctor_checks, '_check_arithmetic', fault)
+    finding = doctor_checks.check_devices()
+    assert (finding.outcome, finding.advice) == (WRONG, 'see docs/gpu.md')
+    check_line(finding.found, '/cpu:0: ', 'CUDA_ERROR_INVALID_HANDLE', 'TensorFlow 2.21')
+
+
+def test_arithmetic_is_checked_by_a_product_and_an_elementwise_kernel():
+    with mock.patch.object(tf, 'Session', side_effect=tf.Session) as session:
+        doctor_checks._check_arithmetic(tf, '/cpu:0')
+    graphs = [call.kwargs['graph'] for call in session.call_args_list]
+    ops = {op.type: op.device for graph in graphs for op in graph.get_operations()}
+    assert {'MatMul', 'Abs'} <= {*ops}
+    assert {*ops.values()} == {'/device:CPU:0'}
 
 
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float16, tf.bfloat16])

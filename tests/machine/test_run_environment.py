@@ -51,6 +51,7 @@ def epyc_2_sockets() -> dict[str, str]:
         siblings = '0-23,48-71\n' if i % 48 < 24 else '24-47,72-95\n'
         files[f'{folder}/cpu{i}/topology/core_siblings_list'] = siblings
         files[f'{folder}/cpufreq/policy{i}/scaling_governor'] = 'performance\n'
+        files[f'{folder}/cpufreq/policy{i}/scaling_driver'] = 'acpi-cpufreq\n'
     return files
 
 
@@ -78,6 +79,8 @@ def test_a_server_with_two_sockets(tmp_path, monkeypatch):
         'memory_bytes': 263_846_044 * 1024,
         'affinity': list(range(96)),
         'governor': 'performance',
+        'frequency_driver': 'acpi-cpufreq',
+        'energy_preference': None,
         'is_virtual': False,
         'cgroup_cpus': None,
         'cgroup_memory_bytes': None,
@@ -85,6 +88,19 @@ def test_a_server_with_two_sockets(tmp_path, monkeypatch):
     assert {name: facts[name] for name in expected} == expected
     assert {'avx2', 'fma', 'f16c', 'sse4_1'} <= set(facts['cpu_features'])
     assert 'smep' not in facts['cpu_features']
+
+
+def test_the_energy_preferences_of_all_cores_are_listed(tmp_path):
+    # An Intel processor whose first core was set by hand.
+    files = {}
+    for core, preference in enumerate(('performance', 'balance_power', 'balance_power')):
+        folder = f'sys/devices/system/cpu/cpufreq/policy{core}'
+        files[f'{folder}/scaling_governor'] = 'powersave\n'
+        files[f'{folder}/scaling_driver'] = 'intel_pstate\n'
+        files[f'{folder}/energy_performance_preference'] = f'{preference}\n'
+    facts = describe_machine(root=write_files(tmp_path, files))
+    assert (facts['governor'], facts['frequency_driver']) == ('powersave', 'intel_pstate')
+    assert facts['energy_preference'] == 'balance_power, performance'
 
 
 @pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
@@ -344,11 +360,16 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
     assert describe_gpus() == ([], None)
 
 
-@pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
-def test_gpus_and_their_energy_are_found_with_nvml(tmp_path):
-    source, library = ROOT / 'tests/support/nvml_stand_in.c', tmp_path / 'libnvidia-ml.so.1'
+def compile_nvml(folder: Path) -> str:
+    """Compiles NVML for two GPUs, and returns the LD_LIBRARY_PATH with it."""
+    source, library = ROOT / 'tests/support/nvml_stand_in.c', folder / 'libnvidia-ml.so.1'
     compiler = ['cc', '-shared', '-fPIC', '-o', str(library), str(source)]
     subprocess.run(compiler, check=True, timeout=60)
+    return str(folder)
+
+
+@pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
+def test_gpus_and_their_energy_are_found_with_nvml(tmp_path):
     code = """
 import json
 from tf_cnn.machine.gpus import describe_gpus
@@ -359,7 +380,8 @@ def energy(devices):
     return meter.stop()
 print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])]]))
 """
-    (gpus, driver), energies = json.loads(run_python(code, LD_LIBRARY_PATH=str(tmp_path)).out)
+    found = run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out
+    (gpus, driver), energies = json.loads(found)
     assert driver == '550.54.15'
     assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']
     assert gpus[0] == {
@@ -370,9 +392,33 @@ print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])]]))
         'max_clock_mhz': 1410,
         'max_memory_clock_mhz': 1215,
         'power_limit_watts': 400.0,
+        'default_power_limit_watts': 500.0,
     }
     # The second GPU does not count its energy.
     assert energies == [['NVML', 2.5], ['NVML', 2.5], None, None]
+
+
+@pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
+def test_the_noise_on_gpus_is_measured_with_nvml(tmp_path):
+    code = """
+import json
+from tf_cnn.machine.gpu_meter import GpuMeter
+meter = GpuMeter(2, {}, sample_secs=3600)
+meter.start()
+meter.sample()
+print(json.dumps(meter.stop()))
+"""
+    assert json.loads(run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out) == {
+        'gpu_clock_share': 0.5,
+        'gpu_lowest_clock_share': 0.5,
+        'gpu_heat_share': 0.0,
+        'gpu_power_cap_share': 1.0,
+        'gpu_hardware_slowdown_share': 0.0,
+        # Only the first GPU has a thermometer.
+        'gpu_max_celsius': 71,
+        'gpu_other_processes': 1,
+        'gpus_lost': 0,
+    }
 
 
 def test_visible_gpus_are_chosen_as_cuda_does():

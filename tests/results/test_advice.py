@@ -211,6 +211,60 @@ def test_what_else_the_machine_did_is_told():
         check_warning(changed('noise', **quiet | {name: value}), code, *facts)
 
 
+QUIET_GPU = {
+    'gpu_clock_share': 0.93,
+    'gpu_lowest_clock_share': 0.62,
+    'gpu_heat_share': 0.0,
+    'gpu_power_cap_share': 0.0,
+    'gpu_hardware_slowdown_share': 0.0,
+    'gpu_max_celsius': 71,
+    'gpu_other_processes': 0,
+    'gpus_lost': 0,
+}
+
+
+def on_gpu(*, power_limit: float = 400.0, **noise: Any) -> dict[str, Any]:
+    """A document of a clean run on a GPU with a default limit of 400 W, with other noise."""
+    gpu = {'name': 'A100', 'power_limit_watts': power_limit, 'default_power_limit_watts': 400.0}
+    machine = {**sample_document()['machine'], 'gpus': [gpu]}
+    return changed('noise', **QUIET_GPU | noise) | {'machine': machine}
+
+
+def test_a_quiet_gpu_has_no_warnings():
+    assert codes(on_gpu()) == []
+    assert codes(on_gpu(gpu_heat_share=0.05, gpu_hardware_slowdown_share=0.05)) == []
+    unknown: dict[str, Any] = dict.fromkeys(QUIET_GPU)
+    assert codes(on_gpu(**unknown)) == []
+
+
+@pytest.mark.parametrize(
+    ('noise', 'code', 'facts'),
+    [
+        ({'gpu_heat_share': 0.3}, 'gpu_slowdown', ('30 %', '71 °C', '62 %', 'cooling')),
+        (
+            {'gpu_heat_share': 0.1, 'gpu_hardware_slowdown_share': 0.3},
+            'gpu_slowdown',
+            ('30 %', '62 %', 'not for heat', 'nvidia-smi -q -d PERFORMANCE'),
+        ),
+        ({'gpu_other_processes': 2}, 'gpu_shared', ('2 processes', '--gpu_indices')),
+        ({'gpus_lost': 1}, 'gpu_lost', ('1 GPU ', 'Xid')),
+    ],
+)
+def test_what_disturbed_a_gpu_is_told_and_makes_the_run_doubtful(noise, code, facts):
+    document = on_gpu(**noise)
+    check_warning(document, code, *facts)
+    warned = record_of(document | {'warnings': [{'code': code, 'text': ''}]})
+    assert advice.doubtful_codes(warned) == [code]
+
+
+def test_a_power_limit_is_told_if_it_is_below_the_default_and_holds_the_clock_down():
+    facts = ('300 W', '400 W', '80 %', '93 %', '--power-limit')
+    limited = on_gpu(power_limit=300.0, gpu_power_cap_share=0.8)
+    check_warning(limited, 'gpu_power_limit', *facts)
+    assert codes(on_gpu(gpu_power_cap_share=0.8)) == []
+    assert codes(on_gpu(power_limit=300.0, gpu_power_cap_share=0.1)) == []
+
+
 def test_threads_without_cores_are_told():
     def on_cores(num_threads: int, **machine: Any) -> dict[str, Any]:
         return changed('machine', threads={'intra_op': num_threads, 'inter_op': 2}, **machine)
@@ -244,7 +298,26 @@ def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_to
         assert codes({**document, section: {**document[section], **values}}) == [], section
 
 
-def test_a_governor_that_saves_power_is_told():
-    saving = changed('machine', governor='performance, powersave')
-    check_warning(saving, 'powersave', 'powersave', 'cpupower')
-    assert codes(changed('machine', governor='performance')) == []
+def clocked(governor: str, driver: str | None, preference: str | None = None) -> dict[str, Any]:
+    names = ('governor', 'frequency_driver', 'energy_preference')
+    return changed('machine', **dict(zip(names, (governor, driver, preference), strict=True)))
+
+
+@pytest.mark.parametrize('driver', ['acpi-cpufreq', 'intel_cpufreq', 'amd-pstate', 'cppc_cpufreq'])
+def test_powersave_is_told_where_it_holds_the_lowest_clock(driver):
+    facts = ('performance, powersave', driver, 'cpupower')
+    check_warning(clocked('performance, powersave', driver), 'powersave', *facts)
+    assert codes(clocked('performance', driver)) == []
+
+
+@pytest.mark.parametrize('driver', ['intel_pstate', 'amd-pstate-epp'])
+def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_is_told(driver):
+    for preference in ('power', 'balance_performance, balance_power'):
+        facts = (preference, driver, 'cpupower')
+        check_warning(clocked('powersave', driver, preference), 'powersave', *facts)
+    for usual in (None, 'default', 'performance', 'balance_performance'):
+        assert codes(clocked('powersave', driver, usual)) == []
+
+
+def test_powersave_with_an_unknown_driver_is_not_told():
+    assert codes(clocked('powersave', None)) == []

@@ -37,6 +37,13 @@ def test_a_summary_of_everything():
         'device_peak_bytes': {'/gpu:0': 11_200_000_000},
     }
     document['energy'] = {'source': 'RAPL', 'joules': 1234.0, 'joules_per_image': 0.3857}
+    document['noise'] |= {
+        'gpu_clock_share': 0.934,
+        'gpu_lowest_clock_share': 0.88,
+        'gpu_heat_share': 0.0,
+        'gpu_power_cap_share': 0.4,
+        'gpu_max_celsius': 71,
+    }
     assert format_summary(document) == [
         'steps: median 34.2 ms, p90 35.04, p95 36.2, p99 41.3 (100 steps)',
         'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint '
@@ -46,6 +53,8 @@ def test_a_summary_of_everything():
         'threads: 2 threads within an operation, 2 operations at a time (one tower has all cores)',
         'memory: peak host 912 MB, /gpu:0 11.2 GB',
         'energy: 1.23 kJ during the timed steps, 0.386 J per image (RAPL)',
+        'GPUs: clock 93 % of its maximum, lowest 88 %, up to 71 °C, held down by its power limit '
+        '40 % of the time',
     ]
 
 

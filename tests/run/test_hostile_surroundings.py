@@ -9,9 +9,11 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
 from tests.support.files import file_size_limit, write_files
 from tests.support.images import encoded, example, header_of, write_shard
@@ -20,6 +22,7 @@ from tests.support.programs import PROGRAM, run, run_main
 from tests.support.runs import made
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.instruments import write_scalars
+from tf_cnn.run.session import Stepper
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
@@ -217,3 +220,17 @@ def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_
     assert (folder / 'trained' / 'model.ckpt-8.index').exists()
     out, _ = run_main(*flags, '--eval')
     assert out.count('[8 examples]') == 1
+
+
+# ---- a GPU that is newer than the kernels of TensorFlow ------------------------------------------
+
+
+@pytest.mark.parametrize('error', ['CUDA_ERROR_INVALID_PTX', 'CUDA_ERROR_INVALID_HANDLE'])
+def test_a_kernel_that_the_driver_cannot_load_ends_the_run_with_what_to_use(error):
+    message = f"'cuLaunchKernel(function, gridX, ...)' failed with '{error}'"
+    fault = tf.errors.InternalError(None, None, message)
+    with (
+        mock.patch.object(Stepper, 'run', side_effect=fault),
+        failed(error, 'TensorFlow 2.21', 'docs/gpu.md', '--device=cpu'),
+    ):
+        made(_RUN).run()

@@ -1,11 +1,10 @@
 """Imitates other machines: Linux's files about them, their job schedulers, GPUs and libraries."""
 
 import json
-import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -126,12 +125,13 @@ def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, st
 
 _MODULE = """
 class NVMLError(Exception):
-    pass
+    def __init__(self, value=3):
+        self.value = value
 
 class _Memory:
     total = 40 << 30
 
-NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_ERROR_GPU_IS_LOST = 1, 2, 0, 15
 nvmlInit = nvmlShutdown = lambda: None
 nvmlSystemGetDriverVersion = lambda: '550.54.15'
 nvmlSystemGetCudaDriverVersion = lambda: 12090
@@ -142,7 +142,12 @@ nvmlDeviceGetUUID = lambda gpu: f'GPU-{{gpu}}5a2'
 nvmlDeviceGetMemoryInfo = lambda gpu: _Memory
 nvmlDeviceGetCudaComputeCapability = lambda gpu: {capability}
 nvmlDeviceGetMaxClockInfo = lambda gpu, kind: 1410 if kind == NVML_CLOCK_SM else 1215
-nvmlDeviceGetEnforcedPowerLimit = lambda gpu: 400_000
+nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetPowerManagementDefaultLimit = lambda gpu: 400_000
+nvmlDeviceGetTotalEnergyConsumption = lambda gpu: 5_000_000
+nvmlDeviceGetClockInfo = lambda gpu, kind: 1410
+nvmlDeviceGetCurrentClocksEventReasons = lambda gpu: 0
+nvmlDeviceGetTemperature = lambda gpu, sensor: 60
+nvmlDeviceGetComputeRunningProcesses_v3 = lambda gpu: []
 """
 
 
@@ -154,8 +159,9 @@ def write_pynvml(folder: Path, num_gpus: int, *, capability: tuple[int, int] = (
 
 def use_pynvml(
     monkeypatch: pytest.MonkeyPatch, folder: Path, num_gpus: int, **options: Any
-) -> SimpleNamespace:
+) -> ModuleType:
     """Lets this process import the module of write_pynvml."""
-    module = SimpleNamespace(**runpy.run_path(str(write_pynvml(folder, num_gpus, **options))))
+    module = ModuleType('pynvml')
+    exec(write_pynvml(folder, num_gpus, **options).read_text(), vars(module))
     monkeypatch.setitem(sys.modules, 'pynvml', module)
     return module

@@ -1,11 +1,13 @@
 /* NVIDIA's management library for a machine with two GPUs, of which only the first counts its energy. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct { unsigned long long total, free, used; } Memory;
 static int gpus[2] = {0, 1};
 static unsigned long long millijoules = 5000000;
-enum { OK = 0, NOT_SUPPORTED = 3 };
+typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute_instance; } Process;
+enum { OK = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
 
 int nvmlInitWithFlags(unsigned flags) { return OK; }
 int nvmlInit_v2(void) { return OK; }
@@ -28,6 +30,10 @@ int nvmlDeviceGetMemoryInfo(void *gpu, Memory *memory) {
 }
 int nvmlDeviceGetCudaComputeCapability(void *gpu, int *major, int *minor) { *major = 8; *minor = 0; return OK; }
 int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned *milliwatts) { *milliwatts = 400000; return OK; }
+int nvmlDeviceGetPowerManagementDefaultLimit(void *gpu, unsigned *milliwatts) {
+  *milliwatts = 500000;
+  return OK;
+}
 int nvmlDeviceGetMaxClockInfo(void *gpu, int kind, unsigned *megahertz) {
   *megahertz = kind == 1 ? 1410 : 1215;
   return OK;
@@ -35,6 +41,21 @@ int nvmlDeviceGetMaxClockInfo(void *gpu, int kind, unsigned *megahertz) {
 int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *energy) {
   if (*(int *)gpu) return NOT_SUPPORTED;
   *energy = millijoules += 2500;
+  return OK;
+}
+int nvmlDeviceGetClockInfo(void *gpu, int kind, unsigned *megahertz) { *megahertz = 705; return OK; }
+int nvmlDeviceGetCurrentClocksEventReasons(void *gpu, unsigned long long *reasons) { *reasons = 0x4; return OK; }
+int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *celsius) {
+  if (*(int *)gpu) return NOT_SUPPORTED;
+  *celsius = 71;
+  return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, Process *processes) {
+  if (!processes) { *count = 2; return INSUFFICIENT_SIZE; }
+  memset(processes, 0, 2 * sizeof *processes);
+  processes[0].pid = getpid();
+  processes[1].pid = 1;
+  *count = 2;
   return OK;
 }
 const char *nvmlErrorString(int code) { return "not supported"; }

@@ -26,7 +26,11 @@ from tf_cnn.system.errors import (
 DECLARATION = Declaration(
     'report',
     ReportOptions,
-    examples=('results', 'results --output=page.html --plots=figures'),
+    examples=(
+        'results',
+        'results --output=page.html --plots=figures',
+        'machine_a machine_b --price_per_hour=machine_a=1.20,machine_b=0.80',
+    ),
     details='The page has a table with speed-ups, three plots, machines and warnings. It needs no '
     'network. Making it needs jinja2 and matplotlib, which the extra [report] installs.',
     positional='A folder of results that --result_file or sweep wrote, or one result file.',
@@ -72,7 +76,12 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
     target = output
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always', UserWarning)
-        page = make_page(collection, now=datetime.now(UTC), title=options.title)
+        page = make_page(
+            collection,
+            now=datetime.now(UTC),
+            title=options.title,
+            price_per_hour=options.price_per_hour,
+        )
         try:
             write_atomically(page.html, target)
             for plot in page.plots if options.plots else ():
@@ -88,5 +97,6 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
     )
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
+    print(*page.answers, sep='\n')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')
     return 0

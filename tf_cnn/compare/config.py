@@ -68,6 +68,11 @@ class PredictOptions:
 class ReportOptions:
     output: str = flag('report.html', 'The file to write.', is_path=True)
     title: str | None = flag(None, 'The heading of the page; by default the names of the models.')
+    price_per_hour: str | None = flag(
+        None,
+        'The price of an hour of each machine, for the price of a million images: one number, or '
+        'A=1.20,B=0.80 for the folders A and B.',
+    )
     plots: str | None = flag(
         None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True
     )

@@ -3,23 +3,27 @@
 import base64
 import math
 import shlex
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from tf_cnn.compare.changes import make_rows, work_notes
-from tf_cnn.compare.intervals import Estimate
-from tf_cnn.compare.ratios import Ratio
-from tf_cnn.compare.report_plots import Plot, make_plots
+from tf_cnn.compare.report_folders import (
+    UNKNOWN,
+    compare_folders,
+    joules_per_image,
+    mean,
+    price_of_a_million,
+    prices_per_hour,
+)
+from tf_cnn.compare.report_plots import Plot, make_plots, row_color
 from tf_cnn.compare.report_rows import (
     BATCH_SIZE,
     FOLDER,
+    MODE,
     SHAPE,
     STANDARD,
     ReportRow,
@@ -29,27 +33,44 @@ from tf_cnn.compare.report_rows import (
     format_percent,
     summarize_collection,
 )
-from tf_cnn.compare.run_sets import make_run_set
+from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import doubt_mark, format_doubtful, noise_warnings
 from tf_cnn.results.collection import Collection
-from tf_cnn.results.document import Result
-from tf_cnn.results.summary import accuracy_goal, format_machine
+from tf_cnn.results.summary import accuracy_goal, format_limits, format_machine
 from tf_cnn.results.tables import Column, Table, abbreviate, escape_unprintable, format_known
 from tf_cnn.system.errors import plural
 
 _TEMPLATES = Path(__file__).parent / 'templates'
-_UNKNOWN = '—'
+
+
+# More are on the page only in its table.
+_MAX_ANSWERS = 4
 
 
 @dataclass(frozen=True)
 class Page:
+    """A page, and its first lines."""
+
     html: str
     plots: Sequence[Plot]
+    answers: Sequence[str]
 
 
-def make_page(collection: Collection, *, now: datetime, title: str | None = None) -> Page:
-    """Renders the page; now is in UTC, and the default title names the models."""
+def make_page(
+    collection: Collection,
+    *,
+    now: datetime,
+    title: str | None = None,
+    price_per_hour: str | None = None,
+) -> Page:
+    """Renders the page; now is in UTC, and the default title names the models.
+
+    price_per_hour is the flag: see prices_per_hour. Raises UsageError if it is wrong.
+    """
     summary = summarize_collection(collection)
+    prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
+    folders = compare_folders(summary)
+    answers = folders.sentences if folders and folders.sentences else describe_fastest(summary)
     plots = make_plots(summary)
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
@@ -61,7 +82,6 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         # Documents may contain control characters, also ones that reverse the text direction.
         finalize=lambda value: value if isinstance(value, Markup) else escape_unprintable(value),
     )
-    folders, different_work = _compare_folders(summary)
     # A long name may break after an underscore.
     environment.filters['breakable'] = lambda text: escape(escape_unprintable(text)).replace(
         '_', Markup('_<wbr>')
@@ -69,17 +89,18 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
         facts=_subtitle(summary, now),
-        answers=describe_fastest(summary.shown),
+        answers=answers[:_MAX_ANSWERS],
         noise_warnings=noise_warnings(summary.runs),
-        folders=folders,
-        different_work=different_work,
+        folders=folders.table if folders and folders.table.rows else None,
+        different_work=folders.notes if folders else [],
         problems=summary.problems,
         published_in=list(
             dict.fromkeys(
                 row.source_file.published_in for row in summary.rows if row.source_file.published
             )
         ),
-        table=_settings_table(summary),
+        table=_settings_table(summary, prices),
+        words=_words(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
         ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],
         warnings=_warning_rows(summary),
@@ -87,7 +108,7 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         commands=[(row.label, _command(row)) for row in summary.rows if row.results],
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
     )
-    return Page(html, plots)
+    return Page(html, plots, answers[:_MAX_ANSWERS])
 
 
 def _subtitle(summary: Summary, now: datetime) -> str:
@@ -113,69 +134,46 @@ def _property_column(name: str) -> Column[ReportRow]:
     )
 
 
-def _settings_table(summary: Summary) -> Table:
+def _words(summary: Summary) -> list[tuple[str, str]]:
+    """Explains the modes and the shape, with the words of the glossary (docs/glossary.md)."""
+    modes = [(name, MODES[name].summary) for name in summary.values(MODE) if name in MODES]
+    return [
+        *modes,
+        (SHAPE, 'Workers * devices of each worker + parameter servers.'),
+        ('tower', 'The copy of the network that computes on one device.'),
+    ]
+
+
+def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
+    compares_folders = summary.color_column == FOLDER
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
     positions = {row.label: number for number, row in enumerate(summary.rows, start=1)}
     is_numbered = any(label.startswith('#') for label in positions)
     columns = [
         *([Column('#', lambda row: positions[row.label], is_number=True)] if is_numbered else []),
         *map(_property_column, first),
+        *_RATES,
+        Column(
+            'speed-up',
+            # Each folder has a baseline, and their 1.00 would seem to compare the folders.
+            lambda row: (
+                None
+                if compares_folders and row.baseline and row.runs is row.baseline.runs
+                else _format_metric(row, row.speed_up or math.nan)
+            ),
+            is_number=True,
+            is_optional=True,
+        ),
         *_METRICS,
+        Column(
+            'price of 10^6 images',
+            lambda row: price_of_a_million(row.rate, prices.get(row.source_file.folder)),
+            is_number=True,
+            is_optional=True,
+        ),
         *(_property_column(name) for name in summary.columns if name not in first),
     ]
-    return Table(columns, summary.rows, unknown=_UNKNOWN)
-
-
-class _FolderPair(NamedTuple):
-    """A setting in two folders."""
-
-    setting: str
-    estimates: tuple[Estimate, Estimate]
-    ratio: Ratio
-
-
-def _folder_column(folder: str, side: int) -> Column[_FolderPair]:
-    return Column(
-        folder, lambda pair: format_number(pair.estimates[side].images_per_second), is_number=True
-    )
-
-
-def _format_ratio_interval(pair: _FolderPair) -> str | None:
-    interval = pair.ratio.interval
-    return ' to '.join(map(format_number, interval)) if interval else None
-
-
-def _compare_folders(summary: Summary) -> tuple[Table | None, list[str]]:
-    """Compares the settings of two folders, as `compare` does.
-
-    Returns the table of ratios, or None unless there are two folders; and a line for each
-    difference in work, since settings of different work are not in the table.
-    """
-    runs_by_folder: dict[str, list[Result]] = {}
-    for setting in summary.rows:
-        runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
-    if len(runs_by_folder) != 2:
-        return None, []
-    run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
-    rows = {row.name: row for row in make_rows(run_sets, force=True)}
-    pairs = [
-        _FolderPair(row.name.removeprefix(f'{row.argument}: '), (baseline, row.estimate), row.ratio)
-        for row in rows.values()
-        if not row.work_changes
-        and row.ratio
-        and row.baseline
-        and row.estimate
-        and (baseline := rows[row.baseline].estimate)
-    ]
-    columns: list[Column[_FolderPair]] = [
-        Column('setting', lambda pair: pair.setting),
-        *(_folder_column(folder, side) for side, folder in enumerate(runs_by_folder)),
-        Column('ratio', lambda pair: format_number(pair.ratio.value), is_number=True),
-        Column('95 %', _format_ratio_interval, is_number=True),
-        Column('verdict', lambda pair: pair.ratio.verdict.value),
-    ]
-    table = Table(columns, pairs, unknown=_UNKNOWN)
-    return table if pairs else None, work_notes([*rows.values()])
+    return Table(columns, summary.rows, unknown=UNKNOWN)
 
 
 def _format_metric(row: ReportRow, value: float) -> str | None:
@@ -185,11 +183,6 @@ def _format_metric(row: ReportRow, value: float) -> str | None:
     return f'{value:.2f}'
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known_values = [value for value in values if value is not None]
-    return statistics.fmean(known_values) if known_values else None
-
-
 def _time_to_goal(row: ReportRow) -> str | None:
     goals = [goal for run in row.results if (goal := accuracy_goal(run))]
     reached = [goal.seconds for goal in goals if goal.top_1 >= goal.target]
@@ -197,13 +190,13 @@ def _time_to_goal(row: ReportRow) -> str | None:
         return None
     of_runs = f'top-1 {goals[0].target:g}, {len(reached)} of {plural(len(row.results), "run")}'
     return (
-        f'{format_number(_mean(reached), 3)} s ({of_runs})'
+        f'{format_number(mean(reached), 3)} s ({of_runs})'
         if reached
         else f'not reached ({of_runs})'
     )
 
 
-_METRICS: tuple[Column[ReportRow], ...] = (
+_RATES: tuple[Column[ReportRow], ...] = (
     Column(
         'images/sec',
         lambda row: format_known(
@@ -218,12 +211,8 @@ _METRICS: tuple[Column[ReportRow], ...] = (
         is_number=True,
         is_optional=True,
     ),
-    Column(
-        'speed-up',
-        lambda row: _format_metric(row, row.speed_up or math.nan),
-        is_number=True,
-        is_optional=True,
-    ),
+)
+_METRICS: tuple[Column[ReportRow], ...] = (
     Column('verdict', lambda row: row.verdict_against(row.baseline), is_optional=True),
     Column(
         'published images/sec',
@@ -246,13 +235,13 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     ),
     Column(
         'of peak',
-        lambda row: format_percent(_mean(run.compute.share_of_peak for run in row.results), 3),
+        lambda row: format_percent(mean(run.compute.share_of_peak for run in row.results), 3),
         is_number=True,
         is_optional=True,
     ),
     Column(
         'J per image',
-        lambda row: format_number(_mean(run.energy.joules_per_image for run in row.results), 3),
+        lambda row: format_number(joules_per_image(row.results), 3),
         is_number=True,
         is_optional=True,
     ),
@@ -282,12 +271,33 @@ def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     return warning_rows
 
 
-def _machines(summary: Summary) -> list[tuple[str, str]]:
-    first = {str(run.machine['fingerprint']): run for run in reversed(summary.runs)}
-    return [
-        (str(run.machine['hostname']), '; '.join(format_machine(run.machine)))
-        for run in reversed(first.values())
-    ]
+@dataclass(frozen=True)
+class _Machine:
+    """A machine in the list of the page; color is the colour of its folder in the plots."""
+
+    name: str
+    color: str | None
+    description: str
+
+
+def _machines(summary: Summary) -> list[_Machine]:
+    """Returns each machine once; each machine of each folder, if colours show the folders."""
+    has_colors = summary.color_column == FOLDER
+    machines: dict[tuple[str, str], _Machine] = {}
+    for row in summary.rows:
+        folder = row.properties[FOLDER] if has_colors else ''
+        for run in row.results:
+            name = ': '.join(filter(None, (folder, run.machine['hostname'])))
+            color = row_color(summary, row) if has_colors else None
+            machines.setdefault(
+                (folder, run.machine['fingerprint']),
+                _Machine(
+                    name,
+                    color,
+                    '; '.join([*format_machine(run.machine), *format_limits(run.machine)]),
+                ),
+            )
+    return [*machines.values()]
 
 
 def _command(row: ReportRow) -> str:

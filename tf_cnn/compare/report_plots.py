@@ -120,7 +120,7 @@ def make_plots(summary: Summary) -> list[Plot]:
         return [
             plot
             for plot in (
-                _rates_plot(summary),
+                *_rates_plots(summary),
                 _scaling_plot(summary),
                 _published_plot(summary),
                 _steps_plot(summary),
@@ -129,42 +129,64 @@ def make_plots(summary: Summary) -> list[Plot]:
         ]
 
 
-def _rates_plot(summary: Summary) -> Plot | None:
-    """Draws images/sec of the fastest settings as bars with intervals, the fastest on top."""
-    rows = _fastest(summary.shown)
+def _rates_plots(summary: Summary) -> Iterator[Plot | None]:
+    """Draws the rows of each work that has several; all rows together if no work has."""
+    works = [rows for rows in summary.works if len(rows) > 1]
+    if not works:
+        yield _rates_plot(summary, summary.shown, 'rates', '')
+    for number, rows in enumerate(works[:_MAX_FACETS], start=1):
+        name = 'rates' if number == 1 else f'rates-{number}'
+        is_named = len(summary.works) > 1 and 'model' in rows[0].properties
+        model = f' of {rows[0].properties["model"]}' if is_named else ''
+        yield _rates_plot(summary, rows, name, model)
+
+
+def _rates_plot(
+    summary: Summary, shown_rows: Sequence[ReportRow], name: str, model: str
+) -> Plot | None:
+    """Draws images/sec of the fastest settings, the fastest on top: a bar with its interval, or a
+    dot for a single run.
+    """
+    rows = _fastest(shown_rows)
     if len(rows) < 2:
         return None
     figure, axes = _lines_figure(rows, [format_number(row.rate) for row in rows])
-    colors = [_color(summary, row) for row in rows]
+    colors = [row_color(summary, row) for row in rows]
+    repeated = [position for position, row in enumerate(rows) if len(row.runs) > 1]
     error_bar_style: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
     axes.barh(
-        range(len(rows)),
-        [row.rate for row in rows],
+        repeated,
+        [rows[position].rate for position in repeated],
         0.42,
-        color=colors,
-        xerr=_error_bars(rows),
+        color=[colors[position] for position in repeated],
+        xerr=_error_bars([rows[position] for position in repeated]),
         error_kw=error_bar_style,
     )
     highest = max(row.interval[1] if row.interval else row.rate for row in rows)
-    fastest = max(
-        [rows[0].rate, *(run.images_per_second for row in rows for run in _runs_as_dots(row))]
-    )
+    fastest = max([rows[0].rate, *(run.images_per_second for row in rows for run in row.results)])
     edge = min(max(highest, fastest) * 1.02, fastest * _MARGIN)
     axes.set_xlim(0, edge)
     for position, row in enumerate(rows):
-        for run in _runs_as_dots(row):
-            axes.plot(run.images_per_second, position, **_dot_style(run, INK))
+        color = INK if position in repeated else colors[position]
+        for run in row.results:
+            if run.images_per_second > 0:
+                axes.plot(run.images_per_second, position, **_dot_style(run, color))
         if row.interval and row.interval[1] > edge:
             axes.plot(edge, position, marker='>', color=INK, **_ARROW)
     axes.set_xlabel('images/sec')
-    return Plot(
-        'rates',
-        'Images per second',
+    bars = (
         'Longer is faster. The line at the end of a bar is the 95 % interval of three or more '
-        f'runs{_BEYOND}.{_dots_help(rows)}',
+        f'runs{_BEYOND}. '
+        if repeated
+        else 'Farther to the right is faster. '
+    )
+    return Plot(
+        name,
+        f'Images per second{model}',
+        f'{bars}{_dots_help([run for row in rows for run in row.results])}',
         f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to '
         f'{rows[0].label} with {format_number(rows[0].rate)}.'
-        f'{_omission_note(rows, summary.shown)}',
+        f'{_omission_note(rows, shown_rows)}',
         figure,
     )
 
@@ -184,7 +206,7 @@ def _scaling_plot(summary: Summary) -> Plot | None:
         counts = sorted({row.num_devices for row in rows})
         ideal: list[float] = []
         for name, setting_rows in series.items():
-            color, index = _color(summary, setting_rows[0]), names.index(name)
+            color, index = row_color(summary, setting_rows[0]), names.index(name)
             line_style: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
             device_counts = [row.num_devices for row in setting_rows]
             axes.errorbar(
@@ -222,14 +244,13 @@ def _scaling_plot(summary: Summary) -> Plot | None:
         low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
         axes.set_ylim(low, high)
         for row in rows:
+            color = row_color(summary, row)
             for run in _runs_as_dots(row):
-                axes.plot(
-                    row.num_devices, run.images_per_second, **_dot_style(run, _color(summary, row))
-                )
+                axes.plot(row.num_devices, run.images_per_second, **_dot_style(run, color))
             if row.interval and row.interval[0] < low:
-                axes.plot(row.num_devices, low, marker='v', color=_color(summary, row), **_ARROW)
+                axes.plot(row.num_devices, low, marker='v', color=color, **_ARROW)
             if row.interval and row.interval[1] > high:
-                axes.plot(row.num_devices, high, marker='^', color=_color(summary, row), **_ARROW)
+                axes.plot(row.num_devices, high, marker='^', color=color, **_ARROW)
         axes.xaxis.set_major_formatter('{x:,g}')
         axes.yaxis.set_major_formatter('{x:,g}')
         axes.grid()
@@ -249,7 +270,8 @@ def _scaling_plot(summary: Summary) -> Plot | None:
         'Scaling with devices',
         'On a dashed line, each device is as fast as with the fewest devices of that setting. '
         'Both axes double from grid line to grid line. A line through a point is its 95 % '
-        f'interval{_BEYOND}.{_dots_help(summary.shown)}',
+        f'interval{_BEYOND}. '
+        f'{_dots_help([run for row in summary.shown for run in _runs_as_dots(row)])}',
         f'On {largest.num_devices} devices {largest.label} reaches {format_number(times, 3)} '
         f'times the rate of {smallest.label}, '
         f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
@@ -273,7 +295,7 @@ def _published_plot(summary: Summary) -> Plot | None:
     for number_of_mode, mode in enumerate(dict.fromkeys(row.properties[MODE] for row in rows)):
         is_of_mode = np.array([row.properties[MODE] == mode for row in rows])
         marker_style: dict[str, Any] = {
-            'color': _color(summary, rows[is_of_mode.argmax()]),
+            'color': row_color(summary, rows[is_of_mode.argmax()]),
             'linestyle': '',
             'label': mode,
         }
@@ -335,7 +357,7 @@ def _steps_plot(summary: Summary) -> Plot | None:
         medianprops={'color': INK},
     )
     for box, row in zip(boxes['boxes'], rows, strict=True):
-        box.set_facecolor(f'{_color(summary, row)}66')
+        box.set_facecolor(f'{row_color(summary, row)}66')
     axes.set_xlabel('step time in % of the median')
     spans = [float(np.subtract(*np.percentile(values, _WHISKERS[::-1]))) / 100 for values in shares]
     unsteady = int(np.argmax(spans))
@@ -364,8 +386,9 @@ def _omission_note(shown_rows: Sequence[ReportRow], rows: Sequence[ReportRow]) -
     )
 
 
-def _color(summary: Summary, row: ReportRow) -> str:
-    return SERIES[summary.modes.index(row.properties[MODE]) % len(SERIES)]
+def row_color(summary: Summary, row: ReportRow) -> str:
+    column = summary.color_column
+    return SERIES[summary.values(column).index(row.properties[column]) % len(SERIES)]
 
 
 def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
@@ -386,10 +409,9 @@ def _dot_style(run: Result, color: str) -> dict[str, Any]:
     return {**_DOT, 'color': color, 'markerfacecolor': 'white' if doubtful_codes(run) else color}
 
 
-def _dots_help(rows: Sequence[ReportRow]) -> str:
-    runs = [run for row in rows for run in _runs_as_dots(row)]
+def _dots_help(runs: Sequence[Result]) -> str:
     hollow = ', hollow if it was disturbed or too short' if any(map(doubtful_codes, runs)) else ''
-    return f' A dot is a single run{hollow}.' if runs else ''
+    return f'A dot is a single run{hollow}.' if runs else ''
 
 
 def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figure, Axes]:

@@ -3,6 +3,7 @@
 Does not import TensorFlow or matplotlib.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +37,7 @@ _FLAGS_WITH_COLUMNS = frozenset(
 _GPUS = 'CUDA_VISIBLE_DEVICES'
 # In names of settings: the first columns, the columns shown as values without their name, and the
 # longest name.
-_FIRST_COLUMNS = (FOLDER, 'model', *STANDARD)
+_FIRST_COLUMNS = ('model', *STANDARD)
 _SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
 _MAX_NAME_LENGTH = 48
 # Longer values are shortened in names; longer than the name of each mode.
@@ -54,7 +55,7 @@ class ReportRow(Measured):
       work: model, data set, image size and role as text; empty for a failure.
       reason: why the run failed or is incomplete; None if it is complete.
       baseline: the row of the same folder that speed-ups refer to, see baseline_indices; None if
-        this row is not shown.
+        this row is not shown, or if no other row of the folder has the same baseline.
       label: a short name that is unique among the rows; see name_settings.
     """
 
@@ -106,15 +107,33 @@ class Summary:
     columns: tuple[str, ...]
     problems: tuple[str, ...]
 
-    @property
-    def modes(self) -> list[str]:
-        """The modes, in the order of the rows."""
-        return list(dict.fromkeys(row.properties[MODE] for row in self.rows))
+    def values(self, column: str) -> list[str]:
+        """The values of a standard column or of the folder, in the order of the rows."""
+        return list(dict.fromkeys(row.properties[column] for row in self.rows))
 
     @property
     def shown(self) -> list[ReportRow]:
         """The rows that the plots show."""
         return [row for row in self.rows if row.is_shown]
+
+    @property
+    def works(self) -> list[list[ReportRow]]:
+        """The shown rows that may be compared with each other, in the order of the rows."""
+        works: list[list[ReportRow]] = []
+        for row in self.shown:
+            for same_work in works:
+                if row.has_same_work(same_work[0]):
+                    same_work.append(row)
+                    break
+            else:
+                works.append([row])
+        return works
+
+    @functools.cached_property
+    def color_column(self) -> str:
+        """The column that decides the colour of a row: the folder, if folders share a work."""
+        shares_work = any(len({row.properties[FOLDER] for row in rows}) > 1 for rows in self.works)
+        return FOLDER if shares_work else MODE
 
     @property
     def runs(self) -> list[Result]:
@@ -169,23 +188,32 @@ def summarize_collection(collection: Collection) -> Summary:
         shown_rows = [row for row in rows if row.is_shown and row.source_file.folder == folder]
         firsts = baseline_indices([row.runs[0] for row in shown_rows])
         baseline_rows |= {
-            id(row): shown_rows[first] for row, first in zip(shown_rows, firsts, strict=True)
+            id(row): shown_rows[first]
+            for row, first in zip(shown_rows, firsts, strict=True)
+            if firsts.count(first) > 1
         }
     rows_with_baselines = [replace(row, baseline=baseline_rows.get(id(row))) for row in rows]
     return Summary(tuple(rows_with_baselines), columns, collection.problems)
 
 
-def describe_fastest(rows: Sequence[ReportRow]) -> list[str]:
-    """Returns a sentence about the fastest row of each work that has several rows."""
-    works: list[list[ReportRow]] = []
-    for row in sorted(rows, key=lambda row: -row.rate):
-        if same_work := next(
-            (rows_of_work for rows_of_work in works if row.has_same_work(rows_of_work[0])), None
-        ):
-            same_work.append(row)
-        else:
-            works.append([row])
-    return [_describe_fastest_of_work(same_work) for same_work in works if len(same_work) > 1]
+def describe_fastest(summary: Summary) -> list[str]:
+    """Returns a sentence about each work: its fastest row, or the throughput of its only row."""
+    return [
+        _describe_fastest_of_work(sorted(rows, key=lambda row: -row.rate))
+        if len(rows) > 1
+        else _describe_only_row(*rows)
+        for rows in summary.works
+    ]
+
+
+def _describe_only_row(row: ReportRow) -> str:
+    """Gives the throughput, with its interval if there is one."""
+    setting = ', '.join(
+        [row.properties[MODE], f'batch {row.properties[BATCH_SIZE]}', row.properties[SHAPE]]
+    )
+    interval = f' ({" to ".join(map(format_number, row.interval))})' if row.interval else ''
+    model = row.properties.get('model', '')
+    return f'{model}: {format_number(row.rate)} images/sec{interval} with {setting}.'
 
 
 def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
@@ -227,12 +255,12 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
 def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
     """Names each setting by the columns that distinguish them.
 
+    The folder is in a name only if model, mode, batch size and shape do not distinguish it.
     If a name would be too long or not unique, all names begin with '#1', '#2', ...: then short
     values come first, and long values are shortened to the part that differs.
     """
-    candidates = [name for name in _FIRST_COLUMNS if name in columns] + [
-        name for name in columns if name not in _FIRST_COLUMNS
-    ]
+    candidates = [name for name in (*_FIRST_COLUMNS, FOLDER) if name in columns]
+    candidates += [name for name in columns if name not in candidates]
     name_columns: list[str] = []
     num_groups = 1
     for column in candidates:
@@ -245,6 +273,7 @@ def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str])
             name_columns.append(column)
             num_groups = num_distinct
     name_columns = name_columns or [name for name in candidates if name in _FIRST_COLUMNS]
+    name_columns.sort(key=lambda name: name != FOLDER)
 
     def join_parts(values: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
         return [

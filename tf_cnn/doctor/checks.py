@@ -27,7 +27,11 @@ from tf_cnn.machine.missing_gpu import (
     explain_missing_gpu,
     query_driver,
 )
-from tf_cnn.machine.tensorflow_build import supports_gpu, tensorflow_build
+from tf_cnn.machine.tensorflow_build import (
+    explain_kernel_fault,
+    supports_gpu,
+    tensorflow_build,
+)
 from tf_cnn.system.errors import install_command, plural
 from tf_cnn.system.kernel_files import ROOT
 
@@ -40,6 +44,8 @@ _GIBIBYTE = 2**30
 _MIN_MULTIPROCESSORS_VARIABLE = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 _GUIDE = 'see docs/gpu.md'
 _MATRIX_SIZE = 256
+# The newest compute capability that the PTX of all supported versions of TensorFlow fits.
+_HOPPER = 9.0
 
 
 class Finding(Struct, frozen=True):
@@ -124,6 +130,9 @@ def check_architectures() -> Finding:
             'the first run may take up to half an hour to start; set '
             'CUDA_CACHE_MAXSIZE=4294967296, so that later runs find all kernels compiled'
         )
+        if any(float(capability) > _HOPPER for capability in compiled):
+            summary += f', which fails above {_HOPPER} with TensorFlow 2.16 to 2.20'
+            advice = f'see tensorflow/devices, which tries it, and docs/gpu.md, Blackwell; {advice}'
         return Finding(WARNING, summary, advice, figures)
     return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
 
@@ -172,7 +181,12 @@ def check_devices() -> Finding:
         return Finding(WRONG, f'TensorFlow {tf.__version__} sees no GPU: {why}', _GUIDE, figures)
     names = ['/cpu:0', *(f'/gpu:{index}' for index in range(len(gpus)))]
     for name in names:
-        _check_matmul(tf, name)
+        try:
+            _check_arithmetic(tf, name)
+        except tf.errors.OpError as error:
+            if kernel_fault := explain_kernel_fault(error.message):
+                return Finding(WRONG, f'{name}: {kernel_fault}', _GUIDE, figures)
+            raise
     return compare_gpu_counts(
         f'TensorFlow {tf.__version__} computes on {", ".join(names)}', len(gpus), expected, figures
     )
@@ -194,11 +208,15 @@ def compare_gpu_counts(
     )
 
 
-def _check_matmul(tf: Any, device: str) -> None:
-    """Squares a matrix of ones on a device; raises ArithmeticError if the product is wrong."""
+def _check_arithmetic(tf: Any, device: str) -> None:
+    """Multiplies matrices of ones on a device; raises ArithmeticError if the product is wrong.
+
+    The product is a kernel of cuBLAS. Signs change by generated kernels of TensorFlow, those that a
+    driver may fail to compile for a new GPU.
+    """
     with tf.Graph().as_default(), tf.device(device):
         ones = tf.fill([_MATRIX_SIZE, _MATRIX_SIZE], tf.placeholder_with_default(1.0, []))
-        product = tf.matmul(ones, ones)
+        product = tf.abs(tf.matmul(ones, -ones))
     config = tf.ConfigProto(allow_soft_placement=False)
     config.gpu_options.allow_growth = True
     with tf.Session(graph=product.graph, config=config) as session:

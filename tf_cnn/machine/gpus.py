@@ -147,10 +147,18 @@ def gpu_handles(library: Any) -> list[Any]:
     return [gpu for gpu in all_handles if gpu is not None]
 
 
+def visible_handles(library: Any, environ: Mapping[str, str]) -> list[Any]:
+    """Returns NVML's handles of the GPUs that CUDA_VISIBLE_DEVICES shows, in its order."""
+    gpus = gpu_handles(library)
+    uuids = [query_nvml(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
+    return [gpus[index] for index in visible_indices(uuids, environ)]
+
+
 def _describe_gpu(library: Any, gpu: Any) -> dict[str, Any]:
     memory = query_nvml(library, library.nvmlDeviceGetMemoryInfo, gpu)
     capability = query_nvml(library, library.nvmlDeviceGetCudaComputeCapability, gpu)
     milliwatts = query_nvml(library, library.nvmlDeviceGetEnforcedPowerLimit, gpu)
+    default_milliwatts = query_nvml(library, library.nvmlDeviceGetPowerManagementDefaultLimit, gpu)
     return {
         'name': query_nvml(library, library.nvmlDeviceGetName, gpu),
         'uuid': query_nvml(library, library.nvmlDeviceGetUUID, gpu),
@@ -163,4 +171,5 @@ def _describe_gpu(library: Any, gpu: Any) -> dict[str, Any]:
             library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM
         ),
         'power_limit_watts': milliwatts and milliwatts / 1000,
+        'default_power_limit_watts': default_milliwatts and default_milliwatts / 1000,
     }

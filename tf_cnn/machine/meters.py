@@ -1,5 +1,5 @@
-"""Measures the energy, memory and noise of a run, from the kernel and NVML. Does not import
-TensorFlow.
+"""Measures the energy and memory of a run, and the noise on its CPUs (on its GPUs: gpu_meter.py),
+from the kernel and NVML. Does not import TensorFlow.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from tf_cnn.machine import cgroups
-from tf_cnn.machine.gpus import gpu_handles, nvml, query_nvml, visible_indices
+from tf_cnn.machine.gpus import nvml, query_nvml, visible_handles
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.run_environment import load_average
 from tf_cnn.system.kernel_files import (
@@ -119,12 +119,10 @@ class EnergyMeter:
         library = self._library.enter_context(nvml())
         if library is None:
             return []
-        gpus = gpu_handles(library)
-        uuids = [query_nvml(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
         ask = functools.partial(query_nvml, library, library.nvmlDeviceGetTotalEnergyConsumption)
         return [
-            _Counter(functools.partial(ask, gpus[i]), _MILLIJOULE)
-            for i in visible_indices(uuids, self._environ)
+            _Counter(functools.partial(ask, gpu), _MILLIJOULE)
+            for gpu in visible_handles(library, self._environ)
         ]
 
 
@@ -252,18 +250,26 @@ def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
 
 
-def _run_cpu_seconds(*, in_cluster: bool) -> float | None:
-    """Returns the CPU seconds of this process and its ended children; in a cluster, of all
-    processes below its parent.
+def run_processes(*, in_cluster: bool) -> list[psutil.Process] | None:
+    """Returns this process; in a cluster its parent, which may have started other tasks of the run,
+    and all processes below. None if unknown.
     """
     has_launcher = in_cluster and os.getppid() > 1
     try:
         top = psutil.Process(os.getppid() if has_launcher else None)
-        tree = [top, *(top.children(recursive=True) if has_launcher else ())]
+        return [top, *(top.children(recursive=True) if has_launcher else ())]
     except psutil.Error:
         return None
+
+
+def _run_cpu_seconds(*, in_cluster: bool) -> float | None:
+    """Returns the CPU seconds of this process and its ended children; in a cluster, of all
+    processes below its parent.
+    """
+    if (processes := run_processes(in_cluster=in_cluster)) is None:
+        return None
     seconds = 0.0
-    for process in tree:
+    for process in processes:
         # It may have ended.
         with contextlib.suppress(psutil.Error):
             seconds += sum(process.cpu_times()[:4])

@@ -42,7 +42,12 @@ def describe_processor(root: Path) -> dict[str, Any]:
     text = read_text(root / 'proc/cpuinfo')
     features = _features(text)
     sockets = (root / 'sys/devices/system/cpu').glob('cpu[0-9]*/topology/core_siblings_list')
-    policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
+
+    def policies_value(name: str) -> str | None:
+        # A policy is the frequency of one core, or of several.
+        paths = (root / 'sys/devices/system/cpu/cpufreq').glob(f'policy*/{name}')
+        return ', '.join(sorted({read_text(path) for path in paths} - {''})) or None
+
     return {
         'cpu_model': ' + '.join(
             dict.fromkeys(' '.join(model.split()) for model in _MODEL.findall(text))
@@ -54,7 +59,9 @@ def describe_processor(root: Path) -> dict[str, Any]:
         'cpu_features': sorted(name for name in features if _FEATURES.fullmatch(name)),
         # On x86, every hypervisor sets this flag.
         'is_virtual': 'hypervisor' in features if 'sse2' in features else None,
-        'governor': ', '.join(sorted({read_text(path) for path in policies} - {''})) or None,
+        'governor': policies_value('scaling_governor'),
+        'frequency_driver': policies_value('scaling_driver'),
+        'energy_preference': policies_value('energy_performance_preference'),
     }
 
 

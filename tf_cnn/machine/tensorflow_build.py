@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# TensorFlow names the first one in its log only, and the second one in the error of the op.
+_KERNEL_ERRORS = ('CUDA_ERROR_INVALID_PTX', 'CUDA_ERROR_INVALID_HANDLE')
 _OPENMP_LIBRARIES = ('libiomp5.so', 'libomp.so')
 
 
@@ -52,8 +54,9 @@ def supports_gpu(capability: str, architectures: tuple[str, ...]) -> bool | None
     """Returns whether a build has machine code for a GPU; None if the driver compiles kernels from
     PTX at first use.
 
-    If False, TensorFlow ignores the GPU. TensorFlow 2.21 has machine code for a part of its kernels
-    on 9.0, which its build info does not say. NVIDIA, "CUDA C++ Programming Guide", Binary and PTX
+    If False, TensorFlow ignores the GPU. The build info does not say that TensorFlow 2.21 has
+    machine code for a part of its kernels on 9.0, nor that a part of the PTX of 2.16 to 2.20 is for
+    9.0 alone (sm_90a; docs/gpu.md, Blackwell). NVIDIA, "CUDA C++ Programming Guide", Binary and PTX
     Compatibility: machine code runs on GPUs of the same major and the same or a higher minor
     capability; PTX is compiled for GPUs of the same or a higher capability.
     """
@@ -71,6 +74,18 @@ def supports_gpu(capability: str, architectures: tuple[str, ...]) -> bool | None
         None
         if any(not is_machine_code and number <= target for is_machine_code, number in kernels)
         else False
+    )
+
+
+def explain_kernel_fault(message: str) -> str | None:
+    """Returns the line for an error of TensorFlow about a kernel that the driver cannot compile;
+    None for other errors.
+    """
+    error = next((name for name in _KERNEL_ERRORS if name in message), None)
+    return error and (
+        f'the driver cannot load a kernel of TensorFlow for this GPU ({error}): TensorFlow 2.16 to '
+        '2.20 have none for compute capabilities above 9.0; use TensorFlow 2.21 or a build for '
+        'this GPU (docs/gpu.md, Blackwell), or --device=cpu'
     )
 
 

@@ -196,7 +196,8 @@ _ROWS = (
     ),
     Mode(
         'independent',
-        'Every tower of one process trains a separate model; nothing is exchanged.',
+        'Every tower of one process trains a separate model; nothing is exchanged, so it is an '
+        'upper bound for the other modes.',
         {Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrIndependent'},
         shares_model=False,
     ),

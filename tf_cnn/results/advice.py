@@ -59,6 +59,10 @@ STEAL_SHARE = 0.02
 # The share of the run's seconds that threads stood still because of the control group's quota
 # (summed over cores).
 THROTTLED_SHARE = 0.01
+# The share of samples, one a second, in which a GPU may be slowed down by heat or by its hardware.
+GPU_SLOWDOWN_SHARE = 0.05
+# The share of samples in which a lowered power limit may hold the clock of a GPU down.
+GPU_POWER_SHARE = 0.5
 DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 _DOUBT_MARK = '!'
@@ -69,6 +73,9 @@ _CAUSES = {
     'steal': 'other virtual machines',
     'cpu_quota': 'CPU quota',
     'thermal_throttling': 'heat',
+    'gpu_lost': 'lost GPUs',
+    'gpu_slowdown': 'slowed GPUs',
+    'gpu_shared': 'other programs on the GPUs',
 }
 _SYMPTOMS = {'outliers': 'outliers', 'spread': 'spread', 'drift': 'drift'}
 _NOISE = _CAUSES | _SYMPTOMS
@@ -77,6 +84,13 @@ _SHORT = {'too_short': 'too short'}
 SUMMARIZED_CODES = frozenset(_NOISE | _SHORT)
 # The field of the noise section with the share of the cores that a cause took.
 _SHARE_FIELDS = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
+# With these drivers, both in their active mode, powersave lets the clock follow the load. With all
+# others it sets the lowest frequency. Linux, Documentation/admin-guide/pm/: Active Mode in
+# intel_pstate.rst and amd-pstate.rst, Generic Scaling Governors in cpufreq.rst.
+_ACTIVE_DRIVERS = frozenset(('intel_pstate', 'amd-pstate-epp'))
+# The values of energy_performance_preference that favour low power (intel_pstate.rst, Energy vs
+# Performance Hints).
+_SAVING_PREFERENCES = frozenset(('power', 'balance_power'))
 # The flags that make each kind of pause between steps rarer.
 _PAUSE_FLAGS = {
     'printing': '--display_every',
@@ -399,6 +413,68 @@ def _thermal(analysis: _Analysis) -> str | None:
     )
 
 
+def _gpu_lost(analysis: _Analysis) -> str | None:
+    num_lost = analysis.result.noise.get('gpus_lost')
+    if not num_lost:
+        return None
+    return (
+        f'the driver lost {plural(num_lost, "GPU")} during the steps; the kernel log says why '
+        '(dmesg, Xid), and the machine needs a reboot, or the GPU a reset (nvidia-smi --gpu-reset)'
+    )
+
+
+def _gpu_slowdown(analysis: _Analysis) -> str | None:
+    noise = analysis.result.noise
+    heat, hardware = noise.get('gpu_heat_share') or 0.0, noise.get('gpu_hardware_slowdown_share')
+    share = max(heat, hardware or 0.0)
+    if share <= GPU_SLOWDOWN_SHARE:
+        return None
+    lowest = noise.get('gpu_lowest_clock_share')
+    clock = f', to {_format_percent(lowest)} of its maximum clock' if lowest is not None else ''
+    if heat < share:
+        return (
+            f'the hardware of a GPU slowed it down {_format_percent(share)} of the time{clock}, '
+            'and not for heat; check its power supply (nvidia-smi -q -d PERFORMANCE has the '
+            'reason), and measure again'
+        )
+    celsius = noise.get('gpu_max_celsius')
+    degrees = f' (up to {celsius:.0f} °C)' if celsius is not None else ''
+    return (
+        f'a GPU slowed down {_format_percent(share)} of the time because it was too hot'
+        f'{degrees}{clock}; improve the cooling, and measure again'
+    )
+
+
+def _gpu_shared(analysis: _Analysis) -> str | None:
+    num_others = analysis.result.noise.get('gpu_other_processes')
+    if not num_others:
+        return None
+    return (
+        f'{plural(num_others, "process", "es")} of other programs had a GPU of this run open; '
+        'close them (nvidia-smi lists them), or choose other GPUs (--gpu_indices), and measure '
+        'again'
+    )
+
+
+def _gpu_power(analysis: _Analysis) -> str | None:
+    noise = analysis.result.noise
+    share, clock = noise.get('gpu_power_cap_share'), noise.get('gpu_clock_share')
+    if share is None or clock is None or share < GPU_POWER_SHARE:
+        return None
+    gpus: Sequence[Mapping[str, Any]] = analysis.result.machine['gpus']
+    # Under its default limit, a GPU that is busy is often at this limit.
+    for gpu in gpus:
+        limit, default = gpu.get('power_limit_watts'), gpu.get('default_power_limit_watts')
+        if limit and default and limit < default:
+            return (
+                f'the power limit of a GPU, {limit:g} W instead of the default {default:g} W, held '
+                f'its clock down {_format_percent(share)} of the time (the median clock is '
+                f'{_format_percent(clock)} of its maximum); raise it (nvidia-smi --power-limit), '
+                'or compare only with runs under this limit'
+            )
+    return None
+
+
 def _cores(analysis: _Analysis) -> str | None:
     machine = analysis.result.machine
     num_cores, affinity, quota = machine['num_cores'], machine['affinity'], machine['cgroup_cpus']
@@ -433,12 +509,22 @@ def num_usable_cores(machine: Mapping[str, Any]) -> float | None:
 
 
 def _governor(analysis: _Analysis) -> str | None:
-    governor = analysis.result.machine['governor']
-    if not governor or 'powersave' not in governor:
+    machine = analysis.result.machine
+    governor, driver = machine['governor'], machine.get('frequency_driver')
+    if not governor or not driver or 'powersave' not in governor:
+        return None
+    remedy = 'set the governor to performance (cpupower frequency-set --governor performance)'
+    if driver not in _ACTIVE_DRIVERS:
+        return (
+            f'the frequency governor of the CPU is {governor}, and with the driver {driver} '
+            f'powersave holds the lowest clock; {remedy}'
+        )
+    preference = machine.get('energy_preference') or ''
+    if not _SAVING_PREFERENCES.intersection(preference.split(', ')):
         return None
     return (
-        f'the frequency governor of the CPU is {governor}, which may keep its clock low; '
-        'set it to performance (cpupower frequency-set --governor performance)'
+        f'the energy preference of the CPU is {preference} (driver {driver}), which keeps its '
+        f'clock low; {remedy}'
     )
 
 
@@ -496,6 +582,10 @@ ADVICE: Mapping[str, Callable[[_Analysis], str | None]] = {
     'steal': _steal,
     'cpu_quota': _cpu_quota,
     'thermal_throttling': _thermal,
+    'gpu_lost': _gpu_lost,
+    'gpu_slowdown': _gpu_slowdown,
+    'gpu_shared': _gpu_shared,
+    'gpu_power_limit': _gpu_power,
     'fewer_cores': _cores,
     'powersave': _governor,
     'onednn_off': _onednn,

@@ -157,10 +157,15 @@ class Result(_Document, tag=RESULT, kw_only=True):
         """What the process could use on its machine: cores, quotas, memory, governor, kernel, the
         limits of GPUs.
 
-        These are all values of the machine section except _NOT_LIMITS. GPU properties other than
-        the UUID become lists.
+        These are all known values of the machine section except _NOT_LIMITS. GPU properties other
+        than the UUID become lists.
         """
-        limits = {name: value for name, value in self.machine.items() if name not in _NOT_LIMITS}
+        # Older results lack values that later ones may not know either.
+        limits = {
+            name: value
+            for name, value in self.machine.items()
+            if name not in _NOT_LIMITS and value is not None
+        }
         gpus = self.machine.get('gpus') or ()
         names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
         return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}

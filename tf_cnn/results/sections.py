@@ -413,7 +413,16 @@ class MachineSection(TypedDict):
     num_sockets: Integer | None
     cpu_features: Sequence[str]
     is_virtual: bool | None
-    governor: str | None
+    governor: Annotated[str | None, about('The frequency governor of the CPU; several, if mixed.')]
+    frequency_driver: NotRequired[
+        Annotated[str | None, about("Linux's driver below the governor, such as intel_pstate.")]
+    ]
+    energy_preference: NotRequired[
+        Annotated[
+            str | None,
+            about('What a CPU that chooses its clock itself prefers: balance_power, ...'),
+        ]
+    ]
     memory_bytes: Integer | None
     affinity: Annotated[Sequence[Integer] | None, about('The cores that the process may use.')]
     cgroup_cpus: Annotated[Number | None, about('The quota of the control group, in cores.')]
@@ -434,7 +443,9 @@ class MachineSection(TypedDict):
 
 
 class NoiseSection(TypedDict, total=False):
-    """What machine.meters.Disturbances returns, which describes it."""
+    """The values of machine.meters.NoiseMeter and, in a run on GPUs, of
+    machine.gpu_meter.GpuMeter.
+    """
 
     seconds: Number
     load_average_start: Sequence[Number] | None
@@ -444,6 +455,30 @@ class NoiseSection(TypedDict, total=False):
     steal_share: Number | None
     other_cpu_share: Number | None
     other_cpu_share_of_cgroup: Number | None
+    gpu_clock_share: Annotated[
+        Number | None,
+        about('Median SM clock over its maximum, of the slowest GPU; a sample every second.'),
+    ]
+    gpu_lowest_clock_share: Annotated[Number | None, about('The lowest of these samples.')]
+    gpu_heat_share: Annotated[
+        Number | None, about('Share of the samples in which heat slowed a GPU down.')
+    ]
+    gpu_power_cap_share: Annotated[
+        Number | None, about('Share in which its power limit held the clock of a GPU down.')
+    ]
+    gpu_hardware_slowdown_share: Annotated[
+        Number | None,
+        about('Share in which a GPU slowed itself down for another reason, such as a power brake.'),
+    ]
+    gpu_max_celsius: Annotated[Number | None, about('The highest temperature of a GPU.')]
+    gpu_other_processes: Annotated[
+        Integer | None,
+        about(
+            'The most processes of other programs that computed on a GPU of this run. Null in most '
+            'containers, where the driver does not say which processes are those of the run.'
+        ),
+    ]
+    gpus_lost: Annotated[Integer | None, about('GPUs that the driver lost.')]
 
 
 class WarningRow(Section):

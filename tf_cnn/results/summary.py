@@ -10,6 +10,7 @@ from typing import Any
 
 from tf_cnn.results.advice import format_times, num_usable_cores, pause_seconds
 from tf_cnn.results.document import Result
+from tf_cnn.results.sections import NoiseSection
 from tf_cnn.system.errors import plural
 
 # Both rates of a run are printed if they differ by more than this share.
@@ -55,8 +56,26 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
+def format_limits(machine: Mapping[str, Any]) -> list[str]:
+    """Formats the memory of the "machine" of a result, and what limits a process there."""
+    memory, group_memory = machine.get('memory_bytes'), machine.get('cgroup_memory_bytes')
+    quota, governor = machine.get('cgroup_cpus'), machine.get('governor')
+    power_limits = {gpu.get('power_limit_watts') for gpu in machine.get('gpus') or ()} - {None}
+    limits = [
+        f'{_format_scaled(memory, "B")} of memory' if memory else '',
+        f'limit of {_format_scaled(group_memory, "B")} of memory' if group_memory else '',
+        f'quota of {quota:g} cores' if quota else '',
+        f'governor {governor}' if governor else '',
+        f'power limit {"/".join(f"{watts:g}" for watts in sorted(power_limits))} W'
+        if power_limits
+        else '',
+        'virtual machine' if machine.get('is_virtual') else '',
+    ]
+    return [limit for limit in limits if limit]
+
+
 # The first words of the lines of a summary.
-_LABELS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'accuracy')
+_LABELS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'GPUs', 'accuracy')
 
 
 def is_summary_line(line: str) -> bool:
@@ -117,6 +136,7 @@ def _summary_lines(result: Result) -> Iterator[str]:
             f'energy: {_format_scaled(energy.joules, "J")} during the timed steps{per_image} '
             f'({energy.source})'
         )
+    yield _format_gpu_noise(result.noise)
     if goal := accuracy_goal(result):
         outcome = (
             'reached at' if goal.top_1 >= goal.target else f'not reached; best {goal.top_1:.4f},'
@@ -173,6 +193,28 @@ def _format_rates(result: Result) -> str:
         f'rate: {of_steps:.2f} images/sec within the steps, {total:.2f} in total'
         f'{f"; between the steps: {causes}" if causes else ""}'
     )
+
+
+def _format_gpu_noise(noise: NoiseSection) -> str:
+    """Formats the clock and the temperature of the GPUs, and the reasons for a low clock."""
+    clock, lowest = noise.get('gpu_clock_share'), noise.get('gpu_lowest_clock_share')
+    celsius = noise.get('gpu_max_celsius')
+    shares = {
+        'heat': noise.get('gpu_heat_share'),
+        'its power limit': noise.get('gpu_power_cap_share'),
+        'the hardware': noise.get('gpu_hardware_slowdown_share'),
+    }
+    text = _join_texts(
+        None if clock is None else f'clock {100 * clock:.0f} % of its maximum',
+        None if lowest is None else f'lowest {100 * lowest:.0f} %',
+        None if celsius is None else f'up to {celsius:.0f} °C',
+        *(
+            f'held down by {name} {100 * share:.0f} % of the time'
+            for name, share in shares.items()
+            if share
+        ),
+    )
+    return f'GPUs: {text}' if text else ''
 
 
 def _format_cores(machine: Mapping[str, Any]) -> str | None:

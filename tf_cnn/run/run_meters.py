@@ -8,6 +8,7 @@ from typing import cast
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.machine.gpu_meter import GpuMeter
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 from tf_cnn.results import sections
 from tf_cnn.results.sections import Phase
@@ -32,8 +33,15 @@ class RunMeters(Hook[StepValues]):
         self._phase_seconds: dict[str, float] = {}
         self._phase: str | None = 'import'
         self._phase_start = start_time
-        self._energy_meter = EnergyMeter(plan.params.devices.kind, plan.run_environment.environment)
-        self._noise_meter = NoiseMeter(in_cluster=plan.cluster_role.cluster is not None)
+        devices, environ = plan.params.devices, plan.run_environment.environment
+        in_cluster = plan.cluster_role.cluster is not None
+        self._energy_meter = EnergyMeter(devices.kind, environ)
+        self._noise_meter = NoiseMeter(in_cluster=in_cluster)
+        self._gpu_meter = (
+            GpuMeter(devices.num_gpus, environ, in_cluster=in_cluster)
+            if devices.kind == 'gpu'
+            else None
+        )
         self._is_metering = False
         self._step_memory: sections.MemorySection | None = None
 
@@ -59,6 +67,8 @@ class RunMeters(Hook[StepValues]):
         else:
             self._noise_meter.start()
             self._energy_meter.start()
+            if self._gpu_meter:
+                self._gpu_meter.start()
             self._is_metering = True
         return False
 
@@ -73,7 +83,8 @@ class RunMeters(Hook[StepValues]):
         """Reads the meters of the timed steps, once; device meters end with the session."""
         if self._is_metering:
             self.joules = self._energy_meter.stop()
-            self.noise = cast(sections.NoiseSection, self._noise_meter.stop())
+            noise = self._noise_meter.stop() | (self._gpu_meter.stop() if self._gpu_meter else {})
+            self.noise = cast(sections.NoiseSection, noise)
             peaks = self._device_peaks()
             self._step_memory = sections.MemorySection(host_peak_bytes(), peaks)
             # Cleared last: after an interruption, the end of the run reads all meters again.

@@ -1,4 +1,4 @@
-"""Faults in the shards of a run that TensorFlow reports badly or not at all."""
+"""Faults of a run, mostly in its shards, that TensorFlow reports badly or not at all."""
 
 import os
 import threading
@@ -11,6 +11,7 @@ from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.framing import FRAME_BYTES, scan_shards
 from tf_cnn.inputs.layout import DATASET_INFO_FILE
 from tf_cnn.inputs.shard_check import error_cause, first_fault
+from tf_cnn.machine.tensorflow_build import explain_kernel_fault
 from tf_cnn.run.plan import Plan
 from tf_cnn.system.errors import RunError, plural
 
@@ -28,7 +29,7 @@ _SHARD_WATCH_SECS = 5.0
 def explain_fault(
     error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool
 ) -> str:
-    """Returns the fault in the data that explains the error, else TensorFlow's message.
+    """Returns the fault in the data or the GPU that explains the error, else TensorFlow's message.
 
     Searches the shards for up to _FAULT_SEARCH_SECS.
     """
@@ -42,6 +43,8 @@ def explain_fault(
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return f'{batch_size}: out of memory; use a smaller one ({cause})'
+    if kernel_fault := explain_kernel_fault(error.message):
+        return kernel_fault
     if shards is None or not isinstance(error, _RECORD_ERRORS):
         return line
     progress('A step failed; looking for the record that made it fail')

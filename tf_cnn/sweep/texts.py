@@ -60,7 +60,8 @@ class _Row(Measured):
 
     Attributes:
       status: 'ok', or why runs are missing.
-      baseline: what the speed-up refers to, see baseline_indices.
+      baseline: what the speed-up refers to, see baseline_indices; None if it is the baseline of no
+        other row.
     """
 
     varied: Mapping[str, str]
@@ -103,8 +104,13 @@ _REPEAT_COLUMNS: tuple[Column[_Row], ...] = (
 _RATE_COLUMNS: tuple[Column[_Row], ...] = (
     Column('images/sec', _format_rate, is_number=True),
     *_REPEAT_COLUMNS,
-    Column('speed-up', lambda row: row.ratio and f'{row.ratio.value:.2f}', is_number=True),
-    Column('verdict', lambda row: row.verdict_against(row.baseline)),
+    Column(
+        'speed-up',
+        lambda row: row.ratio and f'{row.ratio.value:.2f}',
+        is_number=True,
+        is_optional=True,
+    ),
+    Column('verdict', lambda row: row.verdict_against(row.baseline), is_optional=True),
 )
 # The columns of --exchange_only, see docs/sweeps.md.
 _EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
@@ -129,7 +135,11 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     ]
     measured = [row for row in rows if row.runs]
     firsts = baseline_indices([row.runs[0] for row in measured])
-    baselines = {id(row): measured[first] for row, first in zip(measured, firsts, strict=True)}
+    baselines = {
+        id(row): measured[first]
+        for row, first in zip(measured, firsts, strict=True)
+        if firsts.count(first) > 1
+    }
     rows = [replace(row, baseline=baselines.get(id(row))) for row in rows]
     is_exchange = any(row.exchange for row in rows)
     columns = [

@@ -1,0 +1,86 @@
+"""The reference results of machines, and the page that is made of them."""
+
+import json
+import tomllib
+
+import pytest
+
+from benchmarks import reference
+from tests.support.sample_results import sample_document, write_document, write_sample
+from tf_cnn.results.collection import collect
+from tf_cnn.results.document import as_float
+from tf_cnn.run.params import SPECS
+from tf_cnn.system.errors import UsageError
+
+pytestmark = pytest.mark.unit
+
+MACHINES = sorted(path for path in reference.REFERENCE.iterdir() if path.is_dir())
+SWEEPS = sorted(reference.REFERENCE.parent.glob('reference*.toml'))
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """A folder for reference results without any."""
+    monkeypatch.setattr(reference, 'REFERENCE', tmp_path / 'reference')
+    (tmp_path / 'reference').mkdir()
+    return tmp_path / 'reference'
+
+
+def test_the_page_has_the_results_of_the_folders():
+    assert reference.PAGE.read_text(encoding='utf-8') == reference.make_page(MACHINES)
+
+
+@pytest.mark.parametrize('folder', MACHINES, ids=lambda path: path.name)
+def test_reference_results_are_complete_and_name_no_host(folder):
+    collection = collect([str(folder)])
+    assert not collection.problems
+    for result in collection.results:
+        assert result.is_complete
+        assert {result.machine['hostname'], *(row.host for row in result.workers)} == {folder.name}
+
+
+@pytest.mark.parametrize('path', SWEEPS, ids=lambda path: path.stem)
+def test_the_flags_of_a_reference_sweep_exist(path):
+    sweep = tomllib.loads(path.read_text(encoding='utf-8'))
+    for flags in (sweep['flags'], *sweep['include']):
+        assert flags.keys() <= SPECS.keys()
+
+
+def test_added_results_have_the_name_of_the_machine_and_no_path(tmp_path, empty):
+    document = sample_document(
+        flags={'result_file': '/home/me/a.json'},
+        environment={'LD_PRELOAD': '/usr/lib/libtcmalloc.so', 'OMP_NUM_THREADS': '2'},
+    )
+    write_document(tmp_path / 'mine' / 'a.json', document)
+    reference.add_results(str(tmp_path / 'mine'), 'two-cores')
+    text = (empty / 'two-cores' / 'a.json').read_text()
+    assert document['machine']['hostname'] not in text
+    assert '/home/me' not in text
+    assert json.loads(text)['environment'] == {'OMP_NUM_THREADS': '2'}
+
+
+def test_the_page_has_a_table_for_each_machine(tmp_path, empty):
+    for seed in range(3):
+        write_sample(tmp_path / 'mine' / f'{seed}.json', rate=100, noise=0.001, seed=seed)
+    reference.add_results(str(tmp_path / 'mine'), 'two-cores')
+    page = reference.make_page([empty / 'two-cores'])
+    (row,) = [line for line in page.splitlines() if '--model=lenet' in line]
+    cells = [cell.strip() for cell in row.split('|')]
+    flops = as_float(collect([str(tmp_path / 'mine')]).results[0].compute.flops_per_image)
+    # The rate, its interval, and 10^9 multiply-adds per second.
+    assert float(cells[3]) == pytest.approx(100, rel=0.01)
+    assert ' to ' in cells[4]
+    assert float(cells[5]) == pytest.approx(100 * flops / 2e9, rel=0.01)
+
+
+@pytest.mark.parametrize('name', ['', '../there', 'Two Cores'])
+def test_a_name_that_is_no_plain_word_is_refused(name, empty):
+    with pytest.raises(UsageError, match='--name='):
+        reference.add_results('mine', name)
+
+
+def test_incomplete_results_are_no_reference(tmp_path, empty):
+    write_sample(tmp_path / 'mine' / 'a.json', complete=False)
+    with pytest.raises(UsageError, match='some cases failed'):
+        reference.add_results(str(tmp_path / 'mine'), 'two-cores')
+    assert not (empty / 'two-cores').exists()

@@ -1,0 +1,170 @@
+"""Compares two folders of results setting by setting, such as the results of two machines, for the
+report.
+"""
+
+import functools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tf_cnn.compare.changes import ComparisonRow, make_rows, work_notes
+from tf_cnn.compare.ratios import Ratio, Significance
+from tf_cnn.compare.report_rows import Summary, format_number
+from tf_cnn.compare.run_sets import make_run_set
+from tf_cnn.results.document import Result
+from tf_cnn.results.tables import Column, Table
+from tf_cnn.system.errors import UsageError, format_flag, plural
+
+UNKNOWN = '—'
+# Sentences before the table; the table has all settings.
+_MAX_SENTENCES = 3
+_SECONDS_PER_HOUR, _MILLION = 3600, 1e6
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A setting in both folders: the row of the first folder, the row of the second, and the
+    second throughput over the first.
+    """
+
+    rows: tuple[ComparisonRow, ComparisonRow]
+    ratio: Ratio
+
+    @property
+    def setting(self) -> str:
+        """The values that distinguish the setting from others of its folder; empty if it is the
+        only one.
+        """
+        row = self.rows[1]
+        return row.name.removeprefix(row.argument).removeprefix(': ')
+
+
+@dataclass(frozen=True)
+class FolderComparison:
+    """Two folders side by side.
+
+    Attributes:
+      sentences: what the comparison concludes.
+      notes: a line for each difference in work, since settings of different work are not compared.
+    """
+
+    sentences: Sequence[str]
+    table: Table
+    notes: Sequence[str]
+
+
+def compare_folders(summary: Summary) -> FolderComparison | None:
+    """Compares the settings of two folders, as `compare` does; None unless there are two folders
+    with results.
+    """
+    runs_by_folder: dict[str, list[Result]] = {}
+    for setting in summary.rows:
+        runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
+    if len(runs_by_folder) != 2:
+        return None
+    run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
+    rows = {row.name: row for row in make_rows(run_sets, force=True)}
+    pairs = [
+        _Pair((rows[row.baseline], row), row.ratio)
+        for row in rows.values()
+        if row.ratio and row.baseline and not row.work_changes
+    ]
+    names = short_names([*runs_by_folder])
+    table = Table([*_columns([*names.values()])], pairs, unknown=UNKNOWN)
+    sentences = [_describe(pair, names) for pair in pairs[:_MAX_SENTENCES]]
+    if len(pairs) > _MAX_SENTENCES:
+        sentences.append(f'{plural(len(pairs) - _MAX_SENTENCES, "more setting")}: see the table.')
+    return FolderComparison(sentences, table, work_notes([*rows.values()]))
+
+
+def short_names(folders: Sequence[str]) -> Mapping[str, str]:
+    """Returns the last part of each folder's path; the whole paths if two have the same."""
+    ends = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
+    return dict(zip(folders, ends if len({*ends}) == len(folders) else folders, strict=True))
+
+
+def prices_per_hour(text: str | None, folders: Sequence[str]) -> Mapping[str, float]:
+    """Reads --price_per_hour: one price for all folders, or NAME=PRICE for each, where a name is a
+    folder or the last part of its path.
+
+    Raises UsageError for an unknown folder and for anything but a positive number.
+    """
+    if text is None:
+        return {}
+    name_of = short_names(folders)
+    prices: dict[str, float] = {}
+    for entry in text.split(','):
+        name, equals, number = entry.rpartition('=')
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not 0 < price < math.inf:
+            raise UsageError(
+                f'{format_flag("price_per_hour", text)}: {number} is not a positive number; use a '
+                'price such as 1.20, or NAME=1.20 for each folder'
+            )
+        matches = [folder for folder in folders if not equals or name in (folder, name_of[folder])]
+        if not matches:
+            raise UsageError(
+                f'{format_flag("price_per_hour", text)}: no folder is named {name}; use '
+                f'{" or ".join(name_of.values())}'
+            )
+        prices |= dict.fromkeys(matches, price)
+    return prices
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known_values = [value for value in values if value is not None]
+    return statistics.fmean(known_values) if known_values else None
+
+
+def joules_per_image(results: Iterable[Result]) -> float | None:
+    return mean(result.energy.joules_per_image for result in results)
+
+
+def price_of_a_million(images_per_second: float, price_per_hour: float | None) -> str | None:
+    """Formats the price of a million images."""
+    if price_per_hour is None or not images_per_second > 0:
+        return None
+    return format_number(_MILLION / images_per_second / _SECONDS_PER_HOUR * price_per_hour, 3)
+
+
+def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
+    """Says which folder is faster for a setting, and how much of the energy it takes."""
+    (slow, fast), ratio = pair.rows, pair.ratio
+    work = fast.results[0].model.name + (f' ({pair.setting})' if pair.setting else '')
+    if ratio.verdict is Significance.SLOWER:
+        slow, fast = fast, slow
+        ratio = fast.ratio_to(slow)
+    value, first, second = format_number(ratio.value, 3), names[fast.argument], names[slow.argument]
+    interval = _format_interval(ratio)
+    if not ratio.is_significant:
+        of_value = f'{value} ({interval})' if interval else value
+        return f'{first} / {second} for {work}: {of_value}, {ratio.verdict.value}.'
+    joules, slow_joules = joules_per_image(fast.results), joules_per_image(slow.results)
+    energy = (
+        f', and takes {format_number(joules / slow_joules, 2)} of the energy per image'
+        if joules and slow_joules
+        else ''
+    )
+    return f'{first} is {value} ({interval}) times as fast as {second} for {work}{energy}.'
+
+
+def _format_interval(ratio: Ratio) -> str | None:
+    ends = ratio.interval
+    return ' to '.join(format_number(end, 3) for end in ends) if ends else None
+
+
+def _columns(names: Sequence[str]) -> Iterator[Column[_Pair]]:
+    yield Column('setting', lambda pair: pair.setting or pair.rows[1].results[0].model.name)
+    for side, name in enumerate(names):
+        yield Column(name, functools.partial(_format_rate, side=side), is_number=True)
+    yield Column('ratio', lambda pair: format_number(pair.ratio.value, 3), is_number=True)
+    yield Column('95 %', lambda pair: _format_interval(pair.ratio), is_number=True)
+    yield Column('verdict', lambda pair: pair.ratio.verdict.value)
+
+
+def _format_rate(pair: _Pair, side: int) -> str:
+    return format_number(pair.rows[side].rate)
