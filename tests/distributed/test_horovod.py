@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from tests.distributed.clusters import (
     ENDLESS,
     SKIPPED,
@@ -39,9 +38,8 @@ from tests.distributed.whole_batch import (
 )
 from tests.support.images import write_noise
 from tests.support.programs import PROGRAM, run_process
-from tests.support.runs import values_in
+from tests.support.runs import ran, values_in
 from tf_cnn.launch.hosts import Command
-from tf_cnn.run.parsing import parse_argv
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)
@@ -213,7 +211,7 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
     assert (tmp_path / 'trace.json').stat().st_size > 0
     # Horovod sums no bfloat16.
     assert moves(np.float32) in done.out
-    [alone] = BenchmarkCNN(parse_argv(f'--eval {common}'.split()).params).run().evaluations
+    [alone] = ran(f'--eval {common}').result.evaluations
     assert alone.num_images == 11
     expected = f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [11 examples]'
     for rank in range(2):

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from models.registry import MODELS
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
@@ -25,6 +24,7 @@ from tests.support.oracles import (
     WEIGHT_DECAY,
     Weights,
 )
+from tests.support.runs import ran
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
@@ -32,7 +32,6 @@ from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.step_graph import build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
@@ -81,7 +80,7 @@ class Row(NamedTuple):
         flags += (
             f' --variable_update=replicated --data_format=NCHW --num_batches={NUM_EARLIER_STEPS}'
         )
-        BenchmarkCNN(parse_argv(flags.split()).params).run()
+        ran(flags)
         return latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
 
 
