@@ -230,13 +230,13 @@ def test_a_flag_changes_the_config_of_sessions(flag, path):
     assert found[0] != found[1]
 
 
-REFUSALS = [
-    (CONTROLLED, f'{CONTROLLED} --controller_host=10.0.0.3:1'),
-    (f'{SERVERS} --server_protocol=grpc+verbs', SERVERS),
-]
-
-
-@pytest.mark.parametrize(('refused', 'accepted'), REFUSALS)
+@pytest.mark.parametrize(
+    ('refused', 'accepted'),
+    [
+        (CONTROLLED, f'{CONTROLLED} --controller_host=10.0.0.3:1'),
+        (f'{SERVERS} --server_protocol=grpc+verbs', SERVERS),
+    ],
+)
 def test_a_flag_of_clusters_decides_whether_the_run_is_refused(refused, accepted):
     with _surroundings(), pytest.raises(UsageError):
         _plan(f'--device=cpu {refused}')

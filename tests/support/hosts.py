@@ -181,16 +181,17 @@ class Host:
         return done.out
 
     def processes(self) -> dict[int, list[str]]:
-        """Returns the words of each process of this host but its first one, as this machine numbers
-        them.
+        """Returns the words of each process of this host but those that keep it, as this machine
+        numbers them.
         """
         namespace, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
                 if os.readlink(f'/proc/{process.pid}/ns/pid') == namespace:
                     found[process.pid] = process.cmdline()
+        del found[self.pid]
         # A process that ends has no words.
-        return {pid: words for pid, words in found.items() if words and pid != self.pid}
+        return {pid: words for pid, words in found.items() if words not in ([], ['cat'])}
 
 
 @dataclass(frozen=True)
