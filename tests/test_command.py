@@ -18,7 +18,16 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_error, check_line, check_warning, read_output, warnings_in
-from tests.support.programs import PROGRAM, ROOT, Terminal, run, run_main, run_process, run_python
+from tests.support.programs import (
+    DEADLINE_SECS,
+    PROGRAM,
+    ROOT,
+    Terminal,
+    run,
+    run_main,
+    run_process,
+    run_python,
+)
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 
 FULL = Path('/dev/full')
@@ -164,7 +173,7 @@ sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, '-c', SCRIPT.format(action=action)]
     return subprocess.run(
-        command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=DEADLINE_SECS
     )
 
 
@@ -268,7 +277,9 @@ def test_output_into_a_full_disk_is_one_line(argv, stream, exit_code):
     with FULL.open('w') as full:
         pipes = dict.fromkeys(['stdout', 'stderr'], subprocess.PIPE)
         streams: dict[str, Any] = pipes | {stream: full}
-        done = subprocess.run([*PROGRAM, *argv.split()], **streams, text=True, timeout=60, cwd=ROOT)
+        done = subprocess.run(
+            [*PROGRAM, *argv.split()], **streams, text=True, timeout=DEADLINE_SECS, cwd=ROOT
+        )
     assert done.returncode == exit_code
     if stream == 'stdout':
         check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
@@ -327,7 +338,7 @@ def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
             assert time.monotonic() < deadline
             time.sleep(0.002)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_SECS)
     assert process.returncode == 128 + number, err
     assert 'Traceback' not in err
     check_error(err, fact)
