@@ -179,6 +179,12 @@ setup(
     description='Measures how fast machines train convolutional networks with TensorFlow',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
+    # For the owner of a published copy to fill in, here and in SECURITY.md.
+    project_urls={
+        'Source': 'https://github.com/OWNER/tf_cnn_benchmarks',
+        'Issues': 'https://github.com/OWNER/tf_cnn_benchmarks/issues',
+        'Changelog': 'https://github.com/OWNER/tf_cnn_benchmarks/blob/main/CHANGELOG.md',
+    },
     license_expression='Apache-2.0',
     license_files=['LICENSE'],
     classifiers=[

@@ -1,5 +1,5 @@
 """Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in
-contributing.md.
+CONTRIBUTING.md.
 
 It must be possible to plan a line that runs this program on this machine. A block that needs more
 has a comment above it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first
@@ -30,9 +30,10 @@ from tf_cnn.run.plan import Plan, ServerPlan, make_plan
 from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
 
-# The page of flags, if it was made, is not among them; tests/flags/test_help.py checks it.
-_MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
-PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]
+# Pages that `make docs` makes have no shell lines.
+MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
+_WRITTEN = sorted({*(ROOT / 'docs').glob('*.md')} - MADE)
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *_WRITTEN]
 # The first words of shell lines, possibly after variables.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'

@@ -85,7 +85,7 @@ def test_the_first_lines_of_the_page_are_printed(results, tmp_path):
     page = (tmp_path / 'page.html').read_text(encoding='utf-8')
     first, second, _ = out.splitlines()
     assert re.findall('<p class="answer">(.*?)</p>', page) == [first, second]
-    check_line(second, 'resnet50: 7.000 images/sec', 'batch 32', '1*1')
+    check_line(second, 'resnet50: 7.00 images/sec', 'batch 32', '1*1')
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
 
 @pytest.mark.parametrize(
     ('flags', 'others', 'facts'),
-    # The flags that are refused, as the line names them; the flags beside them; and what else the line
-    # names.
+    # The flags that are refused, as the line names them; the flags beside them; and what else the
+    # line names.
     [
         ('--use_nccl=True --all_reduce_spec=pscpu', '', ''),
         ('--use_nccl=False --all_reduce_spec=nccl', '', ''),

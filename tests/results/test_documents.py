@@ -50,6 +50,8 @@ def test_the_schema_is_made_from_the_classes():
     assert schema.FILE.read_text(encoding='utf-8') == schema.make_schema(), (
         'python -m tf_cnn.results.schema writes it'
     )
+    page = schema.FILE.parents[2] / 'docs' / 'result_file.md'
+    assert page.read_text(encoding='utf-8') == schema.make_page(), 'run: make docs'
     sections = SCHEMA['$defs']
     assert sections['Result']['properties'].keys() == sample_document().keys()
     assert sections['StageRow']['properties']['stage']['pattern'].startswith('^(read|parse|')

@@ -70,6 +70,8 @@ def test_the_same_classes_are_evaluated_and_trained_further_wherever_the_files_a
     assert not notes(evaluate(train_dir, data_dir))
     again = train(data_dir=data_dir, train_dir=train_dir)
     assert f'Continuing from {train_dir}/model.ckpt-2' in again.err
+    assert 'Reading the checkpoint' in again.err
+    assert 'Initialising' not in again.err
     assert not notes(again)
     assert read_class_names(str(train_dir / 'model.ckpt-4')) == ('background', 'cat', 'dog', 'owl')
 

@@ -70,8 +70,8 @@ def main(*modes: str) -> None:
                 f'{NETWORK} --num_gpus=2 --staged_vars --precision=bf16',
                 f'{NETWORK} --num_gpus=2 --variable_update=independent --optimizer=rmsprop',
                 f'{NETWORK} --num_gpus=2 --variable_update=replicated --hierarchical_copy',
-                f'{NETWORK} --num_gpus=2 --variable_update=replicated --variable_consistency=relaxed '
-                '--data_format=NCHW',
+                f'{NETWORK} --num_gpus=2 --variable_update=replicated --data_format=NCHW '
+                '--variable_consistency=relaxed',
                 f'{NETWORK} --measure_peak',
             ],
             marks=pytest.mark.all_modes,

@@ -166,9 +166,9 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
     ('table', 'num_counting'),
     [
         (
-            # Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which
-            # training ends if it had begun before; then the first step, the last one, this worker's share of
-            # those before, and its steps to come.
+            # Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the
+            # step at which training ends if it had begun before; then the first step, the last one,
+            # this worker's share of those before, and its steps to come.
             {
                 'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
                 'a run that resumes from a checkpoint': (
@@ -202,8 +202,8 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
             1,
         ),
         (
-            # The same for three workers that count by themselves: any of them may take all the steps that are
-            # left.
+            # The same for three workers that count by themselves: any of them may take all the
+            # steps that are left.
             {
                 'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
                 'a run that resumes from a checkpoint': (

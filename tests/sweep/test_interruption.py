@@ -114,7 +114,7 @@ def test_a_table_that_cannot_be_written_is_printed(tmp_path, capsys):
     (folder.path / 'table.md').mkdir()
     with failed(folder.path / 'table.md'):
         run_plan(plan, folder, fake_runner(tmp_path))
-    assert '20.00' in capsys.readouterr().out
+    assert ' 20.0 |' in capsys.readouterr().out
 
 
 def test_two_sweeps_do_not_share_a_folder(sizes, tmp_path):
