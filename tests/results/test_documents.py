@@ -110,27 +110,30 @@ NESTED = '[' * 200_000 + ']' * 200_000
 STEPS = ('workers', 0, 'steps')
 SECONDS = (*STEPS, 'seconds')
 STAGE = {'stage': 'other', 'images_per_second': 1.0, 'share': 1.0}
-# By name: the text of a file, and what the line about it names.
-DAMAGED = {
-    'deep': (edited(0, 'run').replace('"run": 0', f'"run": {NESTED}'), 'nested'),
-    'flags': (edited(json.loads('[' * 50 + ']' * 50), 'command', 'flags', 'x'), 'command.flags['),
-    'integer': (edited(10**400, 'run', 'batch_size'), 'run.batch_size'),
-    'infinity': (edited(math.inf, *SECONDS, 3), 'malformed'),
-    'null': (edited(None, *STEPS, 'start', 0), 'workers[0].steps.start[0]'),
-    'text': (edited('fast', *SECONDS), 'workers[0].steps.seconds'),
-    'surrogate': (edited('\ud800', 'machine', 'hostname'), 'damaged'),
-    'short': (edited([1.0] * 9, *SECONDS), 'workers[0].steps', '9 of seconds'),
-    'negative': (edited(-1.0, *SECONDS, 2), 'seconds[2]', '>= 0'),
-    'lacking': (edited({'hostname': 'alpha'}, 'machine'), '$.machine', 'os'),
-    'stage': (edited([STAGE], 'input', 'stages'), 'input.stages[0].stage', 'read|parse'),
-    'time': (edited('yesterday', 'started_at'), 'times'),
-    'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', 'int'),
-    'cut-off': ('{"schema": ', 'not a complete JSON document'),
-}
 
 
 def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compared(tmp_path):
-    for name, (text, *_) in DAMAGED.items():
+    # By name: the text of a file, and what the line about it names.
+    damaged = {
+        'deep': (edited(0, 'run').replace('"run": 0', f'"run": {NESTED}'), 'nested'),
+        'flags': (
+            edited(json.loads('[' * 50 + ']' * 50), 'command', 'flags', 'x'),
+            'command.flags[',
+        ),
+        'integer': (edited(10**400, 'run', 'batch_size'), 'run.batch_size'),
+        'infinity': (edited(math.inf, *SECONDS, 3), 'malformed'),
+        'null': (edited(None, *STEPS, 'start', 0), 'workers[0].steps.start[0]'),
+        'text': (edited('fast', *SECONDS), 'workers[0].steps.seconds'),
+        'surrogate': (edited('\ud800', 'machine', 'hostname'), 'damaged'),
+        'short': (edited([1.0] * 9, *SECONDS), 'workers[0].steps', '9 of seconds'),
+        'negative': (edited(-1.0, *SECONDS, 2), 'seconds[2]', '>= 0'),
+        'lacking': (edited({'hostname': 'alpha'}, 'machine'), '$.machine', 'os'),
+        'stage': (edited([STAGE], 'input', 'stages'), 'input.stages[0].stage', 'read|parse'),
+        'time': (edited('yesterday', 'started_at'), 'times'),
+        'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', 'int'),
+        'cut-off': ('{"schema": ', 'not a complete JSON document'),
+    }
+    for name, (text, *_) in damaged.items():
         (tmp_path / f'{name}.json').write_text(text)
     write_sample(tmp_path / 'good.json')
     found = read_run_set(str(tmp_path))
@@ -138,8 +141,8 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
         'good.json'
     ]
     problems = {Path(line.partition(':')[0]).stem: line for line in found.problems}
-    assert len(found.problems) == len(DAMAGED)
-    for name, (_, *facts) in DAMAGED.items():
+    assert len(found.problems) == len(damaged)
+    for name, (_, *facts) in damaged.items():
         check_line(problems[name], f'{name}.json', *facts)
     assert len(max(found.problems, key=len)) < 1000
 
