@@ -23,6 +23,7 @@ from tests.support.graphs import (
     relative_error,
     train_towers,
     training_step,
+    transformer,
 )
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import make_algorithm
@@ -93,6 +94,21 @@ def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, num_towers, opt
     for weights in after:
         assert_close(weights, trained('independent', optimizer)[1][0])
         assert_close(weights, trained_by_numpy(optimizer))
+
+
+@pytest.mark.parametrize('mode', SYNCHRONOUS)
+def test_towers_of_a_transformer_take_the_step_of_one_with_the_whole_batch(mode):
+    one, four = (
+        train_towers(
+            training_step(transformer),
+            OPTIMIZERS['sgd'].ours,
+            make(mode, num_towers),
+            FixedInput(BY_TOWERS[num_towers]),
+            NUM_STEPS,
+        )[-1][0]
+        for mode, num_towers in (('independent', 1), (mode, 4))
+    )
+    assert_close(four, one)
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)

@@ -90,6 +90,27 @@ def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, 
 
 
 @BOTH_FORMATS
+@pytest.mark.parametrize(
+    'layer',
+    [
+        lambda cnn, x: cnn.depthwise_conv(x, 3, 'depthwise'),
+        lambda cnn, x: cnn.dense(cnn.tokens(x), 5, 'dense'),
+    ],
+    ids=['depthwise', 'tokens'],
+)
+def test_the_gradient_of_a_bias_in_bfloat16_counts_every_pixel(data_format, layer):
+    with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+        manager, x = one_tower(), tf.zeros([4, 64, 64, 3])
+        with manager.create_outer_variable_scope(0) as variables:
+            cnn = LayerBuilder(variables, data_format, is_training=True, dtype=tf.bfloat16)
+            y = layer(cnn, cnn.images(x))
+        bias = manager.trainable_variables_on_device(0)[-1]
+        [gradient] = tf.gradients(y, [bias.value])
+        session.run(manager.initializers)
+        assert {*session.run(gradient)} == {4 * 64 * 64}
+
+
+@BOTH_FORMATS
 def test_shift_moves_images_up_and_left_and_fills_with_zeros(data_format):
     images = np.random.default_rng(5).normal(size=(2, 6, 7, 5)).astype(np.float32)
     shifted = compute(data_format, lambda cnn, x: cnn.shift(x), images).output

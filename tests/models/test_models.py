@@ -53,6 +53,7 @@ SHALLOWER = {
     'densenet100_k24': 'densenet40_k12',
     'densenet100_k24_paper': 'densenet40_k12_paper',
     'nasnetlarge': 'nasnet',
+    'vit_b16': 'vit_s16',
 }
 # These take long, and consist of layers and blocks of others.
 SLOW = {
@@ -121,7 +122,7 @@ def test_a_deeper_network_differs_from_the_shallower_one_only_in_sizes(model, sh
     assert (deep.builder, deep.batch_norm) == (compared.builder, compared.batch_norm)
     assert deep.options.keys() == compared.options.keys()
     sizes = {'depth', 'blocks', 'growth_rate', 'transition_filters'}
-    sizes |= {'num_cells', 'penultimate_filters', 'stem_filters'}
+    sizes |= {'num_cells', 'penultimate_filters', 'stem_filters', 'width', 'num_heads'}
     if model == 'nasnetlarge':
         # The first cell of a stage takes its second input from one cell earlier.
         sizes.add('skip_reduction')

@@ -51,7 +51,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 # One network of each family.
 NETWORKS = (
     'trivial lenet alexnet overfeat vgg11 googlenet inception3_aux inception4 mobilenet resnet20 '
-    'resnet50 resnet50_v2 densenet40_k12 efficientnet_b0 convnext_tiny nasnet'
+    'resnet50 resnet50_v2 densenet40_k12 efficientnet_b0 convnext_tiny nasnet vit_s16'
 )
 # In CI these alone: together they have all kinds of layers.
 IN_CI = [
@@ -62,6 +62,7 @@ IN_CI = [
     ('resnet50_v2', 'bf16', 'NHWC'),
     ('efficientnet_b0', 'bf16', 'NHWC'),
     ('convnext_tiny', 'fp16', 'NHWC'),
+    ('vit_s16', 'bf16', 'NHWC'),
 ]
 # Batch norm has two small gradients of equal shape in each layer.
 SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}

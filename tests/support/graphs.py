@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.layers import LayerBuilder
+from models.layers import LayerBuilder, truncated_normal
 from models.model_spec import Build, Network
 from models.networks import PlaceholderVariables, build_network
 from tests.support.oracles import Weights
@@ -81,6 +81,17 @@ def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 def convolved(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.max_pool(cnn.relu(cnn.conv(x, 4, 3, 'conv')), 2, 2)
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def transformer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """The layers of ViT, with patches of 2x2 pixels."""
+    normal = truncated_normal(0.3)
+    x = cnn.tokens(cnn.conv(x, 8, 2, 'patches', strides=2, padding='VALID'))
+    x = cnn.class_token(x, 'class_token', initializer=normal)
+    x = cnn.position_embedding(x, 'positions', initializer=normal)
+    x += cnn.self_attention(cnn.layer_norm(x, 'ln1'), 2, 'attention', initializer=normal)
+    x += cnn.dense(x, 8, 'dense', activation=cnn.gelu)
+    return cnn.dense(cnn.layer_norm(x[:, 0], 'ln2'), num_classes, 'logits')
 
 
 class FixedInput(InputPipeline):

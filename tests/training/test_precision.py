@@ -29,6 +29,7 @@ from tests.support.graphs import (
     random_images,
     train_towers,
     training_step,
+    transformer,
 )
 from tests.support.images import write_digits
 from tests.support.oracles import OPTIMIZERS, Weights
@@ -152,8 +153,13 @@ def computed(
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
 @pytest.mark.parametrize(
     'network',
-    [MODELS.find_model('lenet').network, Network(residual), Network(modern)],
-    ids=['lenet', 'residual', 'modern'],
+    [
+        MODELS.find_model('lenet').network,
+        Network(residual),
+        Network(modern),
+        Network(transformer),
+    ],
+    ids=['lenet', 'residual', 'modern', 'transformer'],
 )
 def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, data_format):
     expected, _ = computed(network, FP32, 'NHWC')
