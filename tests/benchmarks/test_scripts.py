@@ -3,7 +3,6 @@
 import runpy
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from models.catalog import read_costs
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.images import encoded, example, write_shard
+from tests.support.programs import ROOT
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
+BENCHMARKS = ROOT / 'benchmarks'
 SCRIPTS = sorted(
     path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text()
 )

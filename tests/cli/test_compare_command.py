@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 from tests.support.sample_results import (
     cut_off,
     sample_failure,

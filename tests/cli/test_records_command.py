@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import write_files
 from tests.support.images import (
     content,
     convert,
@@ -15,11 +16,11 @@ from tests.support.images import (
     flip_a_bit,
     picture,
     shard_paths,
-    write_files,
     write_photos,
     write_shards_of,
 )
-from tests.support.outputs import check_line, refused, run_main
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run_main
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.system.errors import install_command
 

@@ -1,15 +1,12 @@
 """The subcommand sweep: what it lists, plans, refuses and prints."""
 
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.hosts import NEEDED, make_hosts
-from tests.support.outputs import check_line, refused, run_main
-from tests.support.programs import ROOT
-from tests.support.runs import run
+from tests.support.outputs import check_line, refused
+from tests.support.programs import PROGRAM, run, run_main, run_process
 from tests.support.sample_results import failed_run, sample_record
 from tests.sweep.fake_runs import fake_runner, make_sweep, plan_of
 from tf_cnn.cli.sweep import main
@@ -127,10 +124,10 @@ def test_a_link_of_100_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
     flags = ('--hosts=node1,node2', '--exchange_only', '--variable_update=collective_all_reduce')
     argv = ('sweep', *grids, '--', *flags, '--device=cpu', '--num_batches=2')
     with make_hosts(2, rate_mbit=100) as network:
-        command = network.command(sys.executable, ROOT / 'tf_cnn_benchmarks.py', *argv)
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert ended.returncode == 0, ended.stderr
-    _, small, large = rows_of(ended.stdout)
+        command = network.command(*PROGRAM, *argv)
+        done = run_process(command)
+        assert done.code == 0, done.err
+    _, small, large = rows_of(done.out)
     assert float(small[2].strip('! ')) < float(large[2].strip('! '))
     assert 0.7 * 0.0125 < float(large[4]) <= 0.0125
 

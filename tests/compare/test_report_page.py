@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 from tests.support.sample_results import (
     evaluations,
     failed_run,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from tests.support.images import claiming, encoded, picture, pixels
+from tests.convert.image_files import claiming, pixels
+from tests.support.images import encoded, picture
 from tests.support.outputs import check_line
 from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
 

@@ -7,14 +7,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT
-from tests.support.images import content, convert, encoded, picture, write_files
+from tests.support.files import write_files
+from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import check_line, failed, refused
+from tests.support.programs import PROGRAM
 from tf_cnn.convert.config import RecordsOptions
 from tf_cnn.convert.write import Subset, write_shards
 from tf_cnn.inputs.layout import scan_folder, shard_name
@@ -42,7 +42,7 @@ def interrupt_mid_write(
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    program = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'records', f'--input={photos}']
+    program = [*PROGRAM, 'records', f'--input={photos}']
     # A shell has what it runs in the background ignore Ctrl-C.
     command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4']
     with subprocess.Popen(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import content, convert, encoded, picture, read_examples, write_files
+from tests.convert.image_files import read_examples
+from tests.support.files import write_files
+from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import failed, refused
 from tf_cnn.convert.split import split_images
 from tf_cnn.inputs.layout import (

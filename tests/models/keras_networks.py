@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from models.networks import Logits, build_network
 from models.registry import MODELS
-from tests.support.networks import random_weight
+from tests.support.graphs import random_weight
 from tests.support.oracles import Weights
 from tf_cnn.inputs.data_sets import DATA_SETS
 from variable_mgr import VariableMgr

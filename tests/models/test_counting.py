@@ -17,7 +17,7 @@ from models.layers import LayerBuilder
 from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.networks import one_tower
+from tests.support.graphs import one_tower
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = pytest.mark.graph

@@ -20,8 +20,14 @@ from models.layers import (
     truncated_normal,
 )
 from models.model_spec import BatchNorm
-from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.networks import evaluate, load, one_tower, random_weight
+from tests.support.graphs import (
+    DATA_FORMATS,
+    evaluate,
+    load,
+    one_tower,
+    open_session,
+    random_weight,
+)
 from tests.support.oracles import Weights
 from variable_mgr import TowerVariables
 

@@ -8,8 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import MODELS
 from tests.models.keras_networks import CONFORMANCE, build, give_weights
-from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.networks import load, one_tower, random_images, relative_error
+from tests.support.graphs import (
+    DATA_FORMATS,
+    load,
+    one_tower,
+    open_session,
+    random_images,
+    relative_error,
+)
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

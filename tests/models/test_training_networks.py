@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.models.keras_networks import build
-from tests.support.graphs import open_session
-from tests.support.networks import BATCH, one_tower, random_images
+from tests.support.graphs import BATCH, one_tower, open_session, random_images
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

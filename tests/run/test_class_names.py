@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.images import convert, encoded, write_digits, write_files
+from tests.support.files import write_files
+from tests.support.images import convert, encoded, write_digits
 from tests.support.outputs import check_line, check_warning, failed
 from tests.support.runs import Ran, plan_of, ran, values_in
 from tf_cnn.cluster.rendezvous import find_difference

@@ -18,9 +18,8 @@ from models.networks import build_network
 from models.registry import MODELS, register_model
 from preprocessing import normalize
 from tests.models.keras_networks import CONFORMANCE, give_weights
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, open_session, random_images, relative_error
 from tests.support.images import write_cifar
-from tests.support.networks import random_images, relative_error
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import Ran, made, ran
 from tf_cnn.inputs.data_sets import DATA_SETS

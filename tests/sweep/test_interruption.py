@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed, refused
+from tests.support.programs import ROOT
 from tests.sweep.fake_runs import (
     FAKE,
     assert_ended,
@@ -37,7 +38,6 @@ COMMAND = (
     'import sys, tf_cnn.cli.sweep as s, tf_cnn_benchmarks as b; s.PROGRAM = {!r}; '
     'sys.exit(b.main())'
 )
-ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_SECS = 60
 
 
