@@ -37,14 +37,24 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(
 install: $(INSTALLED)
 
 # The constraints have no hashes: with them, pip would want a hash of the checkout too.
-$(INSTALLED): setup.py pyproject.toml $(LOCK)
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; use make install PYTHON=python3.12' >&2; exit 1; }
+$(INSTALLED): $(VENV)/bin/pip setup.py pyproject.toml $(LOCK)
 	@echo 'make: installing into $(VENV): 2.7 GB, about two minutes'
-	@set -e; $(START); test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV); \
+	@set -e; $(START); \
 	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt; \
 	$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }; \
 	touch $@; $(call END,installed)
+
+# TensorFlow has no packages for later versions. Where python3 is one, an older Python does it, which uv can fetch.
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+OTHERS := $(if $(filter file,$(origin PYTHON)),python3.13 python3.12 python3.11)
+
+$(VENV)/bin/pip:
+	@for python in $(PYTHON) $(OTHERS); do \
+	  if $$python -c '$(SUPPORTED)' 2> /dev/null; then $$python -m venv $(VENV); exit; fi; \
+	done; \
+	if [ -n '$(OTHERS)' ] && command -v uv > /dev/null; then uv venv --quiet --seed --python=3.13 $(VENV); exit; fi; \
+	echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; use make install PYTHON=python3.12, or install uv' \
+	  '(https://docs.astral.sh/uv), which fetches a Python' >&2; exit 1
 
 COMPILE := $(RUN) -m uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --python-version=3.11
 IMAGE := --python-platform=x86_64-manylinux_2_28 --extra=records --extra=report setup.py -o deploy/requirements
@@ -112,5 +122,5 @@ docs: $(INSTALLED)
 	$(RUN) -m tf_cnn.results.schema --markdown > docs/result_file.md
 
 clean:
-	rm -rf $(VENV) docs/flags.md docs/result_file.md data/photographs data/records $(RECORDS) data/modes data/bench.html data/resnet50.json data/reference build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) data/photographs data/records $(RECORDS) data/modes data/bench.html data/resnet50.json data/reference build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

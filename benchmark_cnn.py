@@ -215,7 +215,9 @@ class BenchmarkCNN:
 
     def _prepare(self, session: tf.Session, run_graph: _RunGraph) -> Schedule:
         SIGNALS.check()
-        self._console.progress('Initialising the variables')
+        self._console.progress(
+            'Reading the checkpoint' if self.plan.resume_from else 'Initialising the variables'
+        )
         self._report.meters.begin_phase('initialise')
         schedule = run_graph.state.prepare(session)
         run_op = run_graph.graph_loop.make_op_runner(session) if run_graph.graph_loop else None
@@ -360,7 +362,7 @@ class BenchmarkCNN:
         SIGNALS.check()
         if values and (folder := self.plan.params.checkpoints.export_saved_model):
             self._console.progress(f'Writing the model to {folder}')
-            export(self.plan, values, folder)
+            export(self.plan, values, folder, run_graph.state.class_names)
 
     def _save_early(self) -> None:
         """Saves the trained variables when the run ends early, if training had begun."""

@@ -25,7 +25,8 @@ if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
     raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
 CORE = [
     'absl-py>=2.0',
-    'msgspec>=0.22',
+    # Older ones end without a message of their own at a file that was cut.
+    'msgspec>=0.21',
     'numpy>=1.26',
     'psutil>=5.9.4',
     'rich>=13.0',
@@ -36,6 +37,9 @@ def tensorflow(*packages: str) -> list[str]:
     """Returns TensorFlow, which only runs need, and the packages of it that this program imports,
     too.
     """
+    # Below 2.22: this program uses private modules of TensorFlow, so each version is tried before it
+    # is allowed. Of 2.22, with which Python 3.14 comes, there is only a release candidate (rc0): all
+    # checks of `doctor` pass with it.
     versioned = [
         f'{name}>=2.16,<2.22{semicolon}{where}'
         for name, semicolon, where in (p.partition(';') for p in packages)
@@ -49,7 +53,8 @@ CPU = tensorflow(
     'tensorflow-cpu; platform_machine == "x86_64"', 'tensorflow; platform_machine != "x86_64"'
 )
 NVML = ['nvidia-ml-py>=12.535']
-RECORDS = ['pillow>=10.1']
+# 13.0 closed holes in the decoding of JPEG and TIFF files (GHSA-8g5g-8vmr-9782 and others).
+RECORDS = ['pillow>=13.0']
 REPORT = ['jinja2>=3.1', 'markupsafe>=2.1.1', 'matplotlib>=3.10']
 # TensorFlow 2.21 no longer installs it. Only viewing summaries needs it, not writing them.
 TENSORBOARD = ['tensorboard>=2.16']
@@ -176,9 +181,15 @@ setup(
         'local_scheme': 'no-local-version',
         'fallback_version': VERSION,
     },
-    description='Measures how fast machines train convolutional networks with TensorFlow',
+    description='Measures how fast machines train image classifiers with TensorFlow',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
+    # For the owner of a published copy to fill in, here and in SECURITY.md.
+    project_urls={
+        'Source': 'https://github.com/OWNER/tf_cnn_benchmarks',
+        'Issues': 'https://github.com/OWNER/tf_cnn_benchmarks/issues',
+        'Changelog': 'https://github.com/OWNER/tf_cnn_benchmarks/blob/main/CHANGELOG.md',
+    },
     license_expression='Apache-2.0',
     license_files=['LICENSE'],
     classifiers=[

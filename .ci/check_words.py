@@ -1,5 +1,5 @@
 """Fails where code and docs become hard to read: too many phrases of translated sentences, names
-that say how a value came about and not what it is, long lines. docs/contributing.md says why.
+that say how a value came about and not what it is, long lines. CONTRIBUTING.md says why.
 """
 
 import ast

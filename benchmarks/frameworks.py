@@ -1,7 +1,7 @@
-"""Compares ResNet-50 in this program, in a plain TensorFlow loop, in Keras and in PyTorch.
+"""Compares a network in this program, in a plain TensorFlow loop, in Keras and in PyTorch.
 
     python -m benchmarks.frameworks --precisions=fp32,bf16 --phases=training,forward --rounds=3
-    python -m benchmarks.frameworks --peers=pytorch --torch_python=data/torch/bin/python
+    python -m benchmarks.frameworks --model=vit_s16 --torch_python=data/torch/bin/python
 
 The programs alternate, each time in a new process on the CPU with its default threads. All take the
 same steps, see benchmarks/peers/__init__.py. PyTorch may be in another environment, see
@@ -24,10 +24,11 @@ from tf_cnn.sweep.runner import PROGRAM
 _PEERS = {
     'plain_tensorflow': 'plain_tensorflow',
     'keras': 'keras_resnet50',
-    'pytorch': 'pytorch_resnet50',
+    'pytorch': 'pytorch',
 }
+# The peers that have each model.
+_MODELS = {'resnet50': tuple(_PEERS), 'vit_b16': ('pytorch',), 'vit_s16': ('pytorch',)}
 _CHOICES = {
-    'peers': tuple(_PEERS),
     'precisions': ('fp32', 'bf16'),
     'phases': ('training', 'forward'),
 }
@@ -46,7 +47,20 @@ def main() -> int:
     parser.add_argument(
         '--torch_python', default=sys.executable, help='the Python that has PyTorch'
     )
+    parser.add_argument('--model', choices=_MODELS, default='resnet50', help=' ')
+    parser.add_argument(
+        '--peers',
+        type=comma_separated(_PEERS),
+        help='comma-separated; by default all that have the model',
+    )
     args = parser.parse_args()
+    peers = args.peers or _MODELS[args.model]
+    for peer in peers:
+        if peer not in _MODELS[args.model]:
+            parser.error(
+                f'--peers={peer}: it does not have {args.model}; use '
+                f'--peers={",".join(_MODELS[args.model])}'
+            )
     outcomes, pairs = dict[str, list[Numbers | None]](), []
     for phase in args.phases:
         for precision in args.precisions:
@@ -56,13 +70,16 @@ def main() -> int:
             ]
             steps += ['--forward_only'] if phase == 'forward' else []
             ours = f'this program, {phase} {precision}'
-            commands = {ours: [*PROGRAM, '--model=resnet50', '--device=cpu', *steps]}
-            for peer in args.peers:
-                python = args.torch_python if peer == 'pytorch' else sys.executable
+            commands = {ours: [*PROGRAM, f'--model={args.model}', '--device=cpu', *steps]}
+            for peer in peers:
                 name = f'{peer}, {phase} {precision}'
-                commands[name] = [python, '-m', f'benchmarks.peers.{_PEERS[peer]}', *steps]
+                commands[name] = [sys.executable, '-m', f'benchmarks.peers.{_PEERS[peer]}', *steps]
+                if peer == 'pytorch':
+                    commands[name][0] = args.torch_python
+                    commands[name].append(f'--model={args.model}')
                 pairs.append((ours, name))
-            outcomes |= run_commands(commands, args.rounds, args.output / f'{phase}-{precision}')
+            folder = args.output / f'{args.model}-{phase}-{precision}'
+            outcomes |= run_commands(commands, args.rounds, folder)
     return print_report(outcomes, pairs)
 
 

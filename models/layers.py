@@ -4,7 +4,7 @@ networks.
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -93,9 +93,10 @@ class LayerBuilder:
     """Adds the layers of one tower to the current graph.
 
     Activations have the type dtype and the shape [N, H, W, C] or [N, C, H, W], depending on
-    data_format. In both data formats kernels are [H, W, in, out], and dense weights [in, out] in
-    the order of a flattened [H, W, C], so that both formats share their weights. A variable is cast
-    to dtype where it is read; its gradient has the variable's type.
+    data_format. The T tokens of a transformer are [N, T, C] in both. In both data formats kernels
+    are [H, W, in, out], and dense weights [in, out] in the order of a flattened [H, W, C], so that
+    both formats share their weights. A variable is cast to dtype where it is read; its gradient has
+    the variable's type.
 
     Args:
       data_format: 'NHWC' or 'NCHW'.
@@ -104,8 +105,8 @@ class LayerBuilder:
         each model does so.
       seed: each dropout layer adds its number to this seed, so the seeds of two towers must differ
         by more than the number of dropout layers.
-      dtype: the type that layers compute in, except the arithmetic of batch norm, which is always
-        float32.
+      dtype: the type that layers compute in, except batch norm, the statistics of layer norm and
+        the softmax of attention, which are always float32.
       norms: the folded batch norms of a network with constant weights, by name; None to compute
         batch norm.
     """
@@ -175,7 +176,8 @@ class LayerBuilder:
             data_format=self._data_format,
             name=self._scoped_name(name),
         )
-        return self._add_bias(x, name) if use_bias else x
+        # In NHWC, oneDNN sums the gradient of the bias in float32, with the gradient of the kernel.
+        return self._add_bias(x, name, as_op=not self._channels_first) if use_bias else x
 
     def depthwise_conv(
         self,
@@ -203,7 +205,7 @@ class LayerBuilder:
             data_format=self._data_format,
             name=self._scoped_name(name),
         )
-        return self._add_bias(x, name) if use_bias else x
+        return self._add_bias(x, name, as_op=False) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str, *, untrained_scale: float = 1.0) -> Tensor:
         """Fused batch normalisation of each channel. Factors, offsets and moving averages are
@@ -261,12 +263,12 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Normalises each pixel of activations, or each row of [N, C], over its channels, in
-        float32: Ba et al. 2016 (arXiv:1607.06450).
+        """Normalises each pixel of activations, each token or each row of [N, C] over its channels,
+        in float32: Ba et al. 2016 (arXiv:1607.06450).
 
-        The default epsilon is taken from the code of ConvNeXt's authors.
+        The default epsilon is taken from the code of the authors of ConvNeXt and of ViT.
         """
-        axis = 1 if self._channels_first or x.shape.rank == 2 else 3
+        axis = 1 if self._channels_first and x.shape.rank == 4 else x.shape.rank - 1
         exact = tf.cast(x, tf.float32)
         mean, variance = tf.nn.moments(exact, [axis], keepdims=True)
         normalised = tf.cast((exact - mean) * tf.math.rsqrt(variance + epsilon), x.dtype)
@@ -390,31 +392,77 @@ class LayerBuilder:
         return tf.reshape(x, [-1, math.prod(x.shape.as_list()[1:])])
 
     def dense(
-        self, x: Tensor, units: int, name: str, *, initializer: Initializer = glorot_normal
+        self,
+        x: Tensor,
+        units: int,
+        name: str,
+        *,
+        initializer: Initializer = glorot_normal,
+        activation: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """A fully connected layer, [N, in] -> [N, units]."""
-        kernel = self._read_variable(f'{name}/kernel', [x.shape.as_list()[-1], units], initializer)
-        bias = self._read_variable(f'{name}/bias', [units], zeros)
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped_name(name))
+        """A fully connected layer of each image or token: [N, in] -> [N, units], or [N, T, in] ->
+        [N, T, units].
+        """
+        *_, num_tokens, inputs = x.shape.as_list()
+        kernel = self._read_variable(f'{name}/kernel', [inputs, units], initializer)
+        has_tokens = x.shape.rank == 3
+        # One product of all tokens. TensorFlow fuses an activation with the product only if no
+        # reshape is between them.
+        rows = tf.reshape(x, [-1, inputs]) if has_tokens else x
+        y = tf.matmul(rows, kernel, name=self._scoped_name(name))
+        y = self._add_bias(y, name, as_op=not has_tokens)
+        y = activation(y) if activation else y
+        return tf.reshape(y, [-1, num_tokens, units]) if has_tokens else y
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """[N, H, W, C] or [N, C, H, W] -> [N, H*W, C], a token of each pixel, row by row."""
+        if self._channels_first:
+            x = tf.transpose(x, [0, 2, 3, 1])
+        _, height, width, channels = x.shape.as_list()
+        return tf.reshape(x, [-1, height * width, channels])
+
+    def class_token(self, x: Tensor, name: str, *, initializer: Initializer) -> Tensor:
+        """Puts a learned token before the others: [N, T, C] -> [N, T+1, C]."""
+        channels = x.shape.as_list()[-1]
+        token = self._read_variable(f'{name}/embedding', [channels], initializer)
+        return tf.concat([tf.broadcast_to(token, [tf.shape(x)[0], 1, channels]), x], 1)
+
+    def position_embedding(self, x: Tensor, name: str, *, initializer: Initializer) -> Tensor:
+        """Adds a learned token for each position to the tokens [N, T, C].
+
+        The variable is a vector, [T*C], since vectors have no weight decay.
+        """
+        shape = x.shape.as_list()[1:]
+        embedding = self._read_variable(f'{name}/embedding', [math.prod(shape)], initializer)
+        return x + tf.reshape(embedding, shape)
+
+    def self_attention(
+        self, x: Tensor, num_heads: int, name: str, *, initializer: Initializer = glorot_normal
+    ) -> Tensor:
+        """Multi-head self-attention of tokens [N, T, C]: Vaswani et al. 2017 (arXiv:1706.03762),
+        section 3.2, with biases.
+
+        One product makes queries, keys and values; the columns of its kernel are ordered as [3,
+        num_heads, C / num_heads].
+        """
+        num_tokens, channels = x.shape.as_list()[1:]
+        head_channels = channels // num_heads
+        x = self.dense(x, 3 * channels, f'{name}/qkv', initializer=initializer)
+        x = tf.reshape(x, [-1, num_tokens, 3, num_heads, head_channels])
+        query, key, value = tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
+        # Scaling the queries takes fewer operations than scaling their products with the keys.
+        logits = tf.matmul(query * head_channels**-0.5, key, transpose_b=True)
+        weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), self._dtype)
+        heads = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
+        x = tf.reshape(heads, [-1, num_tokens, channels])
+        return self.dense(x, channels, f'{name}/output', initializer=initializer)
 
     def dropout(self, x: Tensor, rate: float) -> Tensor:
         """While training, sets a fraction of the values to zero and scales the others up:
         Srivastava et al. 2014.
         """
-        return self._drop(x, rate) if self.is_training else x
-
-    def drop_path(self, x: Tensor, rate: float) -> Tensor:
-        """While training, sets all values of a fraction of the images to zero and scales the other
-        images up.
-
-        On a branch beside a shortcut this is stochastic depth: Huang et al. 2016
-        (arXiv:1603.09382).
-        """
-        return self._drop(x, rate, [tf.shape(x)[0], 1, 1, 1]) if self.is_training and rate else x
-
-    def _drop(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
-        self._num_dropouts += 1
-        seed = self._seed + self._num_dropouts
+        if not self.is_training:
+            return x
         if (
             self._channels_first
             and x.shape.rank == 4
@@ -423,9 +471,24 @@ class LayerBuilder:
             # TensorFlow's dropout selects between x and a scalar, and the pass that converts NCHW
             # for CPUs stops at the scalar. Without oneDNN, no kernel computes gradients of
             # convolutions in NCHW.
-            mask = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
-            return x * tf.nn.dropout(mask, rate=rate, seed=seed)
-        return tf.nn.dropout(x, rate=rate, noise_shape=noise_shape, seed=seed)
+            return x * self._drop(tf.ones(tf.shape(x), x.dtype), rate)
+        return self._drop(x, rate)
+
+    def drop_path(self, x: Tensor, rate: float) -> Tensor:
+        """While training, sets all values of a fraction of the images to zero and scales the other
+        images up.
+
+        On a branch beside a shortcut this is stochastic depth: Huang et al. 2016
+        (arXiv:1603.09382).
+        """
+        if not self.is_training or not rate:
+            return x
+        # The factors of the images, since dropout would pass over all of x twice.
+        return x * self._drop(tf.ones([tf.shape(x)[0], *[1] * (x.shape.rank - 1)], x.dtype), rate)
+
+    def _drop(self, x: Tensor, rate: float) -> Tensor:
+        self._num_dropouts += 1
+        return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
 
     def _read_variable(
         self,
@@ -441,9 +504,18 @@ class LayerBuilder:
         )
         return tf.cast(value, dtype or self._dtype)
 
-    def _add_bias(self, x: Tensor, name: str) -> Tensor:
-        bias = self._read_variable(f'{name}/bias', [self._num_channels(x)], zeros)
-        return tf.nn.bias_add(x, bias, data_format=self._data_format)
+    def _add_bias(self, x: Tensor, name: str, *, as_op: bool) -> Tensor:
+        """Adds a bias to each channel of activations, or each column of [rows, C].
+
+        as_op: whether to use BiasAdd also while training in bfloat16. On CPUs, its gradient then
+        sums in bfloat16, which loses most of the sum over the pixels or tokens of a batch.
+        """
+        is_image = x.shape.rank == 4
+        channels = self._num_channels(x) if is_image else x.shape.as_list()[-1]
+        bias = self._read_variable(f'{name}/bias', [channels], zeros)
+        if self.is_training and x.dtype == tf.bfloat16 and not as_op:
+            return x + (self._per_channel(bias) if is_image else bias)
+        return tf.nn.bias_add(x, bias, data_format=self._data_format if is_image else None)
 
     def _scoped_name(self, name: str) -> str:
         return '/'.join((*self._scopes, name))

@@ -5,17 +5,13 @@ skipped; fixtures.
 import os
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
 from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tf_cnn.machine.this_process import INTRA, THIS_PROCESS, ThisProcess
-
-if TYPE_CHECKING:
-    from tests.cluster.local_cluster import LocalCluster
 
 # Every run has the same examples, without deadlines for slow machines.
 # `--hypothesis-profile=default` draws others.
@@ -63,14 +59,6 @@ def fresh_process() -> Iterator[None]:
     """Makes this process look as if no run had changed its settings."""
     with mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())):
         yield
-
-
-@pytest.fixture
-def make_cluster() -> 'Iterator[Callable[..., LocalCluster]]':
-    from tests.cluster.local_cluster import local_clusters
-
-    with local_clusters() as make:
-        yield make
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import ROOT, run_python
+from tests.support.programs import ROOT, run_python
 
 pytestmark = pytest.mark.unit
 

@@ -11,27 +11,35 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.outputs import check_line, check_warning, read_output, warnings_in
-from tests.support.programs import terminal
-from tests.support.runs import PROGRAM, ROOT, Capture, run, run_process, run_python
+from tests.support.outputs import check_error, check_line, check_warning, read_output, warnings_in
+from tests.support.programs import (
+    DEADLINE_SECS,
+    PROGRAM,
+    ROOT,
+    Terminal,
+    run,
+    run_main,
+    run_process,
+    run_python,
+)
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 
 FULL = Path('/dev/full')
 SMALL_RUN = '--device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
 
 
-def refusal(capfd: Capture, *argv: str) -> str:
-    """The one line of a refusal, with nothing on standard output."""
-    done = run(argv, capfd)
-    assert (done.code, done.out) == (2, '')
-    assert done.err == [done.error]
-    return done.error.removeprefix('tf_cnn_benchmarks: error: ')
+def check_refusal(argv: Sequence[str], *facts: str) -> None:
+    """Fails unless the command is refused in one line, with nothing on standard output."""
+    out, err = run_main(*argv, code=2)
+    assert out == ''
+    check_line(err, *facts)
+    check_error(err, *facts)
 
 
 @pytest.mark.unit
@@ -52,10 +60,9 @@ def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_tr
 
 @pytest.mark.unit
 @pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
-def test_help_is_printed_even_if_another_flag_is_wrong(word, capfd):
-    done = run(f'--nonsense {word}', capfd)
-    assert done.code == 0
-    assert '--batch_size=VALUE' in done.out
+def test_help_is_printed_even_if_another_flag_is_wrong(word):
+    out, _ = run_main('--nonsense', word)
+    assert '--batch_size=VALUE' in out
 
 
 @pytest.mark.unit
@@ -74,33 +81,29 @@ def test_help_is_printed_even_if_another_flag_is_wrong(word, capfd):
         (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
     ],
 )
-def test_wrong_use_ends_with_code_2_and_one_line(capfd, argv, facts):
-    check_line(refusal(capfd, *argv), *facts)
+def test_wrong_use_ends_with_code_2_and_one_line(argv, facts):
+    check_refusal(argv, *facts)
 
 
 @pytest.mark.unit
-def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capfd):
-    done = run(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n'], capfd)
-    assert (done.code, done.out) == (2, '')
-    for line, fact in zip(
-        done.err, ('--batchsize', '--num_batches=0', '--optimizer='), strict=True
-    ):
-        check_line(line, 'tf_cnn_benchmarks: error: ', fact)
+def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each():
+    out, err = run_main('--batchsize=3', '--num_batches=0', '--optimizer=sdg\n', code=2)
+    assert out == ''
+    facts = ('--batchsize', '--num_batches=0', '--optimizer=')
+    for line, fact in zip(err.splitlines(), facts, strict=True):
+        check_error(line, fact)
 
 
 @pytest.mark.unit
-def test_verbose_adds_the_traceback(capfd):
-    assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
-    lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == 'Traceback (most recent call last):'
-    assert lines[-1].startswith('tf_cnn_benchmarks: error: --batch_size=x')
+def test_verbose_adds_the_traceback():
+    _, err = run_main('--verbose', '--batch_size=x', code=2)
+    assert err.startswith('Traceback (most recent call last):\n')
+    check_error(err, ': --batch_size=x')
 
 
 @pytest.mark.unit
-def test_the_version_is_one_line(capfd):
-    shown = [run(word, capfd) for word in ('--version', '-V', 'version')]
-    assert [done.code for done in shown] == [0, 0, 0]
-    version, *again = (done.out for done in shown)
+def test_the_version_is_one_line():
+    version, *again = (run_main(word)[0] for word in ('--version', '-V', 'version'))
     facts = r'(commit [0-9a-f]{12}, )?TensorFlow 2\.\S+, Python 3\.\S+'
     assert re.fullmatch(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \({facts}\)\n', version)
     assert again == [version, version]
@@ -115,20 +118,20 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     # The last step is printed although --display_every does not divide it.
     assert [number for number, *_ in found.steps] == [1, 2, 3]
     # Nothing of what TensorFlow prints while it starts.
-    warning, default, *progress = done.err
+    warning, default, *progress = done.err.splitlines()
     check_warning(warning, '--flush_stdout=True')
     check_line(default, '--model=trivial', 'not a real network', '--model=resnet50')
     stages = ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
     assert progress[:3] == stages
     assert not [line for line in progress if 'tf_cnn_benchmarks: error' in line]
-    assert len(warnings_in('\n'.join(done.err))) == 1
+    assert len(warnings_in(done.err)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
 
 @pytest.mark.graph
 def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone():
     flags = f'{SMALL_RUN} --model=lenet --gpu_pending_cap=3'
-    with terminal([*PROGRAM, *flags.split()], columns=80) as seen:
+    with Terminal([*PROGRAM, *flags.split()], columns=80) as seen:
         seen.read('Importing TensorFlow\x1b[K\r')
         seen.read(until=None)
         assert seen.process.returncode == 0
@@ -170,7 +173,7 @@ sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, '-c', SCRIPT.format(action=action)]
     return subprocess.run(
-        command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=DEADLINE_SECS
     )
 
 
@@ -188,17 +191,15 @@ def test_other_output_to_standard_output_goes_to_standard_error():
 @pytest.mark.parametrize(
     ('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)]
 )
-def test_a_limit_of_the_memory_is_named_before_native_code_crashes(flag, kind, capfd, monkeypatch):
+def test_a_limit_of_the_memory_is_named_before_native_code_crashes(flag, kind, monkeypatch):
     limits = {kind: 300_000 * 1024}
     monkeypatch.setattr(
         resource, 'getrlimit', lambda number: (limits.get(number, resource.RLIM_INFINITY),) * 2
     )
-    assert f'ulimit {flag} 300000: ' in refusal(capfd, '--model=trivial')
+    check_refusal(['--model=trivial'], f'ulimit {flag} 300000: ')
     limits[kind] = 20 << 30
     # The warning comes beside the refusal of another flag.
-    done = run('--model=nonsense', capfd)
-    assert done.code == 2
-    warning, _ = done.err
+    warning, _ = run_main('--model=nonsense', code=2)[1].splitlines()
     check_line(warning, 'warning', f'ulimit {flag} {20 << 20}')
 
 
@@ -228,8 +229,8 @@ def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printe
 ):
     done = run_script(action, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (exit_code, 'before\n')
-    assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
     check_line(done.stderr, *facts)
+    check_error(done.stderr, *facts)
 
 
 @pytest.mark.unit
@@ -240,8 +241,8 @@ def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one():
         done, failed = (run_script('pass', stdout=file.fileno()) for file in (closed, full))
     assert (done.returncode, done.stderr) == (1, '')
     assert failed.returncode == 1
-    assert failed.stderr.startswith('tf_cnn_benchmarks: error: ')
-    check_line(failed.stderr, 'No space left on device')
+    check_line(failed.stderr)
+    check_error(failed.stderr, 'No space left on device')
 
 
 @pytest.mark.unit
@@ -251,15 +252,13 @@ def test_standard_streams_may_be_closed(tmp_path, closed):
     action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
     started = f'exec "$0" -c "$1" {closed}'
     command = ['sh', '-c', started, sys.executable, SCRIPT.format(action=action)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = run_process(command, ROOT)
     if '>&-' in closed.split():
         # The result would be lost.
-        assert done.returncode == 2
-        assert not done.stdout
-        assert ('standard output' in done.stderr) is not ('2>&-' in closed)
+        assert (done.code, done.out) == (2, '')
+        assert ('standard output' in done.err) is not ('2>&-' in closed)
         return
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == 'before\nafter\n'
+    assert (done.code, done.out) == (0, 'before\nafter\n'), done.err
     assert written.read_text() == ''
 
 
@@ -278,7 +277,9 @@ def test_output_into_a_full_disk_is_one_line(argv, stream, exit_code):
     with FULL.open('w') as full:
         pipes = dict.fromkeys(['stdout', 'stderr'], subprocess.PIPE)
         streams: dict[str, Any] = pipes | {stream: full}
-        done = subprocess.run([*PROGRAM, *argv.split()], **streams, text=True, timeout=60, cwd=ROOT)
+        done = subprocess.run(
+            [*PROGRAM, *argv.split()], **streams, text=True, timeout=DEADLINE_SECS, cwd=ROOT
+        )
     assert done.returncode == exit_code
     if stream == 'stdout':
         check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
@@ -290,7 +291,7 @@ def test_a_working_directory_that_was_removed_is_named(tmp_path):
     command = [*PROGRAM, '--export_saved_model=model', f'--train_dir={tmp_path}']
     done = run_process(['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command], gone)
     assert done.code == 1
-    check_line(done.error, 'working directory')
+    check_error(done.err, 'working directory')
 
 
 def _catches_sigterm(pid: int) -> bool:
@@ -312,7 +313,7 @@ def test_an_older_python_is_told_in_one_line_which_versions_run_the_program():
     )
     done = run_process([sys.executable, '-c', code])
     assert (done.code, done.out) == (2, '')
-    check_line(*done.err, 'Python 3.9', '3.11')
+    check_line(done.err, 'Python 3.9', '3.11')
 
 
 @pytest.mark.distributed
@@ -337,7 +338,7 @@ def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
             assert time.monotonic() < deadline
             time.sleep(0.002)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_SECS)
     assert process.returncode == 128 + number, err
     assert 'Traceback' not in err
-    check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', fact)
+    check_error(err, fact)

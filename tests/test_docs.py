@@ -1,5 +1,5 @@
 """Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in
-contributing.md.
+CONTRIBUTING.md.
 
 It must be possible to plan a line that runs this program on this machine. A block that needs more
 has a comment above it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first
@@ -9,6 +9,8 @@ has a comment above it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this 
 import importlib
 import re
 import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,9 @@ import pytest
 
 import tf_cnn_benchmarks
 from models.registry import MODELS, load_model_file
-from tests.support.documents import (
-    PAGES,
-    ROOT,
-    CommandLine,
-    ShellLine,
-    fit,
-    python_block,
-    shell_lines,
-    split_line,
-)
+from tests.support.documents import fit, python_block, split_line
 from tests.support.images import write_noise, write_photos
+from tests.support.programs import ROOT
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.machine.process_environment import ProcessEnvironment
@@ -35,6 +29,54 @@ from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.plan import Plan, ServerPlan, make_plan
 from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
+
+# Pages that `make docs` makes have no shell lines.
+MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
+_WRITTEN = sorted({*(ROOT / 'docs').glob('*.md')} - MADE)
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *_WRITTEN]
+# The first words of shell lines, possibly after variables.
+_PROGRAMS = (
+    'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'
+    'python3?|source|srun|tensorboard|tf_cnn_benchmarks'
+)
+_SHELL_LINE = re.compile(rf'([A-Z_]+=\S+ )*(\.venv/bin/)?({_PROGRAMS})(\.py)? \S')
+_NEEDS = re.compile(r'<!-- needs: (.+) -->')
+
+
+@dataclass(frozen=True)
+class ShellLine:
+    """A shell line with its continuation lines, without the backslashes at line ends.
+
+    `needs` is the text of the comment `<!-- needs: ... -->` above its block: resources that this
+    machine may lack.
+    """
+
+    page: str
+    number: int
+    text: str
+    needs: str | None
+
+    def __str__(self) -> str:
+        return f'{self.page}:{self.number}: {self.text}'
+
+
+def shell_lines() -> Iterator[ShellLine]:
+    for page in PAGES:
+        needs, in_block = None, False
+        lines = iter(enumerate(page.read_text(encoding='utf-8').splitlines(), start=1))
+        for number, line in lines:
+            if line.startswith('```'):
+                in_block = not in_block
+            elif found := _NEEDS.match(line):
+                needs = found[1]
+            elif not in_block and not line.startswith('    '):
+                # Text outside of blocks ends the scope of the comment.
+                needs = None if line else needs
+            elif _SHELL_LINE.match(text := line.strip()):
+                while text.endswith('\\'):
+                    text = text.removesuffix('\\') + next(lines)[1].strip()
+                yield ShellLine(page.relative_to(ROOT).as_posix(), number, text, needs)
+
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -60,9 +102,9 @@ def test_every_line_of_this_program_is_planned(data, tmp_path, monkeypatch, forg
     monkeypatch.chdir(tmp_path)
     wrong = []
     for line in LINES:
-        found = split_line(line.text)
-        if found and line.page not in RUN_ELSEWHERE:
-            fault = fault_of(line, list(found.argv), data, tmp_path)
+        argv = split_line(line.text)
+        if argv is not None and line.page not in RUN_ELSEWHERE:
+            fault = fault_of(line, argv, data, tmp_path)
             wrong += [f'{line}\n  {fault}'] if fault else []
     assert not wrong, '\n'.join(wrong)
 
@@ -101,18 +143,18 @@ def _idle(params: Params, *, alone: bool) -> list[str]:
 
 
 def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
-    launcher = (split_line(line.text) or CommandLine((), ())).launcher
+    is_launched = bool(re.search(r'\b(mpirun|srun|horovodrun) ', line.text))
     try:
         parsed = parse_argv(argv)
         if parsed.params.run.model_file:
             load_model_file(parsed.params.run.model_file)
-        is_alone = launcher not in ('mpirun', 'srun', 'horovodrun') and '_hosts=' not in line.text
+        is_alone = not is_launched and '_hosts=' not in line.text
         if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
             return '; '.join(faults)
         if (
             parsed.params.evaluation.eval
             or parsed.params.checkpoints.backbone_model_path
-            or launcher in ('mpirun', 'srun', 'horovodrun')
+            or is_launched
         ):
             # Checkpoints and other processes are missing here; other tests cover them.
             return None
@@ -131,7 +173,7 @@ def test_every_other_line_names_targets_and_scripts_that_are_there():
     others = [
         line
         for line in LINES
-        if not (split_line(line.text) or line.needs or line.page in RUN_ELSEWHERE)
+        if not (split_line(line.text) is not None or line.needs or line.page in RUN_ELSEWHERE)
     ]
     found = [
         (line, word)
@@ -147,33 +189,28 @@ def test_every_other_line_names_targets_and_scripts_that_are_there():
     ]
 
 
-def shorten(argv: list[str]) -> list[str]:
-    """Makes a run of a page short."""
-    small = ['--model=lenet', '--batch_size=2', '--device=cpu']
-    steps = ['--num_batches=2', '--num_warmup_batches=1']
-    shortened = re.compile('--(model|batch_size|device|num_batches|num_warmup_batches|num_epochs)=')
-    kept = [word for word in argv if not shortened.match(word)]
-    return [*kept, *small, *([] if '--eval' in argv else steps)]
-
-
 @pytest.mark.long
 def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, monkeypatch, capfd):
     write_photos(tmp_path / 'PHOTOS')
     monkeypatch.chdir(tmp_path)
     totals = 0
+    # What makes a run long.
+    length = re.compile('--(model|batch_size|device|num_batches|num_warmup_batches|num_epochs)=')
     page = (ROOT / 'docs' / 'data.md').read_text().splitlines()
     begin, end = page.index('## Your own images'), page.index('## What training images undergo')
     for line in [
         line for line in LINES if line.page == 'docs/data.md' and begin < line.number < end
     ]:
-        found = split_line(line.text)
-        if found is None:
+        words = split_line(line.text)
+        if words is None:
             # The script that makes photographs has a test of its own.
             assert 'benchmarks/sample_photographs.py' in line.text
             continue
-        argv = [word.replace('--shards=8', '--shards=2') for word in found.argv]
+        argv = [word.replace('--shards=8', '--shards=2') for word in words]
         if argv[0].startswith('-'):
-            argv = shorten(argv)
+            argv = [word for word in argv if not length.match(word)]
+            argv += ['--model=lenet', '--batch_size=2', '--device=cpu']
+            argv += [] if '--eval' in argv else ['--num_batches=2', '--num_warmup_batches=1']
             totals += 1
         assert tf_cnn_benchmarks.main(argv) == 0, line
     printed = re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE)

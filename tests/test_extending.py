@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import ROOT, run_process
+from tests.support.programs import ROOT, run_process
 
 pytestmark = pytest.mark.distributed
 

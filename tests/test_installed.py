@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.documents import python_block
 from tests.support.outputs import check_line
-from tests.support.runs import PROGRAM, ROOT, run_process
+from tests.support.programs import PROGRAM, ROOT, run_process
 
 pytestmark = pytest.mark.distributed
 
@@ -210,7 +210,7 @@ def refusal_of(command: Sequence[object], **environ: str) -> str:
     """Returns the single line with which a command is refused."""
     done = run_process(command, Path('/'), **environ)
     assert (done.code, done.out) == (2, ''), done.err
-    return check_line(*done.err, 'not installed')
+    return check_line(done.err, 'not installed')
 
 
 def test_the_command_runs_where_others_have_modules_of_the_same_names(

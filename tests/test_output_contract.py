@@ -5,9 +5,9 @@ distributed/test_modes.py.
 import numpy as np
 import pytest
 
+import tf_cnn_benchmarks
 from tests.support.images import write_mnist
-from tests.support.outputs import Read, read_output
-from tests.support.runs import Capture, run
+from tests.support.outputs import Output, read_output
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -18,10 +18,10 @@ _LABELS = (
 )
 
 
-def read(capfd: Capture, flags: str, *, with_accuracy: bool = False) -> Read:
-    done = run(f'{flags} {_SMALL}', capfd)
-    assert done.code == 0, done.err
-    found = read_output(done.out, with_accuracy=with_accuracy)
+def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool = False) -> Output:
+    assert tf_cnn_benchmarks.main(f'{flags} {_SMALL}'.split()) == 0
+    # What native code writes, too.
+    found = read_output(capfd.readouterr().out, with_accuracy=with_accuracy)
     labels = _LABELS.split(', ')
     assert [label for label in found.banner if label in labels] == labels
     return found
@@ -68,7 +68,7 @@ def test_an_evaluation_prints_its_accuracy_and_its_own_total(tmp_path, capfd):
     assert {count for *_, count in within.accuracies} == {12}
     found = read(capfd, f'{flags} --eval')
     assert (found.banner['Mode'], found.banner['Dataset']) == (['evaluation'], ['mnist (real)'])
-    [(top_1, top_5, count)] = found.accuracies
+    [(top_1, top_5, num_examples)] = found.accuracies
     assert 0 <= top_1 <= top_5 <= 1
     # --num_batches counts batches of --eval_batch_size, beyond an epoch too.
-    assert (count, found.steps) == (3 * 5, [])
+    assert (num_examples, found.steps) == (3 * 5, [])

@@ -21,9 +21,8 @@ from preprocessing import (
     random_window,
     resize_and_distort,
 )
-from tests.support.graphs import open_session
+from tests.support.graphs import evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example
-from tests.support.networks import evaluate
 from tests.support.outputs import check_line
 from tf_cnn.inputs.each_image import for_each_image
 

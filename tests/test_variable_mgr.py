@@ -10,26 +10,29 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder, truncated_normal, zeros
-from tests.support.graphs import cpus, open_session, train_towers
-from tests.support.networks import (
+from tests.support.graphs import (
     IMAGE_SHAPE,
     LEARNING_RATE,
-    NUM_CLASSES,
-    NUM_STEPS,
     FixedInput,
     assert_close,
     convolved,
+    cpus,
     make_manager,
+    open_session,
+    plain_gradients,
     relative_error,
-    settings,
+    train_towers,
+    training_step,
+    transformer,
 )
-from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
+NUM_STEPS = 3
 
 # By name: --variable_update, and further arguments of make_manager. test_all_reduce.py holds all
 # algorithms and packings.
@@ -57,7 +60,7 @@ def trained(
     """Returns the weights of each tower, or of all, before and after the steps."""
     forms, manager = OPTIMIZERS[optimizer], make(mode, len(images))
     before, *_, after = train_towers(
-        settings(convolved), forms.ours, manager, FixedInput(images), NUM_STEPS
+        training_step(convolved), forms.ours, manager, FixedInput(images), NUM_STEPS
     )
     names = manager.variables[0]
     return before, [{name: weights[name] for name in names} for weights in after]
@@ -72,12 +75,11 @@ def trained_by_numpy(optimizer: str) -> Weights:
         gradients = plain_gradients(
             session,
             convolved,
-            NUM_CLASSES,
             [batch],
             # LARS decays the weights itself.
             weight_decay=0.0 if optimizer == 'lars' else 0.01,
         )
-        return OPTIMIZERS[optimizer].numpy.train(
+        return OPTIMIZERS[optimizer].train(
             start, lambda weights, step: gradients(weights, 1.0), LEARNING_RATE, NUM_STEPS
         )
 
@@ -92,6 +94,21 @@ def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, num_towers, opt
     for weights in after:
         assert_close(weights, trained('independent', optimizer)[1][0])
         assert_close(weights, trained_by_numpy(optimizer))
+
+
+@pytest.mark.parametrize('mode', SYNCHRONOUS)
+def test_towers_of_a_transformer_take_the_step_of_one_with_the_whole_batch(mode):
+    one, four = (
+        train_towers(
+            training_step(transformer),
+            OPTIMIZERS['sgd'].ours,
+            make(mode, num_towers),
+            FixedInput(BY_TOWERS[num_towers]),
+            NUM_STEPS,
+        )[-1][0]
+        for mode, num_towers in (('independent', 1), (mode, 4))
+    )
+    assert_close(four, one)
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)

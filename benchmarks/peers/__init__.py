@@ -8,5 +8,6 @@ The scripts for ResNet-50 take the same step as `--model=resnet50 --device=cpu`:
 - fp32 variables, and bf16 activations with --precision=bf16;
 - weight decay of kernels, and gradient descent without momentum.
 
+pytorch.py has ViT too, with the layers, the parameters and the stochastic depth of this program's.
 With --data_dir, plain_tensorflow.py trains `trivial` on records.
 """

@@ -3,7 +3,6 @@
 import runpy
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from models.catalog import read_costs
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.images import encoded, example, write_shard
+from tests.support.programs import ROOT
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
+BENCHMARKS = ROOT / 'benchmarks'
 SCRIPTS = sorted(
     path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text()
 )
@@ -27,7 +27,7 @@ SCRIPTS = sorted(
 
 @pytest.mark.parametrize('path', SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_has_help(path, monkeypatch, capsys):
-    if path.stem == 'pytorch_resnet50':
+    if path.stem == 'pytorch':
         pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     # In this process, which imports TensorFlow once.
     monkeypatch.setattr(sys, 'argv', [str(path), '--help'])
@@ -93,12 +93,13 @@ def test_the_plain_pipeline_makes_batches_of_records(tmp_path):
     assert {*labels} < {*range(8)}
 
 
-def test_the_network_of_pytorch_has_the_variables_of_resnet50():
+@pytest.mark.parametrize('model', ['resnet50', 'vit_b16', 'vit_s16'])
+def test_a_network_of_pytorch_has_as_many_parameters_as_the_model(model):
     pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
-    from benchmarks.peers.pytorch_resnet50 import make_network
+    from benchmarks.peers.pytorch_networks import NETWORKS
 
-    parameters, _ = read_costs()['resnet50', 'imagenet', 224]
-    assert sum(parameter.numel() for parameter in make_network().parameters()) == parameters
+    parameters, _ = read_costs()[model, 'imagenet', 224]
+    assert sum(parameter.numel() for parameter in NETWORKS[model]().parameters()) == parameters
 
 
 def test_digits_are_written_as_the_files_of_mnist(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import use_pynvml, write_pynvml
+from tests.support.machines import use_pynvml
 from tests.support.outputs import check_line, refused
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.cluster.discovery import find_cluster
@@ -177,7 +177,7 @@ def test_the_flags_of_the_subcommand_take_effect(capsys, monkeypatch, tmp_path):
 @pytest.fixture
 def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with four GPUs, and a program in place of the benchmark that tells what it sees."""
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
+    use_pynvml(monkeypatch, tmp_path, 4)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     sees = "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
     replace_program(tmp_path, monkeypatch, sees)

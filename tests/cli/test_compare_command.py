@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 from tests.support.sample_results import (
     cut_off,
     sample_failure,
@@ -118,9 +119,7 @@ def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes():
     lines = lines_of('good', 'bad')
     assert lines[2].endswith('baseline')
     assert lines[3].endswith('2 of 3: other programs (1), drift (1)')
-    assert (
-        'bad: doubtful: bad/0.json (2403.60, drift), bad/2.json (1553.20, machine_loaded)' in lines
-    )
+    assert 'bad: doubtful: bad/0.json (2,404, drift), bad/2.json (1,553, machine_loaded)' in lines
     (line,) = (line for line in lines if line.startswith('! '))
     check_line(line, '2 of 6 runs were disturbed', 'other programs (1 run', 'drift (1 run')
     good, bad = (row['doubtful_runs'] for row in rows_of('good', 'bad'))
@@ -272,7 +271,7 @@ def test_an_outlying_run_is_named():
         write_sample(f'a/{number}.json', rate=rate, noise=0)
         write_sample(f'b/{number}.json', rate=80 + number % 2, noise=0, seed=number)
     (line,) = [line for line in lines_of('a', 'b') if 'far from' in line]
-    check_line(line, 'a: ', 'a/3.json (50.00)', 'far from the others')
+    check_line(line, 'a: ', 'a/3.json (50.0)', 'far from the others')
     first, second = rows_of('a', 'b')
     assert ([*first['outliers']], [*second['outliers']]) == (['a/3.json'], [])
 

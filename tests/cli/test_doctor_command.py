@@ -12,38 +12,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
+from tests.support.programs import PROGRAM, ROOT, run
 from tests.sweep.fake_runs import assert_ended
-from tf_cnn.cli import doctor
 from tf_cnn.doctor.checks import OK, SKIPPED, WRONG, Finding
 from tf_cnn.doctor.families import run_family
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(doctor.__file__).resolve().parents[2]
-PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'doctor')
-
-
-def run_doctor(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *argv],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=300,
-        env={**os.environ, **environ},
-    )
-
 
 def test_json_goes_to_standard_output_and_the_lines_to_standard_error():
-    ran = run_doctor('--only=gpu', '--json', OMP_NUM_THREADS='4096', CUDA_VISIBLE_DEVICES='')
-    assert ran.returncode == 0
-    document = json.loads(ran.stdout)
+    ran = run('doctor --only=gpu --json', OMP_NUM_THREADS='4096', CUDA_VISIBLE_DEVICES='')
+    assert ran.code == 0
+    document = json.loads(ran.out)
     assert document['schema'] == 'tf_cnn_benchmarks.doctor'
     assert document['environment']['OMP_NUM_THREADS'] == '4096'
     assert document['machine']['num_cores'] == os.cpu_count()
     checks = document['checks']
     assert set(checks[0]) == {'name', 'outcome', 'found', 'advice', 'figures'}
-    first, *rows, last = ran.stderr.splitlines()
+    first, *rows, last = ran.err.splitlines()
     assert (first, last.split()[:2]) == ('checking gpu ...', ['3', 'checks'])
     assert [row.split()[:2] for row in rows] == [[one['outcome'], one['name']] for one in checks]
 
@@ -52,9 +38,9 @@ def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run
     (tmp_path / 'tensorflow').mkdir()
     code = 'raise ImportError("libstdc++.so.6: too old")'
     (tmp_path / 'tensorflow' / '__init__.py').write_text(code)
-    ran = run_doctor('--only=tensorflow,placement,processes', PYTHONPATH=str(tmp_path))
-    assert ran.returncode == 1
-    wrong, advice, *own, placement, processes, _ = ran.stdout.splitlines()
+    ran = run('doctor --only=tensorflow,placement,processes', PYTHONPATH=str(tmp_path))
+    assert ran.code == 1
+    wrong, advice, *own, placement, processes, _ = ran.out.splitlines()
     assert wrong.startswith(WRONG)
     assert 'libstdc++.so.6: too old' in wrong
     assert 'install' in advice
@@ -122,7 +108,7 @@ time.sleep(600)
     [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')],
 )
 def test_after_an_interrupt_what_was_found_is_printed(number, code, word):
-    command = [*PROGRAM, '--only=gpu,placement', '--json']
+    command = [*PROGRAM, 'doctor', '--only=gpu,placement', '--json']
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
@@ -141,9 +127,9 @@ def test_after_an_interrupt_what_was_found_is_printed(number, code, word):
 
 @pytest.mark.all_modes
 def test_everything_that_runs_on_a_cpu_is_well():
-    ran = run_doctor('--json', CUDA_VISIBLE_DEVICES='')
-    assert ran.returncode == 0
-    outcomes = {check['name']: check['outcome'] for check in json.loads(ran.stdout)['checks']}
+    ran = run('doctor --json', CUDA_VISIBLE_DEVICES='')
+    assert ran.code == 0
+    outcomes = {check['name']: check['outcome'] for check in json.loads(ran.out)['checks']}
     assert WRONG not in outcomes.values()
     for name in (
         'tensorflow/devices',

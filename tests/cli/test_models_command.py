@@ -5,7 +5,8 @@ import json
 import pytest
 
 from models.registry import MODELS
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.outputs import check_line, refused, run_main
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run_main
 from tests.support.sample_results import sample_document, sample_failure, write_document
 from tf_cnn.cli.predict import read_network
 from tf_cnn.compare.predict import (

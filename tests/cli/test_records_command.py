@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import write_files
 from tests.support.images import (
     content,
     convert,
+    encoded,
     flip_a_bit,
+    picture,
     shard_paths,
-    write_files,
     write_photos,
     write_shards_of,
 )
-from tests.support.outputs import check_line, refused, run_main
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run_main
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.system.errors import install_command
 
@@ -64,6 +67,46 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(photos, tm
     assert passed_through_and_encoded == ['21', '3']
     assert left_out == ['1']
     assert sorted(passed_over) == ['1', '1', '2']
+
+
+def test_the_summary_of_a_split_has_both_subsets(photos, tmp_path, capfd):
+    write_files(tmp_path / 'photos/owl', {'1.jpg': encoded(picture())})
+    for name in ('bird', 'cat', 'zebra'):
+        (tmp_path / 'photos' / name).symlink_to(photos / name)
+    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=2', '--validation=0.25')
+    train, validation = capfd.readouterr().out.split('validation: ')
+    assert numbers_in(train, 'train: ')[:3] == ['19', '4', '2']
+    assert validation.startswith('6 images of 3 classes in 1 shard ')
+    assert 'owl' not in train
+    assert numbers_in(validation, 'classes without an image', 'owl') == ['1']
+
+
+def test_images_of_other_formats_are_converted_or_named(tmp_path, capfd):
+    frames = encoded(picture(), 'GIF', save_all=True, append_images=[picture(mode='L')])
+    files = {'a/1.gif': frames, 'a/2.WEBP': encoded(picture(), 'WEBP')}
+    files |= {'a/3.bmp': encoded(picture(), 'BMP'), 'a/4.tif': encoded(picture(), 'TIFF')}
+    files |= {f'a/{index}.heic': b'x' for index in range(30)}
+    convert(write_files(tmp_path / 'photos', files), tmp_path / 'out', '--shards=1')
+    out, err = capfd.readouterr()
+    assert numbers_in(out, 'train: ')[:3] == ['4', '1', '1']
+    assert numbers_in(out, 'encoded anew') == ['0', '4']
+    assert numbers_in(out, 'only the first of several frames') == ['1']
+    assert numbers_in(out, 'passed over') == ['30']
+    assert numbers_in(err, 'passed over 10 more', 'WEBP') == ['10']
+
+
+def test_only_the_first_classes_without_an_image_are_named(photos, tmp_path, capfd):
+    for name in ('bird', 'cat', 'zebra'):
+        (tmp_path / 'photos' / name).mkdir(parents=True)
+        (tmp_path / 'photos' / name / '1.png').symlink_to(photos / name / '7.png')
+    for index in range(12):
+        (tmp_path / 'photos' / f'empty{index:02d}').mkdir()
+    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=1')
+    out = capfd.readouterr().out
+    assert numbers_in(out, 'classes without an image', ' (empty00, ')[0] == '12'
+    assert 'empty04 and 7 more' in out
+    labels = (tmp_path / 'out' / 'labels.txt').read_text().split()
+    assert (len(labels), labels[-2]) == (1 + 15, 'empty11')
 
 
 def test_a_check_of_good_shards_prints_what_they_hold(shards):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from models.registry import MODELS
-from tests.support.outputs import run_main
+from tests.support.programs import run_main
 from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS

@@ -7,7 +7,7 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
@@ -116,7 +116,9 @@ class Member:
 class LocalCluster:
     """A cluster whose tasks, named 'worker 0' and so on, can be stopped and replaced."""
 
-    def __init__(self, num_ps: int, num_workers: int, is_synchronous: bool) -> None:
+    def __init__(
+        self, num_ps: int = 1, num_workers: int = 2, *, is_synchronous: bool = True
+    ) -> None:
         names = [f'ps {i}' for i in range(num_ps)] + [f'worker {i}' for i in range(num_workers)]
         self.relays = {name: _relays()[name] for name in names}
         self.detectors: list[FailureWatch] = []
@@ -176,24 +178,6 @@ def _wipe(server: tf.train.Server, keeper: Task) -> None:
             )
             wiped = tf.raw_ops.DestroyResourceOp(resource=table)
         session.run(wiped)
-
-
-# Makes a cluster: num_ps=1, num_workers=2, *, is_synchronous=True.
-Make = Callable[..., LocalCluster]
-
-
-@contextlib.contextmanager
-def local_clusters() -> Iterator[Make]:
-    """Makes clusters, and stops all of their tasks after the block."""
-    with contextlib.ExitStack() as stack:
-
-        def make(
-            num_ps: int = 1, num_workers: int = 2, *, is_synchronous: bool = True
-        ) -> LocalCluster:
-            cluster = LocalCluster(num_ps, num_workers, is_synchronous)
-            return stack.enter_context(contextlib.closing(cluster))
-
-        yield make
 
 
 def await_answer(rendezvous: Rendezvous, task: Task) -> int:

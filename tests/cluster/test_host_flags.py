@@ -6,17 +6,8 @@ import shlex
 
 import pytest
 
-from tests.support.machines import (
-    FLAGS,
-    PS,
-    TF_JOB,
-    WORKERS,
-    controlled,
-    found,
-    open_mpi,
-    slurm_step,
-    tf_config,
-)
+from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
+from tests.support.machines import TF_JOB, found, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
 from tf_cnn.cluster.discovery import check_mode, find_cluster
 from tf_cnn.cluster.topology import Cluster

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.outputs import check_line, failed
-from tests.support.programs import ROOT, check_error, check_warning, terminal
+from tests.support.outputs import check_error, check_line, check_warning, failed
+from tests.support.programs import ROOT, Terminal
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
 
@@ -170,7 +170,7 @@ print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
         'import sys; from tf_cnn.launch.launcher import Command, launch\n'
         f'sys.exit(launch({commands!r}, quiet=True))'
     )
-    with terminal([sys.executable, '-c', code], cwd=ROOT) as seen:
+    with Terminal([sys.executable, '-c', code]) as seen:
         seen.read('Building the graph')
         open(first, 'w').close()
         seen.read(until=None)

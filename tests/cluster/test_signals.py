@@ -1,22 +1,18 @@
 """A signal to a run ends it between two steps."""
 
 import signal
-import subprocess
 import sys
 
 import pytest
 
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, Finished, run_process
 
 pytestmark = pytest.mark.distributed
 
 
-def ended(code: str) -> tuple[int, str, str]:
-    """Returns the exit code and both streams of a process that runs this code."""
+def ended(code: str) -> Finished:
     preamble = 'import os, signal, sys, time\nfrom tf_cnn.system.signals import SIGNALS, Stopped\n'
-    command = [sys.executable, '-c', preamble + code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stdout, done.stderr
+    return run_process([sys.executable, '-c', preamble + code], ROOT)
 
 
 @pytest.mark.parametrize('number', [1, 2, 10, 12, 14, 15, 24])

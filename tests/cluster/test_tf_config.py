@@ -6,22 +6,16 @@ import json
 
 import pytest
 
-from tests.support.machines import (
-    COLLECTIVE,
-    FLAGS,
-    HOSTS,
-    TF_JOB,
-    find,
-    found,
-    replicas,
-    tf_config,
-)
+from tests.cluster.sample_clusters import FLAGS, PS, WORKERS
+from tests.support.machines import COLLECTIVE, TF_JOB, find, found, replicas, tf_config
 from tests.support.outputs import refused
 from tf_cnn.cluster.discovery import evaluator_params, find_cluster
 from tf_cnn.run.params import Params
 from tf_cnn.run.parsing import make_params
 
 pytestmark = pytest.mark.unit
+
+HOSTS = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
 
 EVALUATOR = tf_config('evaluator', 0, **TF_JOB)
 

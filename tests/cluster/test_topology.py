@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines import FLAGS, PS, WORKERS, controlled
+from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
 from tests.support.outputs import check_line
 from tf_cnn.cluster.rendezvous import find_difference, shared_settings
 from tf_cnn.cluster.topology import Cluster, Task, public_hosts

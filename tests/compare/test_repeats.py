@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.outputs import check_line, run_main
+from tests.support.outputs import check_line
+from tests.support.programs import run_main
 from tests.support.sample_results import record_of, sample_document, write_document
 from tests.sweep.fake_runs import plan_of
 from tf_cnn.compare.differences import flag_differences, machine_differences

@@ -18,12 +18,12 @@ from tf_cnn.compare.ratios import estimate
 from tf_cnn.compare.report_rows import (
     Summary,
     describe_fastest,
-    format_number,
     name_settings,
     summarize_collection,
 )
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Failure, Result
+from tf_cnn.results.tables import format_number
 
 pytestmark = pytest.mark.unit
 
@@ -194,9 +194,9 @@ def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name():
         assert row['data_dir'].rpartition('/')[2] in name or name.endswith('…')
 
 
-def test_numbers_have_four_digits():
+def test_numbers_have_three_digits_or_all_before_the_point():
     values = (0.0123456, 184.59, 12345.6, 0, None, math.nan)
-    assert [*map(format_number, values)] == ['0.01235', '184.6', '12,346', '0', '—', '—']
+    assert [*map(format_number, values)] == ['0.0123', '185', '12,346', '0', '—', '—']
 
 
 def test_a_flag_that_a_version_lacks_has_its_default():

@@ -42,6 +42,20 @@ def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(monkeypat
     assert '1,000' in narrow
 
 
+def test_rows_stand_below_each_other_where_the_table_does_not_fit(monkeypatch):
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', '12')
+    columns = (*COLUMNS, Column('rate', itemgetter(2), is_number=True))
+    table = Table(columns, [('a', '1', '2.0'), ('b', '', '3.0')])
+    assert table.as_text(Terminal()).splitlines() == [
+        'name: a',
+        '    size: 1',
+        '    rate: 2.0',
+        'name: b',
+        '    rate: 3.0',
+    ]
+
+
 @pytest.mark.parametrize('terminal', ['xterm', 'dumb', 'unknown'])
 @pytest.mark.parametrize('columns', ['10', '40', '60'])
 def test_every_terminal_shows_all_words_of_every_column(terminal, columns, monkeypatch):

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.convert.image_files import claiming
+from tests.support.files import write_files
 from tests.support.images import (
-    claiming,
     content,
     encoded,
     example,
@@ -22,7 +23,6 @@ from tests.support.images import (
     header_of,
     picture,
     shard_paths,
-    write_files,
     write_shard,
 )
 from tests.support.outputs import check_line, failed

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from tests.support.images import claiming, encoded, picture, pixels
+from tests.convert.image_files import claiming, pixels
+from tests.support.images import encoded, picture
 from tests.support.outputs import check_line
 from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
 
@@ -70,18 +71,28 @@ GREY_16 = Image.fromarray(np.asarray(picture(mode='L'), np.uint16) * 256 + 77)
             id='16 bits, transparent',
         ),
         pytest.param(encoded(picture(), 'PNG', exif=BAD_EXIF), picture(), id='unreadable EXIF'),
-        # The first is kept.
-        pytest.param(
-            encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)]),
-            picture(),
-            id='several pictures',
-        ),
+        pytest.param(encoded(picture(), 'WEBP', quality=95), picture(), id='WebP'),
+        pytest.param(encoded(of_mode('P'), 'GIF'), of_mode('P'), id='GIF'),
+        pytest.param(encoded(picture(), 'BMP'), picture(), id='BMP'),
+        pytest.param(encoded(picture(), 'TIFF', compression='tiff_lzw'), picture(), id='TIFF'),
+        pytest.param(encoded(GREY_16, 'TIFF'), picture(mode='L'), id='TIFF of 16 bits'),
     ],
 )
 def test_everything_else_becomes_an_rgb_jpeg(tmp_path, data, expected):
     result = encode(tmp_path, data)
     assert not result.passed_through
     assert_alike(result, expected)
+
+
+@pytest.mark.parametrize('file_format', ['MPO', 'GIF', 'WEBP', 'PNG', 'TIFF'])
+def test_of_several_frames_or_pages_the_first_is_kept(tmp_path, file_format):
+    first = picture(mode='L')
+    others = [ImageOps.mirror(first), ImageOps.invert(first)]
+    data = encoded(first, file_format, save_all=True, append_images=others)
+    result = encode(tmp_path, data)
+    assert_alike(result, first)
+    assert result.is_first_of_several
+    assert not encode(tmp_path, encoded(first, file_format)).is_first_of_several
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L'])
@@ -103,7 +114,7 @@ def test_a_transparent_colour_becomes_white(tmp_path):
 
 
 @pytest.mark.parametrize('orientation', range(1, 9))
-@pytest.mark.parametrize('file_format', ['JPEG', 'PNG'])
+@pytest.mark.parametrize('file_format', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
 def test_exif_orientation_is_applied_as_pil_applies_it(tmp_path, file_format, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -134,7 +145,9 @@ def undecodable(path: Path) -> str:
     [
         (b'', []),
         (b'hello' * 100, ['JPEG', 'PNG']),
-        (encoded(picture(), 'GIF'), ['JPEG', 'PNG']),
+        (encoded(picture(), 'PPM'), ['JPEG', 'PNG', 'WEBP', 'GIF', 'BMP', 'TIFF']),
+        (encoded(picture(mode='F'), 'TIFF'), ['32 bits', 'PNG']),
+        (encoded(picture(mode='I'), 'TIFF'), ['32 bits', 'PNG']),
         (claiming(encoded(picture()), 60_000, 60_000), ['178,956,970 pixels']),
         (claiming(encoded(picture()), 15_000, 12_000), ['178,956,970 pixels']),
         # PIL's own word.

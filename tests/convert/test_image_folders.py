@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import convert, encoded, picture, read_examples, write_files
+from tests.convert.image_files import read_examples
+from tests.support.files import write_files
+from tests.support.images import convert, encoded, picture
 from tests.support.outputs import refused
 from tf_cnn.inputs.layout import ImageFolder, read_labels, scan_folder
 

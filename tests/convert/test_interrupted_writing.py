@@ -7,16 +7,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT
-from tests.support.images import content, convert, encoded, picture, write_files
+from tests.support.files import write_files
+from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import check_line, failed, refused
+from tests.support.programs import PROGRAM
 from tf_cnn.convert.config import RecordsOptions
-from tf_cnn.convert.write import write_shards
+from tf_cnn.convert.write import Subset, write_shards
 from tf_cnn.inputs.layout import scan_folder, shard_name
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -34,17 +34,22 @@ def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos
 
 
-def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) -> tuple[int, str]:
+def interrupt_mid_write(
+    photos: Path, output: Path, number: int, group: bool, *flags: str
+) -> tuple[int, str]:
     """Sends a signal once a first file has been left out, with most to be written. Returns the exit
     code and stderr.
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    program = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'records', f'--input={photos}']
+    program = [*PROGRAM, 'records', f'--input={photos}']
     # A shell has what it runs in the background ignore Ctrl-C.
     command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4']
     with subprocess.Popen(
-        [*command, '--num_processes=2'], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, '--num_processes=2', *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         assert process.stderr is not None
         lines = []
@@ -83,7 +88,8 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
 def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
     number, group, slow_photos, tmp_path
 ):
-    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', number, group)
+    flags = ['--validation=0.1']
+    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', number, group, *flags)
     assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []
     # Nor does Python say that semaphores leaked.
@@ -97,10 +103,11 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos, t
         for worker in multiprocessing.active_children():
             worker.kill()
 
-    options = RecordsOptions(output=str(tmp_path / 'out'), shards=1, num_processes=1)
+    options = RecordsOptions(output=str(tmp_path / 'out'), num_processes=1)
     folder = scan_folder(str(slow_photos))
+    subsets = [Subset('train', folder.images, num_shards=1)]
     with failed(f'--input={slow_photos}', '--num_processes=1'):
-        write_shards(folder, ('background', 'a'), options, kill_workers, print)
+        write_shards(folder, subsets, ('background', 'a'), options, kill_workers, print)
     assert list((tmp_path / 'out').iterdir()) == []
 
 

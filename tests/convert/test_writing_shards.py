@@ -7,17 +7,11 @@ import sys
 
 import pytest
 
-from tests.support.documents import ROOT
-from tests.support.images import (
-    content,
-    convert,
-    encoded,
-    picture,
-    pixels,
-    read_examples,
-    write_files,
-)
+from tests.convert.image_files import pixels, read_examples
+from tests.support.files import write_files
+from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import check_line, failed, refused
+from tests.support.programs import ROOT
 from tf_cnn.convert.output import unfinished_folder
 from tf_cnn.inputs.layout import (
     DATASET_INFO_FILE,

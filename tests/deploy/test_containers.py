@@ -25,24 +25,6 @@ from tf_cnn.run.parsing import parse_argv
 pytestmark = pytest.mark.unit
 
 DEPLOY = ROOT / 'deploy'
-# The models of kubeflow-trainer-api and kubeflow-training, which are made from the published
-# schemas.
-PUBLISHED = {
-    'Job': 'IoK8sApiBatchV1Job',
-    'JobSet': 'JobsetV1alpha2JobSet',
-    'PersistentVolumeClaim': 'IoK8sApiCoreV1PersistentVolumeClaim',
-    'TFJob': 'KubeflowOrgV1TFJob',
-}
-# Of MPIJob v2beta1 no models are published for Python; replicas and policies are those of TFJob.
-MPIJOB_FIELDS = {
-    'slotsPerWorker',
-    'runLauncherAsWorker',
-    'runPolicy',
-    'mpiReplicaSpecs',
-    'sshAuthMountPath',
-    'launcherCreationPolicy',
-    'mpiImplementation',
-}
 
 
 def load(name: str) -> list[dict[str, Any]]:
@@ -63,9 +45,9 @@ def container_in(spec: dict[str, Any]) -> dict[str, Any]:
 def params_of(container: dict[str, Any], index: int = 0) -> Params:
     """The flags of the program in a container of the pod with this index."""
     words = ' '.join([*container['command'], *container['args']])
-    line = split_line(words.replace('$(JOB_COMPLETION_INDEX)', str(index)))
-    assert line
-    parsed = parse_argv(line.argv)
+    argv = split_line(words.replace('$(JOB_COMPLETION_INDEX)', str(index)))
+    assert argv
+    parsed = parse_argv(argv)
     assert not parsed.warnings
     return parsed.params
 
@@ -100,13 +82,32 @@ def lost(given: Any, kept: Any, where: str) -> Iterator[str]:
 
 @pytest.mark.parametrize('name', sorted(path.name for path in DEPLOY.glob('*.yaml')))
 def test_each_manifest_fits_the_published_models(name):
+    # The models of kubeflow-trainer-api and kubeflow-training, which are made from the published
+    # schemas.
+    published = {
+        'Job': 'IoK8sApiBatchV1Job',
+        'JobSet': 'JobsetV1alpha2JobSet',
+        'PersistentVolumeClaim': 'IoK8sApiCoreV1PersistentVolumeClaim',
+        'TFJob': 'KubeflowOrgV1TFJob',
+    }
+    # Of MPIJob v2beta1 no models are published for Python; replicas and policies are those of
+    # TFJob.
+    mpijob_fields = {
+        'slotsPerWorker',
+        'runLauncherAsWorker',
+        'runPolicy',
+        'mpiReplicaSpecs',
+        'sshAuthMountPath',
+        'launcherCreationPolicy',
+        'mpiImplementation',
+    }
     for document in load(name):
         if document['kind'] != 'MPIJob':
-            assert mistakes_of(PUBLISHED[document['kind']], document) == []
+            assert mistakes_of(published[document['kind']], document) == []
             continue
         spec = document['spec']
         assert document['apiVersion'] == 'kubeflow.org/v2beta1'
-        assert spec.keys() <= MPIJOB_FIELDS
+        assert spec.keys() <= mpijob_fields
         assert mistakes_of('KubeflowOrgV1RunPolicy', spec['runPolicy']) == []
         for replica in spec['mpiReplicaSpecs'].values():
             assert mistakes_of('KubeflowOrgV1ReplicaSpec', replica) == []

@@ -18,7 +18,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +26,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT
+from tests.support.programs import DEADLINE_SECS, PROGRAM, environment
 from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import ClusterTask, Command, reserve_addresses
 from tf_cnn.system.tether import die_with_parent
 
-PROGRAM = str(ROOT / 'tf_cnn_benchmarks.py')
-# Of a loaded machine; a cluster of four processes takes 15 seconds.
-DEADLINE_SECS = 240.0
 # More steps than there is time for.
 ENDLESS = '--num_batches=1000000'
 
@@ -70,16 +66,6 @@ SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'
 def all_modes(*rows: tuple) -> list:
     """Rows of a parametrized test that only --all_modes runs."""
     return [pytest.param(*row, marks=pytest.mark.all_modes) for row in rows]
-
-
-def environment() -> dict[str, str]:
-    """What a process inherits: that of a user, who has no scikit-learn.
-
-    Where it is there, Keras imports it, and SciPy with it, which takes a fifth of the start of each
-    process.
-    """
-    folders = [str(Path(__file__).parent / 'without_sklearn'), os.environ.get('PYTHONPATH')]
-    return {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, folders))}
 
 
 class Task:
@@ -254,15 +240,14 @@ def cluster(
     folder: Path,
     *,
     ps: int = 0,
-    workers: int = 2,
     controllers: int = 0,
     network: int | None = None,
 ) -> Iterator[Tasks]:
-    """The tasks of a cluster, none of which is started yet.
+    """The tasks of a cluster with two workers, none of which is started yet.
 
     network: a process in a private network, in which they run.
     """
-    counts = {'ps': ps, 'worker': workers, 'controller': controllers}
+    counts = {'ps': ps, 'worker': 2, 'controller': controllers}
     ids = [(job, index) for job, count in counts.items() for index in range(count)]
     with contextlib.ExitStack() as stack:
         if network is None:
@@ -303,4 +288,4 @@ def launched(
 
 def cluster_command(words: str) -> list[str]:
     """The command line of `cluster`, which starts a whole cluster."""
-    return ['env', 'PYTHONUNBUFFERED=1', sys.executable, PROGRAM, 'cluster', *words.split()]
+    return ['env', 'PYTHONUNBUFFERED=1', *PROGRAM, 'cluster', *words.split()]

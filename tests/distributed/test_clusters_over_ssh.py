@@ -7,17 +7,15 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.distributed.clusters import PROGRAM, all_modes, launched
+from tests.distributed.clusters import all_modes, launched
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT
+from tests.support.programs import PROGRAM, ROOT, Finished, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -41,7 +39,7 @@ sys.exit(3)
 
 def files_of(host: Host) -> set[str]:
     """Returns the files and folders in what each host has for itself."""
-    return {*host.run('find', '/tmp', '/dev/shm', '-maxdepth', '1').stdout.split()}
+    return {*host.run('find', '/tmp', '/dev/shm', '-maxdepth', '1').split()}
 
 
 @pytest.fixture(scope='module')
@@ -87,11 +85,11 @@ def stand_in(shared_network: tuple[Network, list[set[str]]]) -> str:
 
 def command(network: Network, words: str) -> list[str]:
     """Returns the command line of `cluster` at the desk of the network."""
-    return network.command(sys.executable, PROGRAM, 'cluster', *shlex.split(words))
+    return network.command(*PROGRAM, 'cluster', *shlex.split(words))
 
 
-def run(network: Network, words: str) -> 'subprocess.CompletedProcess[str]':
-    return subprocess.run(command(network, words), capture_output=True, text=True, timeout=120)
+def run(network: Network, words: str) -> Finished:
+    return run_process(command(network, words))
 
 
 def newest(host: Host, words: str) -> int:
@@ -111,9 +109,9 @@ def newest(host: Host, words: str) -> int:
 def test_every_mode_trains_on_three_hosts(mode, options, network):
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
     done = run(network, f'{HOSTS} {options} -- {flags} --variable_update={mode}')
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r'^total images/sec: [0-9.]+$', done.stdout, re.MULTILINE)) == 1
-    assert '6 global' in done.stdout
+    assert done.code == 0, done.err
+    assert len(re.findall(r'^total images/sec: [0-9.]+$', done.out, re.MULTILINE)) == 1
+    assert '6 global' in done.out
 
 
 def test_processes_run_where_and_how_the_user_says(network, stand_in, tmp_path):
@@ -199,5 +197,5 @@ def test_hosts_that_cannot_be_used_are_named_in_a_line_each(network):
         ),
     ):
         done = run(network, f'{options} -- --model=trivial --device=cpu')
-        assert (done.returncode, done.stdout) == (1, ''), options
-        check_line(done.stderr.strip(), *facts)
+        assert (done.code, done.out) == (1, ''), options
+        check_line(done.err.strip(), *facts)

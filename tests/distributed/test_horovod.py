@@ -9,7 +9,6 @@ import functools
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +18,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from tests.distributed.clusters import (
-    DEADLINE_SECS,
     ENDLESS,
-    PROGRAM,
     SKIPPED,
     STEP_LINE,
     TOTAL_LINE,
@@ -41,9 +37,9 @@ from tests.distributed.whole_batch import (
     one_tower,
 )
 from tests.support.images import write_noise
-from tests.support.runs import values_in
+from tests.support.programs import PROGRAM, run_process
+from tests.support.runs import ran, values_in
 from tf_cnn.launch.hosts import Command
-from tf_cnn.run.parsing import parse_argv
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)
@@ -77,7 +73,7 @@ def brought_together(flags: str, folder: Path) -> Iterator[Tasks]:
     commands = []
     for slot in plan:
         variables = {**common, **gloo_run.create_slot_env_vars(slot)}
-        argv = [sys.executable, PROGRAM, MODE, *flags.replace('RANK', str(slot.rank)).split()]
+        argv = [*PROGRAM, MODE, *flags.replace('RANK', str(slot.rank)).split()]
         environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         commands.append(Command(f'worker {slot.rank}', argv, environ))
     try:
@@ -208,22 +204,17 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
         f'--eval_during_training_every_n_steps=2 --trace_file={tmp_path}/trace.json'
     )
     launcher = [sys.executable, '-m', 'horovod.runner.launch', '--gloo', '-np', '2']
-    done = subprocess.run(
-        [*launcher, sys.executable, PROGRAM, *flags.split()],
-        env={**os.environ, 'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}'},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECS,
-    )
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0
+    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
+    done = run_process([*launcher, *PROGRAM, *flags.split()], PATH=path)
+    print(done.out, done.err)
+    assert done.code == 0
     assert (tmp_path / 'trace.json').stat().st_size > 0
     # Horovod sums no bfloat16.
-    assert moves(np.float32) in done.stdout
-    [alone] = BenchmarkCNN(parse_argv(f'--eval {common}'.split()).params).run().evaluations
+    assert moves(np.float32) in done.out
+    [alone] = ran(f'--eval {common}').result.evaluations
     assert alone.num_images == 11
     expected = f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [11 examples]'
     for rank in range(2):
-        lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', done.stdout, re.MULTILINE)
+        lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', done.out, re.MULTILINE)
         assert len(lines) == 2
         assert lines[-1] == expected

@@ -5,26 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import encoded, picture, write_files
-from tests.support.runs import run
+from tests.support.files import write_files
+from tests.support.images import encoded, picture
+from tests.support.programs import run
 
 pytestmark = pytest.mark.distributed
 
-# Names like those of temporary files of this program and others, whose numbers are of no process.
-FILES = (
-    'tf_cnn_benchmarks_20261124_mine/notes',
-    'tf_cnn_benchmarks-20261124/notes',
-    'tf_cnn_benchmarks_99999999_x/model.ckpt-0.index',
-    '.r.json.0123abcd.part',
-    '.model-unfinished/notes',
-)
 UNSET = dict.fromkeys(('KERAS_HOME', 'MPLCONFIGDIR', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME'))
 
 
 def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
+    # Names like those of temporary files of this program and others, whose numbers are of no
+    # process.
+    files = (
+        'tf_cnn_benchmarks_20261124_mine/notes',
+        'tf_cnn_benchmarks-20261124/notes',
+        'tf_cnn_benchmarks_99999999_x/model.ckpt-0.index',
+        '.r.json.0123abcd.part',
+        '.model-unfinished/notes',
+    )
     tmp, home, working, results = (tmp_path / name for name in ('tmp', 'home', 'working', 'out'))
     for folder in (tmp, home, working, results):
-        for file in FILES:
+        for file in files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text('mine')
             os.utime(folder / file, (0, 0))
@@ -48,8 +50,8 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
         f'report {results}/repeats --output={results}/page.html',
     ):
         variables = {**UNSET, 'TMPDIR': str(tmp), 'HOME': str(home)}
-        code, _, err = run(command, None, working, **variables)
-        assert code == 0, err
+        done = run(command, working, **variables)
+        assert done.code == 0, done.err
     assert times() == before
-    assert all((results / file).read_text() == 'mine' for file in FILES)
+    assert all((results / file).read_text() == 'mine' for file in files)
     assert (train / 'model.ckpt-3.index').exists()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cluster import MODES, start_tasks
-from tests.distributed.clusters import PROGRAM
 from tests.support.hosts import NEEDED, make_hosts
+from tests.support.programs import PROGRAM
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -30,7 +30,7 @@ NUM_PARAMETERS = 2_173_353
 @pytest.mark.parametrize('mode', ['distributed_replicated', 'staged_vars'])
 def test_gradients_and_values_cross_a_link_at_the_same_time(mode, tmp_path):
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=4 --num_warmup_batches=1'
-    command = [sys.executable, PROGRAM, *MODES[mode], *flags.split()]
+    command = [*PROGRAM, *MODES[mode], *flags.split()]
     samples = tmp_path / 'samples'
     with make_hosts(3, rate_mbit=100, shared=[tmp_path]) as network, samples.open('w') as file:
         sampler = network.hosts[2].command(sys.executable, '-c', SAMPLER)

@@ -7,14 +7,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, cluster_command, launched
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT
+from tests.support.programs import Finished, run_process, run_python
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
 
 OPEN = 'listen on all addresses'
@@ -93,13 +92,9 @@ def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path, mode):
 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network():
-    command = [sys.executable, '-c', AS_USER]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    if done.stdout.strip() != '1':
-        pytest.skip(
-            f'this system does not let an ordinary user make a network namespace: {done.stdout[1:]}'
-        )
+    answer = run_python(AS_USER).out.strip()
+    if answer != '1':
+        pytest.skip(f'this system does not let an ordinary user make a network: {answer[1:]}')
 
 
 @pytest.mark.skipif(
@@ -108,18 +103,17 @@ def test_an_ordinary_user_makes_and_enters_a_private_network():
 )
 @pytest.mark.skipif(is_private(), reason='this machine has no network')
 def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it():
-    def run(words: str) -> 'subprocess.CompletedProcess[str]':
-        command = [*WITHOUT_NETWORKS, *cluster_command(words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    def run(words: str) -> Finished:
+        return run_process([*WITHOUT_NETWORKS, *cluster_command(words)])
 
     trained = run(f'--workers=2 -- {TRAIN} --num_batches=2')
-    assert trained.returncode == 0, trained.stderr
+    assert trained.code == 0, trained.err
     # Both workers write it, and it is shown once.
-    [line] = [line for line in trained.stderr.splitlines() if OPEN in line]
+    [line] = [line for line in trained.err.splitlines() if OPEN in line]
     [ports] = re.findall(r'--dports ([\d,]+) ', line)
     assert len(ports.split(',')) == 3
     facts = 'iptables', ports.replace(',', ', '), 'read and write the files'
     check_line(line.partition('| ')[2], *facts)
     refused = run(f'--private_network -- {TRAIN}')
-    assert refused.returncode == 1
-    check_line(refused.stderr.strip(), '--private_network=true', 'No space left on device')
+    assert refused.code == 1
+    check_line(refused.err.strip(), '--private_network=true', 'No space left on device')

@@ -14,18 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import (
-    DEADLINE_SECS,
-    ENDLESS,
-    FIRST_STEP,
-    PROGRAM,
-    TOTAL_LINE,
-    environment,
-    launched,
-)
+from tests.distributed.clusters import ENDLESS, FIRST_STEP, TOTAL_LINE, launched
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT
+from tests.support.programs import DEADLINE_SECS, PROGRAM, ROOT, environment, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -63,7 +55,7 @@ NodeName=node[1-2] CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 RUN = (
-    f'{sys.executable} {PROGRAM} --model=trivial --device=cpu --batch_size=2 '
+    f'{" ".join(PROGRAM)} --model=trivial --device=cpu --batch_size=2 '
     '--num_warmup_batches=1 --display_every=1 --connect_timeout_secs=120'
 )
 SERVED, COLLECTIVE = (
@@ -112,7 +104,7 @@ def slurm(network: Network) -> dict[str, str]:
     (folder / 'slurm.conf').write_text(SLURM_CONFIG.format(folder=folder))
     (folder / 'munge.key').touch(0o600)
     (folder / 'munge.key').write_bytes(os.urandom(64))
-    environ = {**environment(), 'PATH': SBIN, 'SLURM_CONF': str(folder / 'slurm.conf')}
+    environ = environment(PATH=SBIN, SLURM_CONF=str(folder / 'slurm.conf'))
     first, second = network.hosts
     for host in network.hosts:
         munged = (
@@ -121,10 +113,10 @@ def slurm(network: Network) -> dict[str, str]:
             f'--log-file={folder}/munged-{host.name}.log'
         )
         host.run('mkdir', '-p', '/run/munge', '/run/slurmd', '/run/slurmctld')
-        host.run(*munged.split(), env=environ)
-    first.run('slurmctld', env=environ)
-    first.run('slurmd', '-N', 'node1', env=environ)
-    second.run('slurmd', '-N', 'node2', env=environ)
+        host.run(*munged.split(), **environ)
+    first.run('slurmctld', **environ)
+    first.run('slurmd', '-N', 'node1', **environ)
+    second.run('slurmd', '-N', 'node2', **environ)
     deadline = time.monotonic() + 30
     states = ''
     while states.split() != ['idle', 'idle']:
@@ -132,13 +124,13 @@ def slurm(network: Network) -> dict[str, str]:
             logs = '\n'.join(log.read_text() for log in folder.glob('slurm*.log'))
             pytest.fail(f'Slurm does not start; its nodes are {states}\n{logs}')
         command = ['sinfo', '--noheader', '--Node', '--format=%t']
-        states = first.run(*command, env=environ, check=False).stdout
+        states = run_process(first.command(*command), **environ).out
     return environ
 
 
 def ranks_on(host: Host) -> list[int]:
     """The processes of the program on a host."""
-    return [pid for pid, words in host.processes().items() if PROGRAM in words[:2]]
+    return [pid for pid, words in host.processes().items() if PROGRAM[1] in words[:2]]
 
 
 def assert_trained(out: str) -> None:
@@ -158,7 +150,7 @@ def assert_none_left(network: Network) -> None:
 def placed(host: Host, launcher: str, flags: str, environ: dict[str, str]) -> list[dict]:
     """What the ranks print that a launcher starts on this host and others."""
     rank = (sys.executable, '-c', PLACE, str(ROOT), *flags.split())
-    lines = host.run(*launcher.split(), *rank, env=environ).stdout.splitlines()
+    lines = host.run(*launcher.split(), *rank, **environ).splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -223,10 +215,10 @@ def test_batch_scripts_of_the_documentation_train_and_end(network, slurm, number
         script = re.sub(pattern, smaller, script)
     job.with_suffix('.sh').write_text(script)
     sbatch = ('sbatch', '--parsable', f'--output={job}.out', f'{job}.sh')
-    show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, env=slurm).stdout.strip())
+    show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, **slurm).strip())
     is_under_way = 'JobState=(PENDING|RUNNING|COMPLETING) '
     deadline = time.monotonic() + DEADLINE_SECS
-    while re.search(is_under_way, shown := first.run(*show, env=slurm).stdout):
+    while re.search(is_under_way, shown := first.run(*show, **slurm)):
         assert time.monotonic() < deadline, shown
         time.sleep(0.1)
     # pytest shows it if the test fails.

@@ -7,12 +7,12 @@ import fcntl
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
 
 from tests.distributed.clusters import ENDLESS, UNDER_WAY, all_modes, assert_each_names, training
 from tests.distributed.test_private_network import needs_namespace
+from tests.support.programs import run_process
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.system.tether import die_with_parent
 
@@ -24,8 +24,7 @@ def reset_connections(network: int, pid: int) -> int:
     """Resets all connections of a process in a private network; returns their number."""
 
     def ss(*words: str) -> str:
-        command = die_with_parent(['ss', *words], network=network)
-        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        return run_process(die_with_parent(['ss', *words], network=network)).out
 
     lines = ss('-HtnpO', 'state', 'established').splitlines()
     ends = [re.findall(r':(\d+)(?=\s)', line)[:2] for line in lines if f'pid={pid},' in line]

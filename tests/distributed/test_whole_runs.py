@@ -3,7 +3,6 @@ exported model.
 """
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +10,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from benchmark_cnn import BenchmarkCNN
-from tests.distributed.clusters import (
-    PROGRAM,
-    SKIPPED,
-    TOTAL_LINE,
-    Task,
-    Tasks,
-    all_modes,
-    environment,
-    processes,
-    run,
-)
+from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Task, Tasks, all_modes, processes, run
 from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
-from tests.support.runs import values_in
+from tests.support.programs import PROGRAM, environment
+from tests.support.runs import ran, values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
@@ -49,7 +37,7 @@ ACCURACY = r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) exam
 @pytest.fixture(scope='module')
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('data')
-    write_noise(folder, NUM_VALIDATION, NUM_LABELS)
+    write_noise(folder, NUM_VALIDATION)
     # A folder with classes of its own, on which every model trains.
     (folder / LABELS_FILE).write_text(''.join(f'class{number}\n' for number in range(NUM_LABELS)))
     return folder
@@ -65,7 +53,7 @@ def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[Tasks,
 def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tuple[str, str, str]]:
     """The step of the last checkpoint, and what one process would print that evaluates it."""
     flags = f'--eval {model} --device=cpu --data_dir={data_dir} --train_dir={folder}/train'
-    [found] = BenchmarkCNN(parse_argv(flags.split()).params).run().evaluations
+    [found] = ran(flags).result.evaluations
     assert found.num_images == NUM_VALIDATION
     return found.step, (f'{found.top_1:.4f}', f'{found.top_5:.4f}', str(NUM_VALIDATION))
 
@@ -110,7 +98,7 @@ def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir, tmp_path)
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_path):
     own = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
-    BenchmarkCNN(parse_argv(f'{FLAGS} {own}'.split()).params).run()
+    ran(f'{FLAGS} {own}')
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert checkpoint_step(before) == 4
@@ -139,7 +127,7 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
 
 @pytest.mark.all_modes
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
-    write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
+    write_noise(tmp_path, NUM_VALIDATION)
     flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
     tasks = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', tmp_path, exit_code=1, ps=1)
     for task in tasks.values():
@@ -204,12 +192,10 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeli
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
     """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
-    argv = [sys.executable, PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
+    argv = [*PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
     with reserve_addresses(2 + num_ps) as addresses:
         hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=False))
-        commands = [
-            Command(job, argv, {**environment(), **tf_config(job, 0, **hosts)}) for job in hosts
-        ]
+        commands = [Command(job, argv, environment(**tf_config(job, 0, **hosts))) for job in hosts]
         with processes([Task(command, tmp_path) for command in commands]) as tasks:
             tasks.start()
             tasks.assert_end(0)
@@ -223,7 +209,7 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
     backbone = tmp_path / 'backbone'
     run_here = f'{flags} {earlier} --train_dir={backbone}'
-    BenchmarkCNN(parse_argv(run_here.split()).params).run()
+    ran(run_here)
     tasks = run(
         f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
         f'--train_dir={tmp_path}/trained --export_saved_model={tmp_path}/model '

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from models.registry import MODELS
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
@@ -22,10 +21,10 @@ from tests.support.oracles import (
     ETA,
     MOMENTUM,
     OPTIMIZERS,
-    PLAIN_MOMENTUM,
     WEIGHT_DECAY,
     Weights,
 )
+from tests.support.runs import ran
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
@@ -33,7 +32,6 @@ from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.step_graph import build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
@@ -82,7 +80,7 @@ class Row(NamedTuple):
         flags += (
             f' --variable_update=replicated --data_format=NCHW --num_batches={NUM_EARLIER_STEPS}'
         )
-        BenchmarkCNN(parse_argv(flags.split()).params).run()
+        ran(flags)
         return latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
 
 
@@ -142,7 +140,7 @@ def one_tower(
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
         settings = training_step(
             MODELS.find_model('lenet').network,
-            DATA_SETS['imagenet'].num_classes,
+            num_classes=DATA_SETS['imagenet'].num_classes,
             seed=SEED,
             learning_rate=learning_rate,
             weight_decay=WEIGHT_DECAY,
@@ -150,8 +148,7 @@ def one_tower(
         config = ManagerConfig(cpus(1), SEED, cpus(1), copy_algorithm(cpus(1)))
         manager = MODES['parameter_server'].load_manager(Topology.LOCAL, staged=staged)(config)
         images = WholeBatch(workers, num_towers, batch_size)
-        forms = {**OPTIMIZERS, 'plain_momentum': PLAIN_MOMENTUM}
-        graph = build_step_graph(settings, forms[optimizer].ours, manager, images)
+        graph = build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, images)
         session.run(graph.initializers)
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)

@@ -11,9 +11,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.support.documents import fit, join_values, split_line
+from tests.support.documents import fit, split_line
 from tests.support.images import write_cifar, write_noise
-from tests.support.outputs import run_main
+from tests.support.programs import run_main
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ThisProcess
 from tf_cnn.run.parsing import parse_argv
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
     source: str
     answer: str
-    argv: tuple[str, ...]
+    argv: list[str]
 
 
 def read_table() -> Iterator[Row]:
@@ -41,9 +41,9 @@ def read_table() -> Iterator[Row]:
             source = heading[1]
         elif line and not line.startswith('#'):
             answer, _, text = line.partition(' | ')
-            command = split_line(text)
-            assert command, text
-            yield Row(source, answer.strip().removeprefix('no '), command.argv)
+            argv = split_line(text)
+            assert argv, text
+            yield Row(source, answer.strip().removeprefix('no '), argv)
 
 
 TABLE = list(read_table())
@@ -70,7 +70,7 @@ def test_each_command_line_gets_its_answer(data, tmp_path):
         if '--variable_update=horovod' in argv:
             # It needs Horovod and its launcher to be planned. The flags are checked all the same.
             argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
-            assert parse_argv(join_values(line.argv)).params.variables.variable_update == 'horovod'
+            assert parse_argv(line.argv).params.variables.variable_update == 'horovod'
         try:
             # Each line in a process of its own, which imports TensorFlow when the line is planned.
             with mock.patch.object(ProcessEnvironment, 'has_tensorflow', new=False):

@@ -8,6 +8,7 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
+from tests.support.programs import ROOT
 from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.help import flag_help
@@ -25,6 +26,23 @@ def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_a
     assert len(shown) == 30
     assert f'--help=all lists the other {len(SPECS) - 30} flags' in text
     assert len(text.splitlines()) < 180
+
+
+def test_help_begins_with_three_examples():
+    examples, *_ = format_help(SUBCOMMANDS).split('\n\n')
+    assert len(examples.splitlines()) == 3
+    for line in examples.splitlines():
+        program, *flags = line.split()
+        assert program == 'tf_cnn_benchmarks'
+        assert flags[0] in SUBCOMMANDS or flags[0].startswith('--model=')
+
+
+def test_help_fits_a_narrow_terminal(monkeypatch):
+    monkeypatch.setattr('sys.stdout.isatty', lambda: True, raising=False)
+    monkeypatch.setenv('COLUMNS', '60')
+    lines = format_help(SUBCOMMANDS).splitlines()[3:]
+    # A word longer than a line stays whole.
+    assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
 
 
 def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group():
@@ -62,6 +80,11 @@ def test_no_flag_is_forgotten_and_each_is_described_within_100_columns():
         # A site makes an anchor of a heading, which is the name alone.
         (entry,) = (part for part in page.split('\n### ') if part.startswith(f'`--{name}`\n'))
         assert words in ' '.join(entry.split())
+
+
+def test_the_page_of_flags_is_up_to_date():
+    page = (ROOT / 'docs' / 'flags.md').read_text(encoding='utf-8')
+    assert page == format_page(), 'run: make docs'
 
 
 def test_an_unknown_name_suggests_the_nearest():

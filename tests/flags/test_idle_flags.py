@@ -9,37 +9,6 @@ from tf_cnn.run.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
-# A command line without a warning.
-ALL_HAVE_EFFECT = [
-    '--allow_growth --compute_lr_on_cpu --display_every=1000 --slice_variables '
-    '--server_protocol=grpc',
-    '--momentum=0.8 --optimizer=momentum',
-    '--nonesterov --optimizer=momentum',
-    '--momentum=0.8 --lars_eta=0.002 --optimizer=lars',
-    '--nodistortions --nohierarchical_copy --gradient_repacking=0',
-    '--distortions --resize_method=area --data_dir=d',
-    '--distortions --nodistort_color_in_yiq --scaled_decode --data_dir=d',
-    '--scaled_decode --data_dir=d --forward_only --input_preprocessor=official_models_imagenet',
-    '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2',
-    '--local_parameter_device=gpu --num_gpus=2 --device=cpu',
-    '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
-    '--noslice_variables --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
-    '--noslice_variables --staged_vars --ps_hosts=a:1 --worker_hosts=c:1,d:1',
-    '--noslice_variables --variable_update=distributed_replicated --ps_hosts=a:1 '
-    '--worker_hosts=c:1,d:1',
-    '--noslice_variables --forward_only --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
-    '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
-    # Defaults, written out.
-    '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 '
-    '--use_chrome_trace_format',
-    '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
-    '--export_saved_model=m --train_dir=t --eval',
-    '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
-    '--compact_gradient_transfer --forward_only --ps_hosts=a:1 --worker_hosts=b:1,c:1',
-    # The original demands it.
-    '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
-    '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
-]
 # Command lines, and after each | what one of its warnings names, starting with the flag as it was
 # read.
 HAVE_NO_EFFECT = """
@@ -136,7 +105,40 @@ def warnings(argv: str, *, alone: bool | None = None) -> list[str]:
     return [*parsed.warnings, *params.ignored_flag_warnings(context)]
 
 
-@pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
+@pytest.mark.parametrize(
+    'argv',
+    # A command line without a warning.
+    [
+        '--allow_growth --compute_lr_on_cpu --display_every=1000 --slice_variables '
+        '--server_protocol=grpc',
+        '--momentum=0.8 --optimizer=momentum',
+        '--nonesterov --optimizer=momentum',
+        '--momentum=0.8 --lars_eta=0.002 --optimizer=lars',
+        '--nodistortions --nohierarchical_copy --gradient_repacking=0',
+        '--distortions --resize_method=area --data_dir=d',
+        '--distortions --nodistort_color_in_yiq --scaled_decode --data_dir=d',
+        '--scaled_decode --data_dir=d --forward_only --input_preprocessor=official_models_imagenet',
+        '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2',
+        '--local_parameter_device=gpu --num_gpus=2 --device=cpu',
+        '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
+        '--noslice_variables --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
+        '--noslice_variables --staged_vars --ps_hosts=a:1 --worker_hosts=c:1,d:1',
+        '--noslice_variables --variable_update=distributed_replicated --ps_hosts=a:1 '
+        '--worker_hosts=c:1,d:1',
+        '--noslice_variables --forward_only --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
+        '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
+        # Defaults, written out.
+        '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 '
+        '--use_chrome_trace_format',
+        '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
+        '--export_saved_model=m --train_dir=t --eval',
+        '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
+        '--compact_gradient_transfer --forward_only --ps_hosts=a:1 --worker_hosts=b:1,c:1',
+        # The original demands it.
+        '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
+        '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
+    ],
+)
 def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv):
     assert warnings(argv) == []
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,19 +34,6 @@ class _TensorFlowStartsError(BaseException):
     """Takes the place of the start of TensorFlow."""
 
 
-@contextlib.contextmanager
-def _empty_home() -> Iterator[Path]:
-    """Makes an empty folder the working directory and the home directory."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            with mock.patch.dict(os.environ, {'HOME': folder}):
-                yield Path(folder)
-        finally:
-            os.chdir(before)
-
-
 def answer(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Returns the answer to a setting on a host without GPUs, in an empty working directory."""
 
@@ -56,10 +43,16 @@ def answer(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, list[st
 
     # Other tests of this process may have imported TensorFlow.
     is_fresh = mock.patch.object(ProcessEnvironment, 'has_tensorflow', False)
-    with _empty_home() as home, mock.patch.object(plan, 'choose_start', stop), is_fresh:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        contextlib.chdir(home),
+        mock.patch.dict(os.environ, {'HOME': home}),
+        mock.patch.object(plan, 'choose_start', stop),
+        is_fresh,
+    ):
         try:
             parsed = parse_argv(argv)
-            environment = ProcessEnvironment(environ, ThisProcess(dict(environ)), home)
+            environment = ProcessEnvironment(environ, ThisProcess(dict(environ)), Path(home))
             plan.make_plan(parsed.params, environment)
         except _TensorFlowStartsError as start:
             lines = {'warnings': [*parsed.warnings, *start.args[0]]}
@@ -88,13 +81,9 @@ def test_random_settings_get_the_stored_answers(part):
     assert not different
 
 
-def store_answers() -> None:
+if __name__ == '__main__':
     rows = [
         {'argv': row['argv'], 'environ': row['environ'], **answer(row['argv'], row['environ'])}
         for row in read_rows()
     ]
     FILE.write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
-
-
-if __name__ == '__main__':
-    store_answers()

@@ -3,15 +3,14 @@ refused in one line.
 """
 
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmark_cnn import BenchmarkCNN
-from tests.support.outputs import check_line, refused, run_main
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run_main, run_python
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
@@ -25,7 +24,6 @@ from variable_mgr import VariableMgr
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_modes', 'forget_models')]
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = (
     'from tf_cnn_benchmarks import VariableMgr, VariableMgrLocalReplicated, register_variable_mgr\n'
 )
@@ -60,9 +58,8 @@ def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path):
         'import sys; from tf_cnn.run.parsing import parse_argv; from tf_cnn.managers.modes import '
         'MODES; parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
-    command = [sys.executable, '-c', code, '--variable_update=mine', f'--variable_mgr_file={path}']
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout == 'Our own. False\n', done.stderr
+    done = run_python(code, '--variable_update=mine', f'--variable_mgr_file={path}')
+    assert done.out == 'Our own. False\n', done.err
 
 
 def registered(*arguments: str) -> str:

@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 from preprocessing import ImageOptions, Scale
-from tests.support.graphs import cpus, open_session, step
+from tests.inputs.pipeline_steps import step
+from tests.support.graphs import cpus, evaluate, open_session
 from tests.support.images import encoded, example, write_shard
-from tests.support.networks import evaluate
 from tf_cnn.inputs.array_order import shuffled_indices
 from tf_cnn.inputs.array_pipeline import ArrayPipeline
 from tf_cnn.inputs.data_sets import Arrays, find_shards

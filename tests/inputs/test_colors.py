@@ -1,5 +1,6 @@
 """Colours change as NumPy and tf.image change them one after the other, for images of any size."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_sample_image
 
 from preprocessing import distort_in_hsv, distort_in_yiq, to_uint8
-from tests.support.networks import evaluate
+from tests.support.graphs import evaluate
 
 pytestmark = pytest.mark.graph
 
@@ -38,13 +39,6 @@ def distorted(
     return levels
 
 
-def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarray:
-    """Multiplies and rotates the chromaticity of [N, 3], in [0, 1], by the matrices of tf.image."""
-    luma, *chromaticity = evaluate(lambda: tf.image.rgb_to_yiq(pixels)).T
-    turned = (chromaticity[0] + 1j * chromaticity[1]) * factor * np.exp(1j * radians)
-    return evaluate(lambda: tf.image.yiq_to_rgb(np.stack([luma, turned.real, turned.imag], -1)))
-
-
 @SIZES
 @pytest.mark.parametrize('order', ORDERS)
 @pytest.mark.parametrize('draws', DRAWS)
@@ -56,7 +50,12 @@ def test_one_matrix_changes_colors_as_steps_in_either_order_do(height, width, or
         if name == 'brightness':
             pixels = pixels + (64 * brightness - 32) / 255
         elif name == 'saturation':
-            pixels = turned_in_yiq(pixels, 0.5 + saturation, (0.4 * hue - 0.2) * np.pi)
+            # By the matrices of tf.image.
+            luma, *chromaticity = evaluate(functools.partial(tf.image.rgb_to_yiq, pixels)).T
+            turned = (chromaticity[0] + 1j * chromaticity[1]) * (0.5 + saturation)
+            turned *= np.exp(1j * (0.4 * hue - 0.2) * np.pi)
+            yiq = np.stack([luma, turned.real, turned.imag], -1)
+            pixels = evaluate(functools.partial(tf.image.yiq_to_rgb, yiq))
         elif name == 'contrast':
             pixels = pixels.mean(0) + (0.5 + contrast) * (pixels - pixels.mean(0))
     expected = 255 * np.clip(pixels, 0, 1).reshape(image.shape)

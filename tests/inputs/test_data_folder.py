@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.files import write_files
 from tests.support.images import (
     content,
     encoded,
     example,
     write_cifar,
-    write_files,
     write_mnist,
     write_shard,
     write_shards_of,
@@ -217,12 +217,8 @@ def test_the_files_of_mnist_are_recognised_and_counted(tmp_path):
     assert folder.data_set.num_validation_examples == 4
 
 
-def launched(**flags: Any) -> None:
-    check_launch(make_params(**flags))
-
-
 # In one process, and before the launcher starts several.
-@pytest.mark.parametrize('check', [plan_of, launched])
+@pytest.mark.parametrize('check', [plan_of, lambda **flags: check_launch(make_params(**flags))])
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(tmp_path, check):
     write_mnist(tmp_path, DIGITS, np.arange(4))
     run: dict[str, Any] = {'data_dir': str(tmp_path), 'model': 'mnist'}

@@ -9,7 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from preprocessing import ImageOptions
-from tests.support.graphs import cpus, open_session, step
+from tests.inputs.pipeline_steps import step
+from tests.support.graphs import cpus, open_session
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 from tf_cnn.inputs.synthetic import SyntheticInput

@@ -5,8 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from preprocessing import Scale, normalize
-from tests.support.graphs import cpus, open_session
-from tests.support.networks import evaluate
+from tests.support.graphs import cpus, evaluate, open_session
 from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS
 from tf_cnn.inputs.validation import ValidationInput
 

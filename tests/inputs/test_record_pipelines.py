@@ -15,9 +15,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from preprocessing import ImageOptions, Scale, draw_random_numbers, preprocess
-from tests.support.graphs import cpus, open_session, step
+from tests.inputs.pipeline_steps import step
+from tests.support.graphs import cpus, evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example, flip_a_bit, write_shard
-from tests.support.networks import evaluate
 from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_sets import Shards, find_shards
 from tf_cnn.inputs.layout import shard_name

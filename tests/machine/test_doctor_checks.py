@@ -3,13 +3,15 @@ NVIDIA's libraries.
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.machine.cuda_libraries import NEEDED, compile_cuda
-from tests.support.machines import use_pynvml, without_pynvml, write_files, write_pynvml
+from tests.support.files import write_files
+from tests.support.machines import use_pynvml
 from tf_cnn.doctor import checks as doctor_checks
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import has_nvidia_gpu
@@ -37,7 +39,7 @@ def check(finding: Finding, outcome: str, *facts: str) -> None:
 @pytest.fixture
 def _nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with NVIDIA's driver."""
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1))
+    use_pynvml(monkeypatch, tmp_path, 1)
     monkeypatch.setattr(doctor_checks, 'has_nvidia_gpu', _has_gpu)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
@@ -64,7 +66,7 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
 def test_a_driver_is_told_with_its_gpus(tmp_path, monkeypatch):
     facts = ('550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
     check(driver_of(tmp_path, WITH_DRIVER), OK, *facts)
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     check(driver_of(tmp_path, WITH_DRIVER), WARNING, 'nvidia-ml-py')
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
     check(driver_of(tmp_path, WITH_DRIVER), SKIPPED, 'CUDA_VISIBLE_DEVICES')
@@ -79,7 +81,7 @@ def test_a_gpu_needs_kernels_of_its_architecture(tmp_path, monkeypatch):
         (12, 0): WARNING,
         (3, 5): WRONG,
     }.items():
-        use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
+        use_pynvml(monkeypatch, tmp_path, 1, capability=capability)
         finding = doctor_checks.check_architectures()
         check(finding, outcome, '.'.join(map(str, capability)))
         assert ('CUDA_CACHE_MAXSIZE' in (finding.advice or '')) == (outcome == WARNING)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines import run_python, write_pynvml
+from tests.support.machines import write_pynvml
 from tests.support.outputs import check_line
+from tests.support.programs import run_python
 
 pytestmark = pytest.mark.distributed
 
@@ -77,8 +78,8 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path):
     }
     settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
     folder = str(write_pynvml(tmp_path, 1).parent)
-    out = run_python(CODE, json.dumps(settings), PYTHONPATH=folder, CUDA_VISIBLE_DEVICES=None)
-    lines = [*map(json.loads, out.splitlines())]
+    done = run_python(CODE, json.dumps(settings), PYTHONPATH=folder, CUDA_VISIBLE_DEVICES=None)
+    lines = [*map(json.loads, done.out.splitlines())]
     assert [name for name, *_ in lines] == [*cases]
     for name, results, is_eager in lines:
         # The process of the caller computes as before.

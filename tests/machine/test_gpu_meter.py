@@ -1,6 +1,7 @@
 """What the meter of the GPUs makes of the answers of NVML."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines import use_pynvml, without_pynvml, write_pynvml
+from tests.support.machines import use_pynvml
 from tf_cnn.machine.gpu_meter import GpuMeter
 
 pytestmark = pytest.mark.unit
@@ -20,7 +21,7 @@ IDLE, POWER_CAP, HARDWARE, SOFTWARE_HEAT, HARDWARE_HEAT, POWER_BRAKE = 1, 4, 8, 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """NVML with four GPUs at their maximum clock of 1410 MHz, which nothing else uses."""
-    return use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
+    return use_pynvml(monkeypatch, tmp_path, 4)
 
 
 def measure(library: ModuleType, num_samples: int = 1, **answers: Any) -> dict[str, Any]:
@@ -172,5 +173,5 @@ def test_a_thread_takes_the_samples(library):
 
 def test_without_nvml_or_samples_nothing_is_known(library, monkeypatch):
     assert {*measure(library, num_samples=0).values()} == {None, 0}
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert {*measure(library, num_samples=0).values()} == {None}

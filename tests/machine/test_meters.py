@@ -12,7 +12,9 @@ from unittest import mock
 import psutil
 import pytest
 
-from tests.support.machines import CONTAINER, run_python, write_files
+from tests.support.files import write_files
+from tests.support.machines import CONTAINER
+from tests.support.programs import run_python
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 
 pytestmark = pytest.mark.unit
@@ -69,7 +71,7 @@ def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path):
     # A process that another one starts does not count the memory of that.
     code = 'from tf_cnn.machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
-    assert 1_000_000 < int(run_python(code)) < 150_000_000
+    assert 1_000_000 < int(run_python(code).out) < 150_000_000
     assert host_peak_bytes() > len(held)
     # getrusage tells the peak where these files are not.
     assert host_peak_bytes(tmp_path) >= len(held)

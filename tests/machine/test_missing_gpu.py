@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.machine.cuda_libraries import NEEDED, compile_cuda, compile_library
-from tests.support.machines import use_pynvml, write_files, write_pynvml
+from tests.support.files import write_files
+from tests.support.machines import use_pynvml
 from tests.support.outputs import check_line
 from tf_cnn.machine.missing_gpu import (
     Driver,
@@ -103,7 +104,7 @@ def test_the_reason_names_what_to_change(environ, tmp_path, monkeypatch):
         ({}, (3, 5), ['3.5', '--device=cpu']),
         ({}, (8, 0), ['--verbose']),
     ):
-        use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, capability=capability))
+        use_pynvml(monkeypatch, tmp_path, 1, capability=capability)
         changed = {**environ, **changes}
         assert explain_missing_gpu(changed, tmp_path / 'without_gpu') is None
         root = write_files(tmp_path, {'dev/nvidia0': ''})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import write_files
+from tests.support.files import write_files
 from tests.support.outputs import check_line, refused
 from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes

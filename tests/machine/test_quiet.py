@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import ROOT
+from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.unit
 

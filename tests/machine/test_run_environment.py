@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.support.machines import (
-    CONTAINER,
-    ROOT,
-    run_python,
-    use_pynvml,
-    without_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.support.files import write_files
+from tests.support.machines import CONTAINER, use_pynvml
+from tests.support.programs import ROOT, run_python
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
 from tf_cnn.machine.processors import describe_processor
@@ -340,7 +335,7 @@ def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path):
 
 
 def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
-    library = use_pynvml(monkeypatch, write_pynvml(tmp_path, 3))
+    library = use_pynvml(monkeypatch, tmp_path, 3)
 
     def unknown(gpu: int = 0) -> object:
         raise library.NVMLError
@@ -361,7 +356,7 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(library, 'nvmlInit', unknown)
     assert describe_gpus() == ([], None)
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert describe_gpus() == ([], None)
 
 
@@ -385,7 +380,7 @@ def energy(devices):
     return meter.stop()
 print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])]]))
 """
-    found = run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path))
+    found = run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out
     (gpus, driver), energies = json.loads(found)
     assert driver == '550.54.15'
     assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']
@@ -413,7 +408,7 @@ meter.start()
 meter.sample()
 print(json.dumps(meter.stop()))
 """
-    assert json.loads(run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path))) == {
+    assert json.loads(run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out) == {
         'gpu_clock_share': 0.5,
         'gpu_lowest_clock_share': 0.5,
         'gpu_heat_share': 0.0,

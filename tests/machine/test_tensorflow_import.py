@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import run_python, write_files
+from tests.support.files import write_files
+from tests.support.programs import run_python
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +41,12 @@ print(tf.keras.layers.Dense(3)(tf.ones([2, 4])).shape)
 import keras
 print(keras.optimizers.SGD.__name__)
 """
-    assert run_python(code).splitlines()[-4:] == ['loaded:', 'collects: True', '(2, 3)', 'SGD']
+    assert run_python(code, PYTHONPATH=None).out.splitlines()[-4:] == [
+        'loaded:',
+        'collects: True',
+        '(2, 3)',
+        'SGD',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,9 @@ print('keras' in sys.modules, sys.modules['tensorflow'].__file__, len(sys.meta_p
 import keras
 """
     path = make_packages(tmp_path, end)
-    assert run_python(code, PYTHONPATH=path) == f'{expected} {tmp_path}/tensorflow/__init__.py 0\n'
+    assert (
+        run_python(code, PYTHONPATH=path).out == f'{expected} {tmp_path}/tensorflow/__init__.py 0\n'
+    )
 
 
 def test_where_tensorflow_is_loaded_nothing_changes(tmp_path):
@@ -69,4 +77,4 @@ from tf_cnn.graph.tensorflow_import import import_tensorflow
 import_tensorflow()
 print('keras' in sys.modules, gc.get_freeze_count() - frozen)
 """
-    assert run_python(code, PYTHONPATH=make_packages(tmp_path, GUARDED)) == 'True 0\n'
+    assert run_python(code, PYTHONPATH=make_packages(tmp_path, GUARDED)).out == 'True 0\n'

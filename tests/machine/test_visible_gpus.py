@@ -4,6 +4,7 @@ its launcher did.
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,10 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.machines import (
-    COLLECTIVE,
-    CONTROLLED,
-    found,
-    open_mpi,
-    run_python,
-    slurm_step,
-    use_pynvml,
-    without_pynvml,
-    write_files,
-    write_pynvml,
-)
+from tests.support.files import write_files
+from tests.support.machines import COLLECTIVE, found, open_mpi, slurm_step, use_pynvml, write_pynvml
 from tests.support.outputs import refused
+from tests.support.programs import run_python
 from tf_cnn.cluster.environments import find_local_rank_and_size
 from tf_cnn.machine.gpus import count_gpus
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessSettings
@@ -116,7 +108,7 @@ def test_launchers_tell_a_process_its_place_on_the_host():
 
 
 def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path, monkeypatch):
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert count_gpus(tmp_path) == 0
     for number in range(3):
         (tmp_path / f'dev/nvidia{number}').mkdir(parents=True)
@@ -125,10 +117,10 @@ def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path, monkeypatc
     (tmp_path / 'proc/driver/nvidia/gpus/0000:01:00.0').mkdir(parents=True)
     assert count_gpus(tmp_path) == 3
     # The job has one of the three.
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1))
+    use_pynvml(monkeypatch, tmp_path, 1)
     assert count_gpus(tmp_path) == 1
     # Those of Windows cannot be counted.
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     for name in ('windows/dev/dxg', 'windows/usr/lib/wsl/lib/libcuda.so.1'):
         (tmp_path / name).mkdir(parents=True)
     assert count_gpus(tmp_path / 'windows') is None
@@ -137,7 +129,7 @@ def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path, monkeypatc
 @pytest.fixture
 def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> None:
     """A machine with four GPUs, in a process that has not used any."""
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
+    use_pynvml(monkeypatch, tmp_path, 4)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
 
@@ -149,7 +141,7 @@ def show_gpus(needed: int, place: tuple[int, int] = (0, 1)) -> str | None:
 
 
 def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(monkeypatch):
-    without_pynvml(monkeypatch)
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
     for variable, has_gpu in ((None, False), ('-1', True)):
         monkeypatch.setattr(
             'tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ, found=has_gpu: found
@@ -251,7 +243,12 @@ size = local_size = lambda: 2
 # variable in the result; with Horovod what its library sees, and the devices of the session.
 WORKERS: dict[str, Any] = {'worker_hosts': 'localhost:1,localhost:2'}
 PEER_1 = COLLECTIVE | WORKERS | {'job_name': 'worker', 'task_index': 1, 'device': 'gpu'}
-CONTROLLER = CONTROLLED | WORKERS | {'num_gpus': 2, 'job_name': 'controller'}
+CONTROLLER = WORKERS | {
+    'variable_update': 'distributed_all_reduce',
+    'controller_host': '10.0.0.9:2222',
+    'job_name': 'controller',
+    'num_gpus': 2,
+}
 OF_WORKERS = [f'/job:worker/task:{task}/gpu:{gpu}' for task in range(2) for gpu in range(2)]
 HOROVODRUN = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
 BY_HOROVOD = {'variable_update': 'horovod'}
@@ -287,6 +284,6 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
     write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
     arguments = json.dumps([{'model': 'lenet'}, PROCESSES])
-    out = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
-    results = dict(json.loads(line) for line in out.splitlines())
+    done = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
+    results = dict(json.loads(line) for line in done.out.splitlines())
     assert results == {name: expected for name, (*_, expected) in PROCESSES.items()}

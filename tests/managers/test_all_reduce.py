@@ -44,15 +44,6 @@ PACKINGS: list[tuple[dict[str, Any], list[int]]] = [
 # A value of --all_reduce_spec, or the leaders of two halves.
 Way = str | list[tuple[int, int]]
 SPECS = ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu#4')
-WAYS: list[tuple[Way, int]] = [
-    *itertools.product(SPECS, (1, 2, 3, 4)),
-    ('xring#2', 3),
-    ([(0, 1)], 2),
-    ([(0, 2), (1, 3)], 4),
-    ([(0, 4), (1, 5), (2, 6), (3, 7)], 8),
-    # The halves of a cloud's machine.
-    ([(0, 5), (2, 7)], 8),
-]
 
 
 def make(way: Way, towers: Sequence[str], host: str = '/device:CPU:0') -> Algorithm:
@@ -73,7 +64,19 @@ def on_each(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(('way', 'num_towers'), WAYS, ids=str)
+@pytest.mark.parametrize(
+    ('way', 'num_towers'),
+    [
+        *itertools.product(SPECS, (1, 2, 3, 4)),
+        ('xring#2', 3),
+        ([(0, 1)], 2),
+        ([(0, 2), (1, 3)], 4),
+        ([(0, 4), (1, 5), (2, 6), (3, 7)], 8),
+        # The halves of a cloud's machine.
+        ([(0, 5), (2, 7)], 8),
+    ],
+    ids=str,
+)
 def test_every_tower_gets_the_sums(way, num_towers):
     random, towers = np.random.default_rng(num_towers), cpus(num_towers)
     values = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in towers]
@@ -129,25 +132,8 @@ def test_gradients_travel_in_the_expected_buckets(flags, sizes):
     assert reduced[::-1] == list(enumerate(sizes))
 
 
-def values_sent(way: Way, num_towers: int, index: int) -> dict[str, int]:
-    """Returns how many values of a tensor of 24 float32 go from one device to another, by the
-    numbers of both: '01'. The host is device 9.
-    """
-    towers = cpus(num_towers)
-    links: dict[str, dict[str, int]] = collections.defaultdict(dict)
-    with tf.Graph().as_default() as graph:
-        sums = make(way, towers, '/device:CPU:9')(
-            on_each(towers, tf.zeros, [[24]] * num_towers), index
-        )
-        on_each(towers, tf.identity, sums)
-    for op in graph.get_operations():
-        for value in op.inputs:
-            if value.device != op.device and value.dtype == tf.float32:
-                links[value.device[-1] + op.device[-1]][value.name] = value.shape.num_elements()
-    return {link: sum(values.values()) for link, values in links.items()}
-
-
 def test_tensors_take_the_links_of_their_algorithm():
+    """Links are named by both devices; the host is device 9. A tensor has 24 values."""
     halves = [(0, 2), (1, 3)]
     cases: list[tuple[Way, int, int, str, int]] = [
         # Each link of a ring carries its even share, also of two rings at a time.
@@ -170,8 +156,18 @@ def test_tensors_take_the_links_of_their_algorithm():
         ('pscpu:95:xring:96:psgpu', 3, 1, '01 21 10 12', 24),
     ]
     for way, num_towers, index, links, num_values in cases:
-        expected = dict.fromkeys(links.split(), num_values)
-        assert values_sent(way, num_towers, index) == expected, (way, index)
+        towers = cpus(num_towers)
+        sent: dict[str, dict[str, int]] = collections.defaultdict(dict)
+        with tf.Graph().as_default() as graph:
+            zeros = on_each(towers, tf.zeros, [[24]] * num_towers)
+            on_each(towers, tf.identity, make(way, towers, '/device:CPU:9')(zeros, index))
+        for op in graph.get_operations():
+            for value in op.inputs:
+                if value.device != op.device and value.dtype == tf.float32:
+                    link = value.device[-1] + op.device[-1]
+                    sent[link][value.name] = value.shape.num_elements()
+        counts = {link: sum(values.values()) for link, values in sent.items()}
+        assert counts == dict.fromkeys(links.split(), num_values), (way, index)
 
 
 # How many tensors go from one of three workers to another.

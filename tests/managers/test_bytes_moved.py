@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import cpus
-from tests.support.networks import (
+from tests.managers.worker_graphs import (
     COLLECTIVE,
     CONTROLLED,
     NUM_SERVERS,
@@ -20,11 +19,11 @@ from tests.support.networks import (
     STAGED,
     Built,
     build,
-    needed_by,
     normalised,
     task,
     wide,
 )
+from tests.support.graphs import cpus, needed_by
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig
@@ -93,15 +92,6 @@ def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode):
         assert {value.dtype for value in crossings(other, *way)} == {tf.bfloat16}
 
 
-# By what a step does: the arguments of build.
-STEPS: dict[str, dict[str, Any]] = {
-    'train': {'network': wide, 'devices': cpus(3)},
-    # The second variable is in parts.
-    'exchange': {'exchanged': [('small', (3,)), ('large', (1100, 1000))]},
-    'forward_only': {'network': normalised, 'forward_only': True},
-}
-
-
 @TRANSFERS
 @pytest.mark.parametrize(
     ('mode', 'step'),
@@ -112,8 +102,15 @@ STEPS: dict[str, dict[str, Any]] = {
     ],
 )
 def test_the_bytes_of_a_step_are_those_that_cross(mode, step, transfer):
+    # By what a step does: the arguments of build.
+    steps: dict[str, dict[str, Any]] = {
+        'train': {'network': wide, 'devices': cpus(3)},
+        # The second variable is in parts.
+        'exchange': {'exchanged': [('small', (3,)), ('large', (1100, 1000))]},
+        'forward_only': {'network': normalised, 'forward_only': True},
+    }
     workers = [
-        build(mode, worker, transfer=transfer, **STEPS[step]) for worker in range(NUM_WORKERS)
+        build(mode, worker, transfer=transfer, **steps[step]) for worker in range(NUM_WORKERS)
     ]
     moved = sum(num_bytes(crossings(built, *way)) for built in workers for way in BOTH_WAYS)
     assert moved > 0

@@ -6,16 +6,15 @@ from collections import Counter
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import cpus
-from tests.support.networks import (
+from tests.managers.worker_graphs import (
     COLLECTIVE,
     NUM_TOWERS,
     NUM_WORKERS,
     Built,
     build,
-    needed_by,
     normalised,
 )
+from tests.support.graphs import cpus, needed_by
 from tf_cnn.training.precision import Precision
 
 pytestmark = pytest.mark.graph

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import cpus
-from tests.support.networks import (
+from tests.managers.worker_graphs import (
     COLLECTIVE,
     DEADLINE_SECS,
-    LEARNING_RATE,
     NUM_SERVERS,
     NUM_STEPS,
     NUM_TOWERS,
@@ -25,16 +23,14 @@ from tests.support.networks import (
     STAGED,
     WHOLE_BATCH,
     Built,
-    assert_close,
     build,
-    needed_by,
     normalised,
-    plain,
     task,
     train_alone,
     waiting,
     wide,
 )
+from tests.support.graphs import LEARNING_RATE, assert_close, cpus, needed_by, plain
 from tests.support.oracles import Weights
 from tests.support.runs import values_in
 from tf_cnn.graph.devices import HOST_DEVICE

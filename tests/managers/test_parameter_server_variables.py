@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from models.networks import build_network
 from models.registry import MODELS
+from tests.managers.worker_graphs import NUM_WORKERS, PS, REPLICATED, manager_of, servers
 from tests.support.graphs import cpus
-from tests.support.networks import NUM_WORKERS, PS, REPLICATED, manager_of, servers
 from tf_cnn.graph.variables import num_bytes
 from tf_cnn.managers.parameter_servers import ParameterServerVariables
 

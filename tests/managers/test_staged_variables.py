@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import cpus, open_session, train_towers
-from tests.support.networks import (
+from tests.support.graphs import (
     LEARNING_RATE,
-    NUM_CLASSES,
     assert_close,
     batch_of,
+    cpus,
     make_manager,
     needed_by,
+    open_session,
     plain,
-    settings,
+    plain_gradients,
+    train_towers,
+    training_step,
 )
-from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.run.step_graph import build_step_graph
 
 pytestmark = pytest.mark.graph
@@ -28,7 +30,7 @@ NUM_STEPS = 5
 def test_no_update_waits_for_the_gradients_of_its_step():
     manager = make_manager('parameter_server', cpus(2), staged=True)
     with tf.Graph().as_default() as graph:
-        build_step_graph(settings(plain), OPTIMIZERS['sgd'].ours, manager, batch_of(2))
+        build_step_graph(training_step(plain), OPTIMIZERS['sgd'].ours, manager, batch_of(2))
     updates = [op for op in graph.get_operations() if op.type.startswith('ResourceApply')]
     assert len(updates) == 4
     assert 'MatMul' not in {op.type for op in needed_by(updates)}
@@ -45,7 +47,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer, mode):
     """
     manager = make_manager(mode, cpus(2), staged=True, relaxed=True)
     (start, *_), *_, (end, *_) = train_towers(
-        settings(plain), OPTIMIZERS[optimizer].ours, manager, batch_of(2), NUM_STEPS
+        training_step(plain), OPTIMIZERS[optimizer].ours, manager, batch_of(2), NUM_STEPS
     )
     start = {name: start[name] for name in manager.variables[0]}
     history: list[Weights] = []
@@ -53,13 +55,13 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer, mode):
         # LARS decays the weights itself.
         decay = 0.0 if optimizer == 'lars' else 0.01
         batch = batch_of(1).tower_batch(0)
-        gradients = plain_gradients(session, plain, NUM_CLASSES, [batch], weight_decay=decay)
+        gradients = plain_gradients(session, plain, [batch], weight_decay=decay)
 
         def gradients_of_step_before(weights: Weights, step: int) -> Weights:
             history.append(weights)
             return gradients(history[max(0, step - 1)], 1.0)
 
-        train = OPTIMIZERS[optimizer].numpy.train
+        train = OPTIMIZERS[optimizer].train
         expected = train(start, gradients_of_step_before, LEARNING_RATE, NUM_STEPS)
         fresh = train(start, lambda weights, _: gradients(weights, 1.0), LEARNING_RATE, NUM_STEPS)
     assert_close({name: end[name] for name in expected}, expected)

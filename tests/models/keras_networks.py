@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from models.networks import Logits, build_network
 from models.registry import MODELS
-from tests.support.networks import random_weight
+from tests.support.graphs import random_weight
 from tests.support.oracles import Weights
 from tf_cnn.inputs.data_sets import DATA_SETS
 from variable_mgr import VariableMgr
@@ -303,6 +303,38 @@ def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
     return keras.Model(normalised.output, model.output)
 
 
+def keras_vit(shape: tuple[int, ...], num_classes: int, *, width: int, num_heads: int) -> Any:
+    """Each head is an attention layer of its own, as in appendix A of Dosovitskiy et al. 2021."""
+
+    def norm(x: Any) -> Any:
+        return layers.LayerNormalization(epsilon=1e-6)(x)
+
+    def embeddings(x: Any) -> Any:
+        positions = keras.ops.arange(x.shape[1]) + keras.ops.zeros_like(x[..., 0], 'int32')
+        return layers.Embedding(x.shape[1], width)(positions)
+
+    def attention(x: Any) -> Any:
+        projected, size = layers.Dense(3 * width)(x), width // num_heads
+        columns = [projected[..., start : start + size] for start in range(0, 3 * width, size)]
+        heads = [
+            layers.Attention()([query / size**0.5, value, key])
+            for query, key, value in zip(
+                *(columns[i * num_heads : (i + 1) * num_heads] for i in range(3)), strict=True
+            )
+        ]
+        return layers.Dense(width)(layers.Concatenate()(heads))
+
+    inputs = keras.Input(shape)
+    x = layers.Reshape((-1, width))(layers.Conv2D(width, 16, 16)(inputs))
+    x = layers.Concatenate(axis=1)([embeddings(x[:, :1]), x])
+    x = layers.Add()([x, embeddings(x)])
+    for _ in range(12):
+        x = layers.Add()([x, attention(norm(x))])
+        y = layers.Dense(4 * width, lambda z: keras.activations.gelu(z, approximate=False))(norm(x))
+        x = layers.Add()([x, layers.Dense(width)(y)])
+    return keras.Model(inputs, layers.Dense(num_classes)(norm(x)[:, 0]))
+
+
 @dataclass(frozen=True)
 class Case:
     """A network, and what makes its counterpart in Keras from (shape of an image, number of
@@ -365,6 +397,7 @@ CONFORMANCE = (
     Case('densenet121', partial(published, 'DenseNet121'), 75),
     Case('efficientnet_b0', keras_efficientnet_b0, 75),
     Case('convnext_tiny', partial(published, 'ConvNeXtTiny', include_preprocessing=False), 96),
+    Case('vit_s16', partial(keras_vit, width=384, num_heads=6), 64),
 )
 
 

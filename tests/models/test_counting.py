@@ -17,7 +17,7 @@ from models.layers import LayerBuilder
 from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.networks import one_tower
+from tests.support.graphs import one_tower
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = pytest.mark.graph
@@ -42,6 +42,8 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
     'densenet121': (2.83, '8.0'),
     'efficientnet_b0': (0.39, '5.3'),
     'convnext_tiny': (4.46, '28.6'),
+    # With the two products of attention, 12 * 2 * 197 * 197 * 768; without them it would be 16.85.
+    'vit_b16': (17.56, '86.567656'),
     # Wightman, PyTorch Image Models, results/benchmark-infer-*.csv: "infer_gmacs" and
     # "param_count".
     # Without the factors of 31,584 normalised channels.
@@ -50,6 +52,7 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
     'resnet101_v2.5': (7.83, '44.5'),
     'resnet152_v2.5': (11.55, '60.2'),
     'official_resnet200': (15.07, '64.7'),
+    'vit_s16': (4.61, '22.05'),
     # He et al. 2015 (arXiv:1512.03385), table 1.
     'resnet50': (3.8, None),
     'resnet101': (7.6, '44.5'),

@@ -20,8 +20,14 @@ from models.layers import (
     truncated_normal,
 )
 from models.model_spec import BatchNorm
-from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.networks import evaluate, load, one_tower, random_weight
+from tests.support.graphs import (
+    DATA_FORMATS,
+    evaluate,
+    load,
+    one_tower,
+    open_session,
+    random_weight,
+)
 from tests.support.oracles import Weights
 from variable_mgr import TowerVariables
 
@@ -81,6 +87,27 @@ def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, 
     for name, value in (('bn/moving_mean', mean), ('bn/moving_variance', unbiased)):
         average = 0.8 * found.weights[name] + 0.2 * value
         np.testing.assert_allclose(found.updated[name], average, rtol=1e-5)
+
+
+@BOTH_FORMATS
+@pytest.mark.parametrize(
+    'layer',
+    [
+        lambda cnn, x: cnn.depthwise_conv(x, 3, 'depthwise'),
+        lambda cnn, x: cnn.dense(cnn.tokens(x), 5, 'dense'),
+    ],
+    ids=['depthwise', 'tokens'],
+)
+def test_the_gradient_of_a_bias_in_bfloat16_counts_every_pixel(data_format, layer):
+    with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+        manager, x = one_tower(), tf.zeros([4, 64, 64, 3])
+        with manager.create_outer_variable_scope(0) as variables:
+            cnn = LayerBuilder(variables, data_format, is_training=True, dtype=tf.bfloat16)
+            y = layer(cnn, cnn.images(x))
+        bias = manager.trainable_variables_on_device(0)[-1]
+        [gradient] = tf.gradients(y, [bias.value])
+        session.run(manager.initializers)
+        assert {*session.run(gradient)} == {4 * 64 * 64}
 
 
 @BOTH_FORMATS

@@ -8,8 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import MODELS
 from tests.models.keras_networks import CONFORMANCE, build, give_weights
-from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.networks import load, one_tower, random_images, relative_error
+from tests.support.graphs import (
+    DATA_FORMATS,
+    load,
+    one_tower,
+    open_session,
+    random_images,
+    relative_error,
+)
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -47,6 +53,7 @@ SHALLOWER = {
     'densenet100_k24': 'densenet40_k12',
     'densenet100_k24_paper': 'densenet40_k12_paper',
     'nasnetlarge': 'nasnet',
+    'vit_b16': 'vit_s16',
 }
 # These take long, and consist of layers and blocks of others.
 SLOW = {
@@ -115,7 +122,7 @@ def test_a_deeper_network_differs_from_the_shallower_one_only_in_sizes(model, sh
     assert (deep.builder, deep.batch_norm) == (compared.builder, compared.batch_norm)
     assert deep.options.keys() == compared.options.keys()
     sizes = {'depth', 'blocks', 'growth_rate', 'transition_filters'}
-    sizes |= {'num_cells', 'penultimate_filters', 'stem_filters'}
+    sizes |= {'num_cells', 'penultimate_filters', 'stem_filters', 'width', 'num_heads'}
     if model == 'nasnetlarge':
         # The first cell of a stage takes its second input from one cell earlier.
         sizes.add('skip_reduction')

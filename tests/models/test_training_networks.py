@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.models.keras_networks import build
-from tests.support.graphs import open_session
-from tests.support.networks import BATCH, one_tower, random_images
+from tests.support.graphs import BATCH, one_tower, open_session, random_images
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -33,6 +32,7 @@ SLOW = pytest.mark.all_modes
         ('densenet121', 0),
         ('efficientnet_b0', 1 + 9),
         ('convnext_tiny', 17),
+        ('vit_s16', 2 * 11),
     ],
 )
 def test_networks_drop_units_and_paths_while_training(model, num_drops):
@@ -53,6 +53,7 @@ def test_networks_drop_units_and_paths_while_training(model, num_drops):
         'densenet121',
         'efficientnet_b0',
         'convnext_tiny',
+        'vit_s16',
     ],
 )
 def test_training_gives_every_variable_a_finite_gradient(model):
@@ -80,6 +81,7 @@ def test_training_gives_every_variable_a_finite_gradient(model):
     [
         'resnet50',
         'official_resnet50_v2',
+        'vit_s16',
         pytest.param('resnet101', marks=SLOW),
         pytest.param('nasnet', marks=SLOW),
     ],

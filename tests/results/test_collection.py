@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.outputs import check_line, refused, run_main
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run_main
 from tests.support.sample_results import write_sample
 from tf_cnn.results.collection import collect
 

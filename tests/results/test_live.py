@@ -4,19 +4,15 @@ behind.
 
 import os
 import pty
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import tf_cnn_benchmarks
-from tests.support.programs import Terminal, terminal
+from tests.support.programs import ROOT, Terminal, run_process
 from tf_cnn.results.live import LiveLine, format_duration
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PREAMBLE = """
 import os, signal, sys, time
 from tf_cnn.system.signals import SIGNALS
@@ -31,8 +27,8 @@ def command(code: str) -> list[str]:
 
 def shown(terminal: Terminal) -> list[str]:
     """The lines on the screen; tabs are spaces there."""
-    assert terminal.column == 0
-    assert terminal.is_cursor_visible
+    assert terminal.screen.cursor.x == 0
+    assert not terminal.screen.cursor.hidden
     return terminal.lines
 
 
@@ -46,7 +42,7 @@ console.result('1\\timages/sec: 812.3'); console.note('Continuing from model.ckp
 console.result(format_total(812.3)); input()
 console.close()
 """
-    with terminal(command(code), cwd=ROOT) as seen:
+    with Terminal(command(code)) as seen:
         seen.read('Building the graph')
         assert shown(seen) == ['Building the graph']
         seen.type('\n')
@@ -74,7 +70,7 @@ console.close()
 @pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (9, 'a\nb\x1b[5mc')])
 def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(columns, text):
     code = command(f'console.progress({text!r}); input()')
-    with terminal(code, columns=columns, cwd=ROOT) as seen:
+    with Terminal(code, columns=columns) as seen:
         seen.read('\x1b[K\r')
         (line,) = shown(seen)
         assert text.replace('\n', ' ').replace('\x1b', ' ').startswith(line)
@@ -97,7 +93,7 @@ def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(colu
 )
 def test_nothing_is_left_however_a_process_ends(end, exit_code, last):
     code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"
-    with terminal(command(code), cwd=ROOT) as seen:
+    with Terminal(command(code)) as seen:
         seen.read('Building')
         seen.type('\n')
         # It is drawn again below the other line.
@@ -124,7 +120,7 @@ else:
     console.close()
     console.result('done')
 """
-    with terminal(command(code), cwd=ROOT) as seen:
+    with Terminal(command(code)) as seen:
         seen.read(until=None)
         assert seen.written == b'done\r\n'
 
@@ -134,11 +130,10 @@ def test_without_control_sequences_progress_is_lines():
         "console.progress('Building'); console.phase('a'); console.steps('b', 1, 2); "
         "console.result('c')"
     )
-    with terminal(command(code), cwd=ROOT, TERM='dumb') as seen:
+    with Terminal(command(code), TERM='dumb') as seen:
         seen.read(until=None)
         assert seen.written == b'Building\r\nc\r\n'
-    done = subprocess.run(command(code), capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert (done.stdout, done.stderr) == ('c\n', 'Building\n')
+    assert run_process(command(code), ROOT) == (0, 'c\n', 'Building\n')
 
 
 def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.images import convert, encoded, write_digits, write_files
+from tests.support.files import write_files
+from tests.support.images import convert, encoded, write_digits
 from tests.support.outputs import check_line, check_warning, failed
 from tests.support.runs import Ran, plan_of, ran, values_in
 from tf_cnn.cluster.rendezvous import find_difference
@@ -69,6 +70,8 @@ def test_the_same_classes_are_evaluated_and_trained_further_wherever_the_files_a
     assert not notes(evaluate(train_dir, data_dir))
     again = train(data_dir=data_dir, train_dir=train_dir)
     assert f'Continuing from {train_dir}/model.ckpt-2' in again.err
+    assert 'Reading the checkpoint' in again.err
+    assert 'Initialising' not in again.err
     assert not notes(again)
     assert read_class_names(str(train_dir / 'model.ckpt-4')) == ('background', 'cat', 'dog', 'owl')
 

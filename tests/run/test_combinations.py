@@ -141,18 +141,6 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 # No answer takes as long.
 LIMIT_SECS = 5.0
 RIGHT, WRONG = right_words(), wrong_words()
-# Drawing takes as long as answering, so each draw is cut into four combinations.
-DRAWS = st.tuples(
-    st.one_of(
-        st.lists(st.sampled_from(RIGHT), min_size=2, max_size=12),
-        st.lists(st.sampled_from([*RIGHT, *WRONG]), min_size=2, max_size=8),
-        st.lists(
-            st.sampled_from(WRONG) | st.text(max_size=12).map(lambda text: text.replace('\0', '')),
-            max_size=5,
-        ),
-    ),
-    st.one_of(st.just({}), st.sampled_from(ENVIRONMENTS)),
-)
 
 
 @pytest.fixture
@@ -175,6 +163,19 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def test_every_combination_is_answered(place, request):
+    # Drawing takes as long as answering, so each draw is cut into four combinations.
+    draws = st.tuples(
+        st.one_of(
+            st.lists(st.sampled_from(RIGHT), min_size=2, max_size=12),
+            st.lists(st.sampled_from([*RIGHT, *WRONG]), min_size=2, max_size=8),
+            st.lists(
+                st.sampled_from(WRONG)
+                | st.text(max_size=12).map(lambda text: text.replace('\0', '')),
+                max_size=5,
+            ),
+        ),
+        st.one_of(st.just({}), st.sampled_from(ENVIRONMENTS)),
+    )
     parts = 4
     number = request.config.getoption('--combinations')
     answers: Counter[str] = Counter()
@@ -188,7 +189,7 @@ def test_every_combination_is_answered(place, request):
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(DRAWS)
+    @given(draws)
     def answer(draw: tuple[list[str], dict[str, str]]) -> None:
         words, environ = draw
         for argv, around in (

@@ -15,7 +15,8 @@ from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
-from tests.support.runs import ROOT, losses, made, params_of
+from tests.support.programs import ROOT
+from tests.support.runs import losses, made, params_of
 from tf_cnn.run.params import RuleContext
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -24,15 +25,6 @@ NETWORK = '--model=network_of_cifar10'
 FEW_MODES = [
     f'{NETWORK} --num_gpus=3',
     f'{NETWORK} --num_gpus=3 --variable_update=replicated --all_reduce_spec=pscpu#2:1k:xring',
-]
-ALL_MODES = [
-    *FEW_MODES,
-    f'{NETWORK} --num_gpus=2 --staged_vars --precision=bf16',
-    f'{NETWORK} --num_gpus=2 --variable_update=independent --optimizer=rmsprop',
-    f'{NETWORK} --num_gpus=2 --variable_update=replicated --hierarchical_copy',
-    f'{NETWORK} --num_gpus=2 --variable_update=replicated --variable_consistency=relaxed '
-    '--data_format=NCHW',
-    f'{NETWORK} --measure_peak',
 ]
 ON_FILES = [
     f'{NETWORK} --data_dir=cifar',
@@ -69,7 +61,23 @@ def main(*modes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    'modes', [FEW_MODES, pytest.param(ALL_MODES, marks=pytest.mark.all_modes)], ids=['few', 'all']
+    'modes',
+    [
+        FEW_MODES,
+        pytest.param(
+            [
+                *FEW_MODES,
+                f'{NETWORK} --num_gpus=2 --staged_vars --precision=bf16',
+                f'{NETWORK} --num_gpus=2 --variable_update=independent --optimizer=rmsprop',
+                f'{NETWORK} --num_gpus=2 --variable_update=replicated --hierarchical_copy',
+                f'{NETWORK} --num_gpus=2 --variable_update=replicated --data_format=NCHW '
+                '--variable_consistency=relaxed',
+                f'{NETWORK} --measure_peak',
+            ],
+            marks=pytest.mark.all_modes,
+        ),
+    ],
+    ids=['few', 'all'],
 )
 def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path, modes):
     images = np.random.default_rng(0).integers(0, 256, [64, 32, 32, 3], np.uint8)

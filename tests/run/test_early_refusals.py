@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.runs import ROOT, run_process
+from tests.support.programs import ROOT, run_process
 from tf_cnn.machine.gpus import has_nvidia_gpu
 
 pytestmark = pytest.mark.unit

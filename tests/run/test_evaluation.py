@@ -24,7 +24,8 @@ from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.runs import PROGRAM, Ran, document_in, made, ran, values_in
+from tests.support.programs import PROGRAM
+from tests.support.runs import Ran, document_in, made, ran, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.validation import (
@@ -370,7 +371,7 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images, seconds):
         variables = RestoredVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
-        config = training_step(network, 10, seed=1, learning_rate=0.1)
+        config = training_step(network, num_classes=10)
         evaluation = Evaluation(config, [variables], cpus(1), pipeline, 2, None)
         parts = [part for [part] in variables.slices.values()]
         session.run([part.variable.assign(tf.zeros(part.full_shape)) for part in parts])

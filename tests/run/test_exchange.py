@@ -7,12 +7,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import open_session
-from tests.support.networks import NUM_STEPS
 from tests.support.outputs import check_warning, refused, warnings_in
 from tests.support.runs import document_in, params_of, plan_of, ran
 from tf_cnn.run.build import build_step
 
 pytestmark = pytest.mark.graph
+NUM_STEPS = 3
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,14 @@ def test_the_banner_shows_settings_that_are_not_the_defaults():
     ]
 
 
+def test_the_banner_says_which_steps_come_before_the_epochs():
+    flags = '--batch_size=1000 --num_epochs=2'
+    before_epochs = 'Warm-up:     10 batches (0.01 epochs) before these'
+    assert {'Num epochs:  2.00', before_epochs} <= {*banner(flags)}
+    for others in (f'{flags} --num_warmup_batches=0', '--batch_size=1000 --num_batches=2563'):
+        assert before_epochs.split(':')[0] not in ''.join(banner(others))
+
+
 def test_towers_that_train_models_apart_are_not_synchronous():
     for mode, sync in ('independent', False), ('replicated', True), ('parameter_server', True):
         flags = f'--variable_update={mode} --num_gpus=2'

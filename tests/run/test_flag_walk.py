@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.gpu_graphs import Horovod, build_on_gpus
+from tests.run.gpu_graphs import build_on_gpus
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
 from tests.support.runs import made, params_of
@@ -41,6 +41,26 @@ from tf_cnn.run.parsing import split_argv
 from tf_cnn.run.plan import make_plan
 from tf_cnn.run.session_config import session_config
 from tf_cnn.system.errors import UsageError
+
+
+class Horovod:
+    """The part of horovod.tensorflow that a plan and a graph use, on rank 0 of 2. It places its ops
+    as Horovod does.
+    """
+
+    Sum = 'sum'
+
+    rank = local_rank = staticmethod(lambda: 0)
+    size = staticmethod(lambda: 2)
+    local_size = staticmethod(lambda: 1)
+
+    def allreduce(self, tensor: Any, op: str, device_dense: str, name: str) -> Any:
+        with tf.device(device_dense):
+            return tf.identity(tensor, name=f'{op}_{name}')
+
+    def broadcast(self, tensor: Any, root_rank: int, name: str) -> Any:
+        return tf.identity(tensor, name=f'from_{root_rank}_{name}')
+
 
 pytestmark = pytest.mark.graph
 
@@ -210,13 +230,13 @@ def test_a_flag_changes_the_config_of_sessions(flag, path):
     assert found[0] != found[1]
 
 
-REFUSALS = [
-    (CONTROLLED, f'{CONTROLLED} --controller_host=10.0.0.3:1'),
-    (f'{SERVERS} --server_protocol=grpc+verbs', SERVERS),
-]
-
-
-@pytest.mark.parametrize(('refused', 'accepted'), REFUSALS)
+@pytest.mark.parametrize(
+    ('refused', 'accepted'),
+    [
+        (CONTROLLED, f'{CONTROLLED} --controller_host=10.0.0.3:1'),
+        (f'{SERVERS} --server_protocol=grpc+verbs', SERVERS),
+    ],
+)
 def test_a_flag_of_clusters_decides_whether_the_run_is_refused(refused, accepted):
     with _surroundings(), pytest.raises(UsageError):
         _plan(f'--device=cpu {refused}')

@@ -14,8 +14,7 @@ from models.folding import FoldedNetwork, fold_batch_norms
 from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
-from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.networks import random_images, random_weight
+from tests.support.graphs import DATA_FORMATS, open_session, random_images, random_weight
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 from tf_cnn.run.banner import make_banner

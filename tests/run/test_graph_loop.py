@@ -11,16 +11,15 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import register_model
 from preprocessing import ImageOptions
-from tests.support.gpu_graphs import (
+from tests.run.gpu_graphs import (
     GpuGraph,
     build_on_gpus,
     crossings,
     is_on_gpu,
     ops_without_kernel,
 )
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, needed_by, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
-from tests.support.networks import needed_by
 from tests.support.outputs import refused
 from tests.support.runs import Ran, params_of, ran
 from tf_cnn.inputs.data_sets import find_shards
@@ -34,18 +33,6 @@ from tf_cnn.training.checkpoint_files import latest_checkpoint
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
 
 DROPOUT = '--model=dropping --data_name=cifar10'
-# Ways to train whose steps leave something to the next, or branch, or draw random numbers.
-WAYS = [
-    '--num_gpus=2',
-    f'--num_gpus=2 --staged_vars --optimizer=adam {DROPOUT}',
-    '--num_gpus=3 --variable_update=replicated --all_reduce_spec=xring',
-    f'--num_gpus=2 --variable_update=replicated --variable_consistency=relaxed {DROPOUT}',
-    '--num_gpus=2 --variable_update=independent',
-    # Some steps are skipped.
-    f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2.0**60}',
-    '--num_gpus=2 --forward_only',
-    f'--print_training_accuracy {DROPOUT}',
-]
 
 
 def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
@@ -57,7 +44,21 @@ def trained(flags: str, **values: Any) -> Ran:
     return ran(f'{steps} --init_learning_rate=0.01 {flags}', **values)
 
 
-@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize(
+    'way',
+    # Ways to train whose steps leave something to the next, or branch, or draw random numbers.
+    [
+        '--num_gpus=2',
+        f'--num_gpus=2 --staged_vars --optimizer=adam {DROPOUT}',
+        '--num_gpus=3 --variable_update=replicated --all_reduce_spec=xring',
+        f'--num_gpus=2 --variable_update=replicated --variable_consistency=relaxed {DROPOUT}',
+        '--num_gpus=2 --variable_update=independent',
+        # Some steps are skipped.
+        f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2.0**60}',
+        '--num_gpus=2 --forward_only',
+        f'--print_training_accuracy {DROPOUT}',
+    ],
+)
 def test_the_steps_are_those_of_single_runs(way):
     def values_of(run: Ran) -> dict[str, Any]:
         """What each step computed; that an input waits is not seen in a loop."""

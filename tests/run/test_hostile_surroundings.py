@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import file_size_limit
-from tests.support.images import encoded, example, header_of, write_files, write_shard
-from tests.support.outputs import check_line, failed
-from tests.support.runs import PROGRAM, made, run
+from tests.support.files import file_size_limit, write_files
+from tests.support.images import encoded, example, header_of, write_shard
+from tests.support.outputs import check_error, failed
+from tests.support.programs import PROGRAM, run, run_main
+from tests.support.runs import made
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.instruments import write_scalars
 from tf_cnn.run.session import Stepper
@@ -31,13 +32,12 @@ _RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=4 --num_warmup
 # ---- full disks: a limit of the size of files stands for them ------------------------------------
 
 
-def test_summaries_that_cannot_be_written_end_the_run(tmp_path, capfd):
-    # The summary has the graph, of 57 KB. What is captured is a file, too, but a smaller one.
+def test_summaries_that_cannot_be_written_end_the_run(tmp_path):
+    # The summary has the graph, of 57 KB.
     flags = f'{_RUN} --save_summaries_steps=1 --summary_verbosity=1 --train_dir={tmp_path}'
     with file_size_limit(30_000):
-        done = run(flags, capfd)
-    assert done.code == 1
-    check_line(done.error, f'--train_dir={tmp_path}')
+        _, err = run_main(*flags.split(), code=1)
+    check_error(err, f'--train_dir={tmp_path}')
 
 
 def test_scalars_that_cannot_be_written_are_named(tmp_path):
@@ -46,17 +46,17 @@ def test_scalars_that_cannot_be_written_are_named(tmp_path):
         write_scalars(str(tmp_path / 'evaluated'), 'eval_dir', 1, {'accuracy': 0.5})
 
 
-def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path, capfd):
+def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path):
     noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
     write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
     shards = tmp_path / 'shards'
     command = f'records --input={tmp_path}/photos --output={shards} --shards=1 --num_processes=1'
     with file_size_limit(60_000):
-        done = run(command, capfd)
-    assert (done.code, done.out) == (1, '')
-    check_line(done.error, f'--output={shards}')
+        out, err = run_main(*command.split(), code=1)
+    assert out == ''
+    check_error(err, f'--output={shards}')
     assert list(shards.iterdir()) == []
-    assert run(command, capfd).code == 0
+    run_main(*command.split())
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path, capfd):
     ],
 )
 def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there(
-    flag, name, tmp_path, capfd
+    flag, name, tmp_path
 ):
     (tmp_path / 'file').write_text('of an earlier run')
     steps = '--profile_steps=2,3' if flag == 'profile_dir' else ''
     with file_size_limit(2_000):
-        done = run(f'{_RUN} --num_warmup_batches=1 {steps} --{flag}={tmp_path}/{name}', capfd)
-    assert done.code == 1
-    check_line(done.error, f'--{flag}={tmp_path}/{name}')
+        flags = f'{_RUN} --num_warmup_batches=1 {steps} --{flag}={tmp_path}/{name}'
+        _, err = run_main(*flags.split(), code=1)
+    check_error(err, f'--{flag}={tmp_path}/{name}')
     assert (tmp_path / 'file').read_text() == 'of an earlier run'
     assert [path.name for path in tmp_path.rglob('*') if path.is_file()] == ['file']
 
@@ -85,15 +85,15 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
 # ---- files that change ---------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(tmp_path, capfd):
-    flags = f'{_RUN} --train_dir={tmp_path}'
-    assert run(flags, capfd).code == 0
+def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(tmp_path):
+    flags = [*_RUN.split(), f'--train_dir={tmp_path}']
+    run_main(*flags)
     [data] = tmp_path.glob('model.ckpt-4.data-*')
     os.truncate(data, data.stat().st_size // 2)
     before = {*tmp_path.iterdir()}
-    for done in (run(flags, capfd), run(f'{flags} --eval', capfd)):
-        assert done.code == 1
-        check_line(done.error, data)
+    for more in ([], ['--eval']):
+        _, err = run_main(*flags, *more, code=1)
+        check_error(err, data)
     assert {*tmp_path.iterdir()} == before
 
 
@@ -163,7 +163,7 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path):
     write_shard(shard, [RECORD] * 40 + [example(b'not an image at all', 1)])
     done = run(f'{_RUN} --num_batches=200 --data_dir={shard.parent}')
     assert done.code == 1
-    check_line(done.error, shard, 'record 40', 'JPEG')
+    check_error(done.err, shard, 'record 40', 'JPEG')
 
 
 def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path):
@@ -183,8 +183,7 @@ def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path):
         finally:
             process.kill()
     assert process.returncode == 1
-    facts = ('tf_cnn_benchmarks: error: ', f'--data_dir={tmp_path}/shards', 'empty')
-    check_line(err.splitlines()[-1], *facts)
+    check_error(err, f'--data_dir={tmp_path}/shards', 'empty')
     assert json.loads((tmp_path / 'result.json').read_text())
 
 
@@ -203,9 +202,7 @@ MODEL = (
 MODEL += "cnn.dense(cnn.flatten(x), num_classes, 'logits'), image_size=8)\n"
 
 
-def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_name(
-    tmp_path, capfd
-):
+def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_name(tmp_path):
     folder = tmp_path / NAME
     shards = write_shards(tmp_path / 'shards')[0].parent.rename(folder)
     (folder / 'own {model}.py').write_text(MODEL)
@@ -219,10 +216,10 @@ def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_
     assert 'total images/sec: ' in done.out
     assert json.loads(result.read_text())
     # Training goes on there, and is evaluated.
-    assert run(flags, capfd).code == 0
+    run_main(*flags)
     assert (folder / 'trained' / 'model.ckpt-8.index').exists()
-    done = run([*flags, '--eval'], capfd)
-    assert (done.code, done.out.count('[8 examples]')) == (0, 1)
+    out, _ = run_main(*flags, '--eval')
+    assert out.count('[8 examples]') == 1
 
 
 # ---- a GPU that is newer than the kernels of TensorFlow ------------------------------------------

@@ -15,7 +15,8 @@ from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, warnings_in
-from tests.support.runs import document_in, ran, run_python
+from tests.support.programs import run_python
+from tests.support.runs import document_in, ran
 from tf_cnn.inputs.buffers import max_total_bytes
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name

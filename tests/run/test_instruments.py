@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
-from tests.support.graphs import file_size_limit
+from tests.support.files import file_size_limit
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, made, ran, values_in
 from tf_cnn.results.benchmark_log import BenchmarkLog, run_info

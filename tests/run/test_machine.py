@@ -6,7 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
-from tests.support.runs import params_of, plan_of, run, run_python
+from tests.support.programs import run, run_python
+from tests.support.runs import params_of, plan_of
 from tf_cnn.cluster.cluster_role import ClusterRole, find_cluster_role
 from tf_cnn.machine.config import DeviceConfig
 from tf_cnn.machine.missing_gpu import explain_missing_gpu

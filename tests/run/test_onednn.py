@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.support.outputs import check_line
-from tests.support.runs import run, run_python
+from tests.support.outputs import check_error, check_line
+from tests.support.programs import run, run_python
 
 pytestmark = pytest.mark.distributed
 
@@ -33,16 +33,16 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
     on, off = (True, True, '1'), (False, False, '0')
     assert used == {'off': off, 'on': on, 'mkl': on, 'variable': off}
     compared = run('compare off.json on.json', cwd=tmp_path)
-    assert 'flags: onednn False -> True' in '\n'.join([compared.out, *compared.err])
+    assert 'flags: onednn False -> True' in compared.out + compared.err
     compared = run('compare on.json mkl.json', cwd=tmp_path)
-    assert 'onednn' not in '\n'.join([compared.out, *compared.err])
+    assert 'onednn' not in compared.out + compared.err
 
 
 def test_a_variable_of_another_value_is_refused_with_both_named():
     for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
         done = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
         assert done.code == 2
-        check_line(done.error, flag, f'{VARIABLE}={text}')
+        check_error(done.err, flag, f'{VARIABLE}={text}')
     assert run(f'{RUN} --onednn=True', TF_ENABLE_ONEDNN_OPTS='true').code == 0
 
 
@@ -69,7 +69,7 @@ for before, onednn in {steps}:
 
 
 def runs_from_python(steps: str) -> list[str]:
-    lines = run_python(RUNS.format(steps=steps), TF_ENABLE_ONEDNN_OPTS=None).err
+    lines = run_python(RUNS.format(steps=steps), TF_ENABLE_ONEDNN_OPTS=None).err.splitlines()
     return [line for line in lines if line.startswith(('used', 'refused'))]
 
 

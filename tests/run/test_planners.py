@@ -7,9 +7,11 @@ from unittest import mock
 
 import pytest
 
-from tests.support.machines import hydra, write_files
+from tests.support.files import write_files
+from tests.support.machines import hydra
 from tests.support.outputs import check_line, refused
-from tests.support.runs import params_of, run_python
+from tests.support.programs import run_python
+from tests.support.runs import params_of
 from tests.support.sample_results import sample_record
 from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.machine.process_environment import ProcessEnvironment

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.machines import use_pynvml, write_pynvml
+from tests.support.machines import use_pynvml
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.results.sections import NoiseSection, Phase
 from tf_cnn.run.parsing import make_params
@@ -36,6 +36,6 @@ def measure_noise(**flags: Any) -> NoiseSection:
 
 
 def test_the_noise_on_gpus_is_measured_where_the_run_uses_them(tmp_path, monkeypatch):
-    use_pynvml(monkeypatch, write_pynvml(tmp_path, 2))
+    use_pynvml(monkeypatch, tmp_path, 2)
     assert measure_noise(device='gpu', num_gpus=2)['gpus_lost'] == 0
     assert not [name for name in measure_noise(device='cpu') if name.startswith('gpu')]

@@ -3,6 +3,8 @@ fixed device.
 """
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from models.networks import build_network
 from models.registry import MODELS, register_model
 from preprocessing import normalize
 from tests.models.keras_networks import CONFORMANCE, give_weights
-from tests.support.graphs import cpus, open_session
-from tests.support.networks import random_images, relative_error
+from tests.support.graphs import cpus, open_session, random_images, relative_error
+from tests.support.images import write_cifar
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import Ran, made, ran
+from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.run.evaluation import RestoredVariables
 from tf_cnn.run.export import export_saved_model
 from tf_cnn.training.checkpoint_files import latest_checkpoint
@@ -131,6 +134,42 @@ def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_el
     expected = serve(tmp_path / 'kept')['logits']
     np.testing.assert_allclose(serve(folder / 'model')['logits'], expected, rtol=1e-4, atol=1e-5)
     assert {path.name for path in folder.iterdir()} == {'.model-unfinished', 'model'}
+
+
+NAMES_FILE = 'assets/class_names.txt'
+PRINT_CLASSES = """
+import sys, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+names = tf.io.read_file(model.class_names_file.asset_path).numpy().decode().splitlines()
+served = model.signatures['serving_default'](images=tf.zeros([3, 32, 32, 3], tf.uint8))
+assert served['logits'].shape[1] == len(names)
+print(*(names[label] for label in served['classes'].numpy()))
+"""
+
+
+def test_another_program_reads_the_class_names_of_a_model_that_was_moved(tmp_path):
+    folder = tmp_path / 'data'
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, [20, 32, 32, 3], np.uint8)
+    write_cifar(folder, images, np.arange(20) % 10)
+    train(data_dir=folder, train_dir=tmp_path / 'train', export_saved_model=tmp_path / 'model')
+    # Synthetic images have no names, but the checkpoint that is evaluated has.
+    flags, evaluated = f'{FLAGS} --eval --num_eval_batches=1', tmp_path / 'evaluated'
+    ran(flags, train_dir=tmp_path / 'train', export_saved_model=evaluated)
+    names = DATA_SETS['cifar10'].class_names
+    assert names
+    for model in (tmp_path / 'model', evaluated):
+        moved = model.rename(tmp_path / 'moved')
+        assert (moved / NAMES_FILE).read_text().splitlines() == list(names)
+        command = [sys.executable, '-c', PRINT_CLASSES, str(moved)]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        classes = serve(moved, np.zeros([3, 32, 32, 3], np.uint8))['classes']
+        assert printed.split() == [names[label] for label in classes]
+        shutil.rmtree(moved)
+
+
+def test_a_model_of_images_without_class_names_has_no_file_of_them(exported):
+    assert not (exported / 'model' / NAMES_FILE).exists()
 
 
 def test_what_was_not_trained_is_not_exported(tmp_path):

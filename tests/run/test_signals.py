@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.outputs import check_line
-from tests.support.runs import PROGRAM, run
+from tests.support.outputs import check_error, check_line
+from tests.support.programs import PROGRAM, run
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
@@ -95,7 +95,7 @@ def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follo
         read_until(process, 'Running')
         second = run(f'{SMALL} {flag}')
         assert (second.code, second.out) == (2, '')
-        check_line(second.error, flag, 'another run')
+        check_error(second.err, flag, 'another run')
         lines = answer(process, signal.SIGTERM)
     assert process.returncode == 143
     assert [line for line in lines if flag in line and 'earlier result' in line]

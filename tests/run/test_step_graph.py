@@ -11,8 +11,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder
-from tests.support.graphs import cpus, open_session, training_step
-from tests.support.networks import assert_close, batch_of, convolved, make_manager, needed_by
+from tests.support.graphs import (
+    assert_close,
+    batch_of,
+    convolved,
+    cpus,
+    make_manager,
+    needed_by,
+    open_session,
+    training_step,
+)
 from tests.support.oracles import OPTIMIZERS
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from variable_mgr import VariableMgr

@@ -162,44 +162,76 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
     assert len(steps) == 3 + 5
 
 
-# Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which
-# training ends if it had begun before; then the first step, the last one, this worker's share of
-# those before, and its steps to come.
-TOGETHER = {
-    'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
-    'a run that resumes from a checkpoint': (30, None, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
-    'a cluster that starts again before the first step': (
-        30,
-        37,
-        Schedule(30, 37, 30, 2, 5, is_fresh=True),
-    ),
-    'gone on in the middle of warm-up': (31, 37, Schedule(31, 37, 31, 1, 5, is_fresh=False)),
-    'gone on in the middle of the timed steps': (
-        34,
-        37,
-        Schedule(34, 37, 34, 1, 2, is_fresh=False),
-    ),
-    'gone on with one step left': (36, 37, Schedule(36, 37, 36, 0, 1, is_fresh=False)),
-    'gone on when all was done': (37, 37, Schedule(37, 37, 37, 0, 0, is_fresh=False)),
-    'gone on from a checkpoint before the first step': (
-        29,
-        37,
-        Schedule(29, 37, 29, 3, 5, is_fresh=False),
-    ),
-}
-# The same for three workers that count by themselves: any of them may take all the steps that are
-# left.
-APART = {
-    'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
-    'a run that resumes from a checkpoint': (31, None, Schedule(31, 52, 10, 2, 19, is_fresh=True)),
-    'gone on in the middle of warm-up': (3, 21, Schedule(3, 21, 1, 1, 17, is_fresh=False)),
-    'gone on in the middle of the timed steps': (12, 21, Schedule(12, 21, 4, 1, 8, is_fresh=False)),
-    'gone on with one step for each': (18, 21, Schedule(18, 21, 6, 0, 3, is_fresh=False)),
-    'gone on with one step left': (20, 21, Schedule(20, 21, 6, 0, 1, is_fresh=False)),
-}
-
-
-@pytest.mark.parametrize(('table', 'num_counting'), [(TOGETHER, 1), (APART, 3)])
+@pytest.mark.parametrize(
+    ('table', 'num_counting'),
+    [
+        (
+            # Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the
+            # step at which training ends if it had begun before; then the first step, the last one,
+            # this worker's share of those before, and its steps to come.
+            {
+                'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
+                'a run that resumes from a checkpoint': (
+                    30,
+                    None,
+                    Schedule(30, 37, 30, 2, 5, is_fresh=True),
+                ),
+                'a cluster that starts again before the first step': (
+                    30,
+                    37,
+                    Schedule(30, 37, 30, 2, 5, is_fresh=True),
+                ),
+                'gone on in the middle of warm-up': (
+                    31,
+                    37,
+                    Schedule(31, 37, 31, 1, 5, is_fresh=False),
+                ),
+                'gone on in the middle of the timed steps': (
+                    34,
+                    37,
+                    Schedule(34, 37, 34, 1, 2, is_fresh=False),
+                ),
+                'gone on with one step left': (36, 37, Schedule(36, 37, 36, 0, 1, is_fresh=False)),
+                'gone on when all was done': (37, 37, Schedule(37, 37, 37, 0, 0, is_fresh=False)),
+                'gone on from a checkpoint before the first step': (
+                    29,
+                    37,
+                    Schedule(29, 37, 29, 3, 5, is_fresh=False),
+                ),
+            },
+            1,
+        ),
+        (
+            # The same for three workers that count by themselves: any of them may take all the
+            # steps that are left.
+            {
+                'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
+                'a run that resumes from a checkpoint': (
+                    31,
+                    None,
+                    Schedule(31, 52, 10, 2, 19, is_fresh=True),
+                ),
+                'gone on in the middle of warm-up': (
+                    3,
+                    21,
+                    Schedule(3, 21, 1, 1, 17, is_fresh=False),
+                ),
+                'gone on in the middle of the timed steps': (
+                    12,
+                    21,
+                    Schedule(12, 21, 4, 1, 8, is_fresh=False),
+                ),
+                'gone on with one step for each': (
+                    18,
+                    21,
+                    Schedule(18, 21, 6, 0, 3, is_fresh=False),
+                ),
+                'gone on with one step left': (20, 21, Schedule(20, 21, 6, 0, 1, is_fresh=False)),
+            },
+            3,
+        ),
+    ],
+)
 def test_workers_share_the_steps_that_are_left(table, num_counting):
     for case, (start, end, expected) in table.items():
         assert (

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import tf_cnn_benchmarks
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.runs import document_in, made, ran, run, run_python
+from tests.support.programs import run, run_python
+from tests.support.runs import document_in, made, ran
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.sections import Phase
@@ -62,10 +64,10 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path):
 
 def test_the_document_goes_to_standard_output_alone(capfd):
     flags = '--model=lenet --device=cpu --batch_size=4 --num_batches=3 --num_warmup_batches=1'
-    done = run(f'{flags} --result_file=-', capfd)
-    assert done.code == 0
-    document = json.loads(done.out)
-    assert f'total images/sec: {document["throughput"]["images_per_second"]:.2f}' in done.err
+    assert tf_cnn_benchmarks.main([*flags.split(), '--result_file=-']) == 0
+    out, err = capfd.readouterr()
+    document = json.loads(out)
+    assert f'total images/sec: {document["throughput"]["images_per_second"]:.2f}' in err
     assert document['command']['argv'][-1] == '--result_file=-'
 
 

@@ -5,62 +5,12 @@ to this machine.
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.programs import ROOT
 from tf_cnn.flags.spec import Output
 from tf_cnn.run.params import SPECS, output_flags
-
-# ---- pages ---------------------------------------------------------------------------------------
-# Their shell lines and their examples in Python.
-
-ROOT = Path(__file__).resolve().parents[2]
-# The page of flags, if it was made, is not among them; tests/flags/test_help.py checks it.
-_MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
-PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]
-# The first words of shell lines, possibly after variables.
-_PROGRAMS = (
-    'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'
-    'python3?|source|srun|tensorboard|tf_cnn_benchmarks'
-)
-_SHELL_LINE = re.compile(rf'([A-Z_]+=\S+ )*(\.venv/bin/)?({_PROGRAMS})(\.py)? \S')
-_NEEDS = re.compile(r'<!-- needs: (.+) -->')
-
-
-@dataclass(frozen=True)
-class ShellLine:
-    """A shell line with its continuation lines, without the backslashes at line ends.
-
-    `needs` is the text of the comment `<!-- needs: ... -->` above its block: resources that this
-    machine may lack.
-    """
-
-    page: str
-    number: int
-    text: str
-    needs: str | None
-
-    def __str__(self) -> str:
-        return f'{self.page}:{self.number}: {self.text}'
-
-
-def shell_lines() -> Iterator[ShellLine]:
-    for page in PAGES:
-        needs, in_block = None, False
-        lines = iter(enumerate(page.read_text(encoding='utf-8').splitlines(), start=1))
-        for number, line in lines:
-            if line.startswith('```'):
-                in_block = not in_block
-            elif found := _NEEDS.match(line):
-                needs = found[1]
-            elif not in_block and not line.startswith('    '):
-                # Text outside of blocks ends the scope of the comment.
-                needs = None if line else needs
-            elif _SHELL_LINE.match(text := line.strip()):
-                while text.endswith('\\'):
-                    text = text.removesuffix('\\') + next(lines)[1].strip()
-                yield ShellLine(page.relative_to(ROOT).as_posix(), number, text, needs)
 
 
 def python_block(page: str, file: str = '') -> str:
@@ -82,44 +32,16 @@ _PATHS = {name for name in output_flags(*Output) if name in SPECS} | {
 }
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """A command line: the words before the program (variables, a launcher), and its arguments."""
-
-    before: tuple[str, ...]
-    argv: tuple[str, ...]
-
-    @property
-    def launcher(self) -> str:
-        """The word that starts the program: python, mpirun, horovodrun, ...; empty if it is started
-        directly.
-        """
-        return next((word for word in self.before if not re.fullmatch(r'[A-Z_]+=.*', word)), '')
-
-
-def split_line(text: str) -> CommandLine | None:
-    """Splits a shell line; returns None if it does not run this program. Ignores everything after >
-    or |.
+def split_line(text: str) -> list[str] | None:
+    """Returns the arguments of this program in a shell line, up to > or |; None if the line does
+    not run it.
     """
     words = shlex.split(text, comments=True)
     at = next((index for index, word in enumerate(words) if _PROGRAM.fullmatch(word)), None)
     if at is None:
         return None
-    argv = itertools.takewhile(
-        lambda word: word not in ('>', '|', '&&', '2>', '&'), words[at + 1 :]
-    )
-    return CommandLine(tuple(words[:at]), tuple(argv))
-
-
-def join_values(argv: Sequence[str]) -> list[str]:
-    """Returns --name=value for each pair of words --name value."""
-    flags: list[str] = []
-    for word in argv:
-        if not word.startswith('-') and flags and '=' not in flags[-1]:
-            flags[-1] += f'={word}'
-        else:
-            flags.append(word)
-    return flags
+    ends = ('>', '|', '&&', '2>', '&')
+    return [*itertools.takewhile(lambda word: word not in ends, words[at + 1 :])]
 
 
 def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = False) -> list[str]:
@@ -133,8 +55,14 @@ def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = 
       of a process.
     - Data are read from `data`/imagenet or `data`/cifar10, and files are written below `outputs`.
     """
+    words: list[str] = []
+    for word in argv:
+        if not word.startswith('-') and words and '=' not in words[-1]:
+            words[-1] += f'={word}'
+        else:
+            words.append(word)
     flags = [] if keep_devices else ['--device=cpu']
-    pairs = [word.lstrip('-').partition('=') for word in join_values(argv)]
+    pairs = [word.lstrip('-').partition('=') for word in words]
     data_name = {name: value for name, _, value in pairs}.get('data_name')
     for name, equals, value in pairs:
         is_gpu = name == 'device' or (name == 'local_parameter_device' and value.lower() == 'gpu')

@@ -1,16 +1,23 @@
-"""Sessions, settings and inputs of small graphs, and the contents of checkpoints."""
+"""Small graphs: their networks, input, variable managers and steps, and random values for them."""
 
 import contextlib
-import resource
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from models.layers import LayerBuilder, truncated_normal
 from models.model_spec import Build, Network
+from models.networks import PlaceholderVariables, build_network
 from tests.support.oracles import Weights
-from tf_cnn.inputs.pipeline import InputPipeline
+from tf_cnn.inputs.pipeline import Batch, InputPipeline
+from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
+from tf_cnn.managers.local import VariableMgrIndependent
+from tf_cnn.managers.manager_config import ManagerConfig
+from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.run.params import Params
 from tf_cnn.run.step_config import StepConfig
 from tf_cnn.run.step_graph import build_step_graph
@@ -19,10 +26,10 @@ from tf_cnn.training.precision import FP32, Precision
 from tf_cnn.training.schedules import LearningRate
 from variable_mgr import VariableMgr
 
-# ---- sessions ------------------------------------------------------------------------------------
-# Sessions for small graphs.
-
 DATA_FORMATS = ('NHWC', 'NCHW')
+SEED, LEARNING_RATE, BATCH, IMAGE_SHAPE, NUM_CLASSES = 5, 0.1, 2, (6, 6, 2), 5
+
+# ---- sessions ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -47,32 +54,157 @@ def cpus(count: int) -> list[str]:
     return [f'/device:CPU:{number}' for number in range(count)]
 
 
-# ---- step settings -------------------------------------------------------------------------------
-# The settings of a small training step.
+def evaluate(build: Callable[[], Any], **session_options: Any) -> Any:
+    """Returns the values of the tensors that build() makes, in a graph of their own."""
+    with tf.Graph().as_default(), open_session(**session_options) as session:
+        return session.run(build())
+
+
+def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
+    """Returns these ops, and all that run before them in the same step."""
+    found, new = set(ops), list(ops)
+    while new:
+        op = new.pop()
+        before = {*op.control_inputs, *(value.op for value in op.inputs)} - found
+        found |= before
+        new += before
+    return found
+
+
+# ---- networks and their input --------------------------------------------------------------------
+
+
+def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 7, 'hidden')), num_classes, 'logits')
+
+
+def convolved(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.max_pool(cnn.relu(cnn.conv(x, 4, 3, 'conv')), 2, 2)
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def transformer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """The layers of ViT, with patches of 2x2 pixels."""
+    normal = truncated_normal(0.3)
+    x = cnn.tokens(cnn.conv(x, 8, 2, 'patches', strides=2, padding='VALID'))
+    x = cnn.class_token(x, 'class_token', initializer=normal)
+    x = cnn.position_embedding(x, 'positions', initializer=normal)
+    x += cnn.self_attention(cnn.layer_norm(x, 'ln1'), 2, 'attention', initializer=normal)
+    x += cnn.dense(x, 8, 'dense', activation=cnn.gelu)
+    return cnn.dense(cnn.layer_norm(x[:, 0], 'ln2'), num_classes, 'logits')
+
+
+class FixedInput(InputPipeline):
+    """The same images in each step, different for each tower of each worker."""
+
+    def __init__(self, towers: Sequence[Sequence[int]]) -> None:
+        """Takes a list of image numbers for each tower; each number stands for BATCH images."""
+        super().__init__()
+        self._towers = towers
+
+    def tower_batch(self, tower: int) -> Batch:
+        randoms = [np.random.default_rng(number) for number in self._towers[tower]]
+        images = [random.normal(size=(BATCH, *IMAGE_SHAPE)) for random in randoms]
+        labels = [random.integers(NUM_CLASSES, size=BATCH) for random in randoms]
+        return Batch(
+            tf.constant(np.concatenate(images), tf.float32),
+            tf.constant(np.concatenate(labels), tf.int32),
+        )
+
+
+def batch_of(num_towers: int) -> FixedInput:
+    """8 images, the same in every step, divided among the towers."""
+    return FixedInput(np.arange(4).reshape(num_towers, -1).tolist())
+
+
+def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns weights that keep activations from vanishing or exploding, so that every layer
+    affects the logits.
+    """
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    if name.endswith('kernel'):
+        is_depthwise = len(shape) == 4 and shape[-1] == 1
+        scale = np.sqrt(2 / np.prod(shape[: 2 if is_depthwise else -1]))
+        return random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+    if name.endswith(('gamma', 'moving_variance')):
+        return random.uniform(0.5, 1.5, shape).astype(np.float32)
+    return random.normal(0, 0.2, shape).astype(np.float32)
+
+
+def random_images(shape: tuple[int, ...]) -> np.ndarray:
+    """Returns images [BATCH, H, W, C] float32 of small patches: averaging networks cannot
+    distinguish plain noise.
+    """
+    height, width, channels = shape
+    patches = np.random.default_rng(0).normal(
+        size=(BATCH, height // 14 + 1, width // 14 + 1, channels)
+    )
+    return patches.repeat(14, 1).repeat(14, 2)[:, :height, :width].astype(np.float32)
+
+
+# ---- training ------------------------------------------------------------------------------------
 
 
 def training_step(
     network: Network | Build,
-    num_classes: int,
-    *,
-    seed: int,
-    learning_rate: float,
     precision: Precision = FP32,
+    *,
+    num_classes: int = NUM_CLASSES,
+    seed: int = SEED,
+    learning_rate: float = LEARNING_RATE,
     **flags: Any,
 ) -> StepConfig:
     """Returns the settings of a step that trains a network, or a network's build function."""
-    params = Params().replace(
-        **{
-            'device': 'cpu',
-            'data_format': 'NHWC',
-            'weight_decay': 0.01,
-            **flags,
-        }
-    )
+    defaults = {'device': 'cpu', 'data_format': 'NHWC', 'weight_decay': 0.01}
     if not isinstance(network, Network):
         network = Network(network)
-    rate = LearningRate((learning_rate,))
+    params, rate = Params().replace(**{**defaults, **flags}), LearningRate((learning_rate,))
     return StepConfig(params, network, num_classes, rate, seed, precision)
+
+
+# The arguments are the settings on which modes depend; tests give the few that they are about.
+def make_manager(
+    mode: str,
+    devices: Sequence[str],
+    *,
+    place: Topology = Topology.LOCAL,
+    staged: bool = False,
+    relaxed: bool = False,
+    algorithm: Algorithm | None = None,
+    transfer: tf.DType | None = None,
+    **parts: Any,
+) -> VariableMgr:
+    """Makes the variable manager of towers on these devices.
+
+    Args:
+      algorithm: how the towers of one process sum float32; by default on the first CPU.
+      parts: further fields of ManagerConfig, instead of the defaults here.
+    """
+    algorithm = algorithm or copy_algorithm(cpus(1))
+    common = ManagerConfig(
+        devices=devices,
+        seed=SEED,
+        parameter_devices=cpus(1),
+        algorithm=compact_algorithm(algorithm, devices, transfer) if transfer else algorithm,
+        transfer=transfer,
+        nccl_over_towers='gpu' in devices[0],
+    )
+    manager = MODES[mode].load_manager(place, staged=staged, relaxed=relaxed)
+    made: VariableMgr = manager(replace(common, **parts))
+    return made
+
+
+def one_tower() -> VariableMgr:
+    return VariableMgrIndependent(ManagerConfig(cpus(1), 1, cpus(1), copy_algorithm(cpus(1))))
+
+
+def load(session: Any, manager: VariableMgr, weights: Weights) -> None:
+    variables = manager.savable_variables()
+    values = {
+        name: tf.placeholder(tf.float32, variable.shape) for name, variable in variables.items()
+    }
+    assigned = [variable.assign(values[name]) for name, variable in variables.items()]
+    session.run(assigned, {value: weights[name] for name, value in values.items()})
 
 
 def train_towers(
@@ -102,27 +234,51 @@ def train_towers(
         return values
 
 
-# ---- input steps ---------------------------------------------------------------------------------
-# The images and labels that an input pipeline gives the model in a step.
+def plain_gradients(
+    session: Any,
+    network: Build,
+    batches: Sequence[Batch],
+    *,
+    weight_decay: float = 0.01,
+    dtype: tf.DType = tf.float32,
+    transfer: tf.DType = tf.float32,
+) -> Callable[[Weights, float], Weights]:
+    """Returns a function of weights and a loss scale: the sum of the scaled gradients of towers
+    with these batches, which are added in the dtype `transfer`.
+    """
+    fed, scale, of_towers = PlaceholderVariables(), tf.placeholder(tf.float32, []), []
+    for tower, batch in enumerate(batches):
+        logits = build_network(
+            Network(network), batch.images, NUM_CLASSES, fed, 'NHWC', is_training=True, dtype=dtype
+        ).logits
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
+        objective = tf.reduce_mean(losses) / len(batches)
+        if tower == 0:
+            kernels = [value for name, value in fed.values.items() if name.endswith('kernel')]
+            objective += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+        gradients = tf.gradients(scale * objective, [*fed.values.values()])
+        of_towers.append([tf.cast(gradient, transfer) for gradient in gradients])
+    sums = dict(zip(fed.values, map(tf.add_n, zip(*of_towers, strict=True)), strict=True))
+
+    def gradients_at(weights: Weights, loss_scale: float) -> Weights:
+        values = {fed.values[name]: value for name, value in weights.items()}
+        totals = session.run(sums, {scale: loss_scale, **values})
+        return {name: total.astype(np.float32) for name, total in totals.items()}
+
+    return gradients_at
 
 
-def step(
-    session: Any, pipeline: InputPipeline, towers: Sequence[int]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Runs a step, and returns the images and labels of each tower in `towers`."""
-    batches = [pipeline.tower_batch(tower) for tower in towers]
-    fetched = [[(batch.images, batch.labels) for batch in batches], pipeline.per_step_ops]
-    return session.run(
-        fetched, dict(zip(pipeline.feed_placeholders, pipeline.next_feed_values(), strict=True))
-    )[0]
+def assert_close(weights: Weights, expected: Weights, tolerance: float = 1e-5) -> None:
+    """Asserts that no weight differs by more than this tolerance, relative to its largest
+    magnitude.
+    """
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name
+        )
 
 
-@contextlib.contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Limits the size of files to `size` bytes in the block, as if the disk were full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
+    assert values.shape == expected.shape
+    return float(np.abs(values - expected).max() / np.abs(expected).max())

@@ -6,34 +6,33 @@ of a given speed.
         second.run('hostname')
         subprocess.run(network.command('ssh', 'node1', 'hostname'))
 
-Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own
+Each host has a name, an address, a link to a switch, an sshd, and its own
 /tmp, /run and /dev/shm; all other files are those of this machine, as on a network disk. Networks
-are separate from each other and from outside, and end with the thread that made them, even by
+are separate from each other and from outside, and end with the process that made them, even by
 SIGKILL.
 """
 
 import contextlib
 import functools
-import json
 import os
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
-from tests.support import host_processes
-from tf_cnn.system.tether import die_with_parent
+from tests.support.programs import ROOT, run_process
 
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'mount', 'ssh', 'sshd', 'ssh-keygen')
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _ADDRESSES = '10.77.0'
+# Folders in which processes of one machine meet. Each host has its own.
+_OWN_FOLDERS = ('/dev/shm', '/run', '/tmp')
 # Where tests and users sit: on the switch, with a link without limits.
 _DESK = 254
 _BASHRC = Path('~/.bashrc').expanduser()
@@ -43,17 +42,17 @@ _SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
 _LEAST_BURST_BYTES, _BURST_SECS = 10_000, 0.0003
 # Packets wait this long for a link, then they are dropped.
 _QUEUE_SECS = 0.05
-# How long commands, and processes that are killed, may take on a loaded machine.
-_RUN_SECS, _END_SECS = 60.0, 30.0
+# How long a loaded machine may take to end a host, or to connect it.
+_END_SECS = 30.0
 # The PATH of a user may lack these folders.
 _PATH = os.pathsep.join(filter(None, [os.environ.get('PATH'), '/usr/sbin', '/sbin']))
 _ENVIRONMENT = {**os.environ, 'PATH': _PATH}
 
 _SSHD_CONFIG = """
 ListenAddress 0.0.0.0
-HostKey {folder}/host_key
+HostKey {folder}/key
 AuthorizedKeysFile {folder}/authorized_keys
-PidFile none
+PidFile /run/sshd.pid
 UsePAM no
 UseDNS no
 StrictModes no
@@ -103,13 +102,18 @@ def why_not() -> str | None:
 NEEDED = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-class _Namespaces:
-    """A process of host_processes.py in namespaces of its own."""
+class _FirstProcess:
+    """The first process of new namespaces: a shell that runs these lines, of which the last one
+    ends when file 3 does, as this process closes it or is killed.
 
-    def __init__(self, role: str, settings: Mapping[str, Any]) -> None:
-        command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(settings)]
+    `pid` is its number on this machine.
+    """
+
+    def __init__(self, namespaces: str, lines: Sequence[str]) -> None:
+        # /proc is still that of this machine.
+        script = ['set -e', 'read pid _ </proc/self/stat', 'echo $pid', 'exec 3<&0', *lines]
         self._process = subprocess.Popen(
-            die_with_parent(command),
+            ['unshare', *namespaces.split(), 'sh', '-c', '\n'.join(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -120,28 +124,32 @@ class _Namespaces:
     def await_ready(self) -> None:
         assert self._process.stdout
         self.pid = int(self._process.stdout.readline() or 0)
-        self._await_line('ready')
-
-    def start_sshd(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.write('\n')
-        self._process.stdin.flush()
-        self._await_line('up')
-
-    def _await_line(self, line: str) -> None:
-        assert self._process.stdout
-        if self._process.stdout.readline().strip() != line:
-            raise RuntimeError(
-                f'a process that makes hosts ended before it was {line}; see its standard error'
-            )
+        if self._process.stdout.readline() != 'ready\n':
+            raise RuntimeError('a process that makes hosts has ended; see its standard error')
 
     def close(self) -> None:
-        """Ends it, and with it all processes of its namespace; returns when all have ended."""
-        if self._process.poll() is None:
-            # The first process of a host is a child of the one that was started, and ends after all
-            # others of the host.
-            os.kill(self.pid or self._process.pid, signal.SIGKILL)
+        """Ends it; returns when all processes of its host have ended."""
         self._process.communicate(timeout=_END_SECS)
+
+
+def _mount(*words: object) -> str:
+    # mount(8) cannot write its table in /run.
+    return shlex.join(['mount', '--no-mtab', *map(str, words)])
+
+
+def _mount_own_folders(shared: Sequence[Path]) -> Iterator[str]:
+    """Yields the lines that mount an empty folder over each of _OWN_FOLDERS. What the hosts share
+    stays visible in it.
+    """
+    for folder in _OWN_FOLDERS:
+        # The new folder can only be filled from the old one, so it lies elsewhere at first.
+        yield _mount('-t', 'tmpfs', '-o', 'mode=1777', 'tmpfs', '/mnt')
+        for path in shared:
+            if path.is_relative_to(folder):
+                target = Path('/mnt', path.relative_to(folder))
+                yield shlex.join(['mkdir', '-p', str(target)])
+                yield _mount('--bind', path, target)
+        yield _mount('--move', '/mnt', folder)
 
 
 def _enter(pid: int, namespaces: str, argv: Sequence[object]) -> list[str]:
@@ -166,22 +174,24 @@ class Host:
         """Returns the command that runs argv on this host, without ssh."""
         return _enter(self.pid, 'mount uts ipc net pid', argv)
 
-    def run(self, *argv: object, **options: Any) -> 'subprocess.CompletedProcess[str]':
-        """Runs a command on this host and returns what it wrote; fails if it fails."""
-        return _run(self.command(*argv), options)
+    def run(self, *argv: object, **environ: str) -> str:
+        """Runs a command on this host, which must succeed; returns its standard output."""
+        done = run_process(self.command(*argv), **environ)
+        assert done.code == 0, done.err
+        return done.out
 
     def processes(self) -> dict[int, list[str]]:
-        """Returns the words of each process of this host but its first one, as this machine numbers
-        them.
+        """Returns the words of each process of this host but those that keep it, as this machine
+        numbers them.
         """
-        own, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
-        for entry in os.scandir('/proc'):
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and os.readlink(f'{entry.path}/ns/pid') == own:
-                    words = Path(entry.path, 'cmdline').read_text(errors='replace').split('\0')
-                    found[int(entry.name)] = words
-        # A process that ends has none.
-        return {pid: words for pid, words in found.items() if any(words) and pid != self.pid}
+        namespace, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.readlink(f'/proc/{process.pid}/ns/pid') == namespace:
+                    found[process.pid] = process.cmdline()
+        del found[self.pid]
+        # A process that ends has no words.
+        return {pid: words for pid, words in found.items() if words not in ([], ['cat'])}
 
 
 @dataclass(frozen=True)
@@ -222,36 +232,48 @@ def make_hosts(
         temporary = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_hosts_', dir='/tmp')
         folder = Path(stack.enter_context(temporary)).resolve()
         _write_settings(folder, names)
-        files = {'/etc/hosts': str(folder / 'hosts')}
+        files = [_mount('--bind', folder / 'hosts', '/etc/hosts')]
         if _SYSTEM_SSH_CONFIG.exists():
-            files[str(_SYSTEM_SSH_CONFIG)] = str(folder / 'ssh_config')
+            files.append(_mount('--bind', folder / 'ssh_config', _SYSTEM_SSH_CONFIG))
         # bash reads it in a command of ssh, too, where it may take longer than the command.
-        on_hosts = {str(_BASHRC): '/dev/null'} if _BASHRC.exists() else {}
-        paths = [folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
-        switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': files})))
-        processes = []
-        for name in names:
-            own = folder / name
-            sshd = [shutil.which('sshd', path=_PATH), '-D', '-f', f'{own}/sshd_config']
-            settings = {
-                'name': name,
-                'shared': [str(path.resolve()) for path in paths],
-                'files': files | on_hosts,
-                'sshd': [*sshd, '-E', f'{own}/sshd.log'],
-            }
-            processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', settings))))
+        if _BASHRC.exists():
+            files.append(_mount('--bind', '/dev/null', _BASHRC))
+        paths = [folder, *shared, ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
+        own_folders = [*_mount_own_folders([path.resolve() for path in paths])]
+
+        def start(namespaces: str, *lines: str) -> _FirstProcess:
+            process = contextlib.closing(_FirstProcess(namespaces, lines))
+            return stack.enter_context(process)
+
+        switch = start('--mount --net', *files, 'echo ready', 'exec cat <&3')
+        processes = [
+            start(
+                '--mount --net --uts --ipc --pid --fork',
+                f'hostname {name}',
+                _mount('-t', 'proc', 'proc', '/proc'),
+                *own_folders,
+                *files,
+                # For sshd, which must be started by its whole path.
+                'mkdir /run/sshd',
+                f'$(command -v sshd) -D -f {folder}/sshd_config -E {folder}/{name}.log &',
+                # It listens when this file is there. If it has ended, so does this shell.
+                'until [ -s /run/sshd.pid ]; do kill -0 $!; sleep 0.005; done',
+                'echo ready',
+                # The shell also reaps what others leave.
+                'cat <&3 & wait $!',
+            )
+            for name in names
+        ]
         for process in (switch, *processes):
             process.await_ready()
-        _connect(switch, [process.pid for process in processes], rate_mbit)
-        for process in processes:
-            process.start_sshd()
+        _connect(switch.pid, [process.pid for process in processes], rate_mbit)
         hosts = tuple(
             Host(name, f'{_ADDRESSES}.{i + 1}', processes[i].pid) for i, name in enumerate(names)
         )
         yield Network(hosts, folder, switch.pid)
 
 
-def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) -> None:
+def _connect(switch: int, pids: Sequence[int], rate_mbit: float | None) -> None:
     """Connects the hosts, whose first processes are given, with links of this rate."""
     ports = [f'port{i + 1}' for i in range(len(pids))]
     lines = ['link set lo up', 'link add br0 type bridge', 'link set br0 up']
@@ -259,7 +281,7 @@ def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) 
     for pid, port in zip(pids, ports, strict=True):
         lines.append(f'link add {port} type veth peer name eth0 netns {pid}')
         lines += [f'link set {port} master br0', f'link set {port} up']
-    _batch('ip', switch.pid, lines)
+    _batch('ip', switch, lines)
     for i, pid in enumerate(pids):
         address = f'address add {_ADDRESSES}.{i + 1}/24 dev eth0'
         _batch('ip', pid, ['link set lo up', address, 'link set eth0 up'])
@@ -268,7 +290,7 @@ def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) 
     bytes_per_sec = rate_mbit * 1e6 / 8
     burst = max(_LEAST_BURST_BYTES, int(bytes_per_sec * _BURST_SECS))
     limit = burst + int(bytes_per_sec * _QUEUE_SECS)
-    for pid, ends in [(switch.pid, ports), *((pid, ['eth0']) for pid in pids)]:
+    for pid, ends in [(switch, ports), *((pid, ['eth0']) for pid in pids)]:
         # What the kernel hands down in one piece must fit, else it would be split into single
         # packets there.
         if burst < 65536:
@@ -280,31 +302,19 @@ def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) 
 def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
     """Gives ip(8) or tc(8) these lines in the network of a process."""
     command = ['nsenter', f'--target={pid}', '--net', '--', program, '-batch', '-']
-    _run(command, {'input': '\n'.join(lines) + '\n'})
-
-
-def _run(command: Sequence[str], options: Mapping[str, Any]) -> 'subprocess.CompletedProcess[str]':
-    settings: dict[str, Any] = {'env': _ENVIRONMENT, 'timeout': _RUN_SECS, 'check': True, **options}
-    return subprocess.run(command, capture_output=True, text=True, errors='replace', **settings)
+    text = '\n'.join(lines) + '\n'
+    subprocess.run(command, input=text, text=True, env=_ENVIRONMENT, timeout=_END_SECS, check=True)
 
 
 def _write_settings(folder: Path, names: Sequence[str]) -> None:
-    _make_key(folder / 'key')
+    """Writes what ssh and sshd read. One key is that of all hosts and of their user."""
+    make_key = ['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', f'{folder}/key']
+    subprocess.run(make_key, env=_ENVIRONMENT, check=True)
     public = (folder / 'key.pub').read_text()
-    known, addresses = [], ['127.0.0.1 localhost', '::1 localhost']
-    for i, name in enumerate(names):
-        own, address = folder / name, f'{_ADDRESSES}.{i + 1}'
-        own.mkdir()
-        _make_key(own / 'host_key')
-        (own / 'authorized_keys').write_text(public)
-        (own / 'sshd_config').write_text(_SSHD_CONFIG.format(folder=own))
-        known.append(f'{name},{address} {(own / "host_key.pub").read_text()}')
-        addresses.append(f'{address} {name}')
-    addresses.append(f'{_ADDRESSES}.{_DESK} desk')
-    (folder / 'known_hosts').write_text(''.join(known))
+    (folder / 'authorized_keys').write_text(public)
+    (folder / 'known_hosts').write_text(f'* {public}')
+    addresses = [f'{_ADDRESSES}.{number} {name}' for number, name in enumerate(names, 1)]
+    addresses += ['127.0.0.1 localhost', '::1 localhost', f'{_ADDRESSES}.{_DESK} desk']
     (folder / 'hosts').write_text('\n'.join(addresses) + '\n')
+    (folder / 'sshd_config').write_text(_SSHD_CONFIG.format(folder=folder))
     (folder / 'ssh_config').write_text(_SSH_CONFIG.format(folder=folder))
-
-
-def _make_key(path: Path) -> None:
-    _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', str(path)], {})

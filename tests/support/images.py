@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
+from tests.support.files import write_files
 from tf_cnn.cli import records
 from tf_cnn.inputs.framing import masked_checksums
 from tf_cnn.inputs.layout import shard_name
@@ -58,12 +59,6 @@ def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **option
     return file.getvalue()
 
 
-def claiming(jpeg: bytes, width: int, height: int) -> bytes:
-    """Returns a baseline JPEG with another size in its header: ITU-T T.81, B.2.2."""
-    at = jpeg.index(b'\xff\xc0') + 5
-    return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
-
-
 def features(values: Mapping[str, Sequence[Any]]) -> bytes:
     """Returns a serialized Example; each feature is a list of bytes, int or float."""
     message = tf.train.Example()
@@ -105,7 +100,7 @@ def header_of(length: int) -> bytes:
     return data + masked_checksums(np.frombuffer(data, np.uint8)[np.newaxis]).tobytes()
 
 
-def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
+def write_noise(folder: Path, num_validation: int) -> None:
     """Writes training and validation shards of random images, with few labels, so that some guesses
     are correct.
     """
@@ -117,7 +112,7 @@ def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
     }
     for shard, count in counts.items():
         images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
-        labels = random.integers(0, num_labels, count)
+        labels = random.integers(0, 8, count)
         write_shard(folder / shard_name(*shard), map(example, map(encoded, images), labels))
 
 
@@ -128,20 +123,6 @@ def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     channels = [255 * x, 255 * y, 255 * (1 - x) * (1 - y)]
     return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)
-
-
-def pixels(jpeg: bytes) -> np.ndarray:
-    """Returns the pixels of an RGB JPEG, [H, W, 3] int."""
-    with Image.open(io.BytesIO(jpeg)) as image:
-        assert (image.format, image.mode) == ('JPEG', 'RGB')
-        return np.asarray(image).astype(int)
-
-
-def write_files(root: Path, files: dict[str, bytes]) -> Path:
-    for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
 
 
 def write_photos(root: Path) -> Path:
@@ -177,18 +158,6 @@ def write_shards_of(photos: Path, output: Path, *flags: str) -> Path:
 
 def shard_paths(folder: Path, subset: str = 'train') -> list[Path]:
     return sorted(folder.glob(f'{subset}-*-of-*'))
-
-
-def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any]]:
-    """Yields each record of a folder as a dict of feature values; every feature must have exactly
-    one value.
-    """
-    for path in shard_paths(folder, subset):
-        for data in tf.io.tf_record_iterator(str(path)):
-            values = {}
-            for name, feature in tf.train.Example.FromString(data).features.feature.items():
-                (values[name],) = getattr(feature, feature.WhichOneof('kind')).value
-            yield values
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -1,9 +1,6 @@
 """Imitates other machines: Linux's files about them, their job schedulers, GPUs and libraries."""
 
-import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import write_files
 from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.run.params import Params
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # A container has its own namespace of control groups.
 CONTAINER = {
@@ -28,48 +24,10 @@ CONTAINER = {
 }
 
 
-def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding='utf-8')
-    return root
-
-
-def run_python(code: str, *arguments: str, **environ: str | None) -> str:
-    """Runs code in a process of its own with these variables, or without those that are None;
-    returns what it prints.
-    """
-    merged = {**os.environ, **environ}
-    done = subprocess.run(
-        [sys.executable, '-c', code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        env={name: value for name, value in merged.items() if value is not None},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 # ---- cluster environments ------------------------------------------------------------------------
 # The environment variables that launchers set, and the cluster that a process finds from them.
 
-# The source that a cluster given by flags reports.
-FLAGS = 'the flags'
-PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
-HOSTS: dict[str, Any] = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
 COLLECTIVE: dict[str, Any] = {'variable_update': 'collective_all_reduce'}
-CONTROLLED: dict[str, Any] = {
-    'variable_update': 'distributed_all_reduce',
-    'controller_host': '10.0.0.9:2222',
-    'worker_hosts': '10.0.0.2:2222,10.0.0.3:2222',
-}
-
-
-def controlled(job: str, index: int) -> Cluster:
-    """Returns the cluster of CONTROLLED, seen from one of its tasks."""
-    return Cluster((), WORKERS, job, index, FLAGS, ('10.0.0.9:2222',))
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
@@ -111,14 +69,12 @@ def slurm_batch(**changes: str) -> dict[str, str]:
     }
 
 
-PLACES = [('gpu01', 0), ('gpu01', 1), ('gpu01', 2), ('gpu02', 0), ('gpu03', 0)]
-
-
 def slurm_step(rank: int, **changes: str) -> dict[str, str]:
     """The environment of one task of `srun` in that script, as Slurm 22.05 sets it (srun(1), OUTPUT
     ENVIRONMENT).
     """
-    node, local_rank = PLACES[rank]
+    places = [('gpu01', 0), ('gpu01', 1), ('gpu01', 2), ('gpu02', 0), ('gpu03', 0)]
+    node, local_rank = places[rank]
     return {
         **slurm_batch(),
         'SLURMD_NODENAME': node,
@@ -197,22 +153,15 @@ nvmlDeviceGetComputeRunningProcesses_v3 = lambda gpu: []
 
 def write_pynvml(folder: Path, num_gpus: int, *, capability: tuple[int, int] = (8, 0)) -> Path:
     """Writes pynvml.py to a folder, for PYTHONPATH, and returns its path."""
-    folder.mkdir(exist_ok=True)
-    path = folder / 'pynvml.py'
-    path.write_text(_MODULE.format(num_gpus=num_gpus, capability=capability))
-    return path
+    text = _MODULE.format(num_gpus=num_gpus, capability=capability)
+    return write_files(folder, {'pynvml.py': text}) / 'pynvml.py'
 
 
-def use_pynvml(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
-    """Lets this process import the module that write_pynvml wrote."""
-    spec = importlib.util.spec_from_file_location('pynvml', path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def use_pynvml(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, num_gpus: int, **options: Any
+) -> ModuleType:
+    """Lets this process import the module of write_pynvml."""
+    module = ModuleType('pynvml')
+    exec(write_pynvml(folder, num_gpus, **options).read_text(), vars(module))
     monkeypatch.setitem(sys.modules, 'pynvml', module)
     return module
-
-
-def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'pynvml', None)

@@ -1,51 +1,18 @@
 """References to compare with: optimizers in NumPy, and gradients without a variable manager."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.model_spec import Build, Network
-from models.networks import PlaceholderVariables, build_network
-from tf_cnn.inputs.pipeline import Batch
 from tf_cnn.training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 
 Weights = dict[str, np.ndarray]
 # (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to subtract
 # from the variable. Changes the slots.
 Update = Callable[[np.ndarray, np.ndarray, dict[str, Any], float, int], np.ndarray]
-
-
-@dataclass(frozen=True)
-class NumpyOptimizer:
-    """An optimizer by its textbook formulas, in float64. `start` has the initial values of the
-    slots.
-    """
-
-    start: dict[str, float]
-    update: Update
-
-    def train(
-        self,
-        weights: Weights,
-        gradients_at: Callable[[Weights, int], Weights],
-        learning_rate: float,
-        num_steps: int,
-    ) -> Weights:
-        """Returns the weights after a number of steps. gradients_at gets the weights and the step's
-        number from 0.
-        """
-        weights = {name: value.astype(np.float64) for name, value in weights.items()}
-        slots: dict[str, dict[str, Any]] = {name: dict(self.start) for name in weights}
-        for step in range(num_steps):
-            for name, gradient in gradients_at(dict(weights), step).items():
-                value, gradient = weights[name], gradient.astype(np.float64)
-                weights[name] = value - self.update(
-                    value, gradient, slots[name], learning_rate, step + 1
-                )
-        return weights
 
 
 MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.01
@@ -86,13 +53,35 @@ def _lars(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.n
 
 @dataclass(frozen=True)
 class OptimizerForms:
-    """One update rule in three forms with the same constants. TensorFlow's form is a function of
-    the learning rate.
+    """One update rule in three forms with the same constants: ours, TensorFlow's, as a function of
+    the learning rate, and the textbook's formula, in float64. `slots` has the initial values of its
+    slots.
     """
 
     ours: Optimizer
     tensorflow: Callable[[float], Any] | None
-    numpy: NumpyOptimizer
+    update: Update
+    slots: dict[str, float]
+
+    def train(
+        self,
+        weights: Weights,
+        gradients_at: Callable[[Weights, int], Weights],
+        learning_rate: float,
+        num_steps: int,
+    ) -> Weights:
+        """Returns the weights after steps by the formula. gradients_at gets the weights and the
+        step's number from 0.
+        """
+        weights = {name: value.astype(np.float64) for name, value in weights.items()}
+        slots: dict[str, dict[str, Any]] = {name: dict(self.slots) for name in weights}
+        for step in range(num_steps):
+            for name, gradient in gradients_at(dict(weights), step).items():
+                value, gradient = weights[name], gradient.astype(np.float64)
+                weights[name] = value - self.update(
+                    value, gradient, slots[name], learning_rate, step + 1
+                )
+        return weights
 
 
 # By the values of --optimizer.
@@ -100,65 +89,33 @@ OPTIMIZERS = {
     'sgd': OptimizerForms(
         GradientDescent(),
         tf.train.GradientDescentOptimizer,
-        NumpyOptimizer({}, lambda value, gradient, slots, rate, step: rate * gradient),
+        lambda value, gradient, slots, rate, step: rate * gradient,
+        {},
     ),
     'momentum': OptimizerForms(
         Momentum(MOMENTUM, nesterov=True),
         lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM, use_nesterov=True),
-        NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=True)),
+        _momentum(is_nesterov=True),
+        {'a': 0.0},
+    ),
+    # With --nonesterov.
+    'plain_momentum': OptimizerForms(
+        Momentum(MOMENTUM),
+        lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
+        _momentum(is_nesterov=False),
+        {'a': 0.0},
     ),
     'rmsprop': OptimizerForms(
         RmsProp(DECAY, MOMENTUM, EPSILON),
         lambda rate: tf.train.RMSPropOptimizer(rate, DECAY, MOMENTUM, EPSILON),
-        NumpyOptimizer({'s': 1.0, 'm': 0.0}, _rmsprop),
+        _rmsprop,
+        {'s': 1.0, 'm': 0.0},
     ),
     'adam': OptimizerForms(
         Adam(*BETAS, EPSILON),
         lambda rate: tf.train.AdamOptimizer(rate, *BETAS, EPSILON),
-        NumpyOptimizer({'m': 0.0, 'v': 0.0}, _adam),
+        _adam,
+        {'m': 0.0, 'v': 0.0},
     ),
-    'lars': OptimizerForms(
-        Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)
-    ),
+    'lars': OptimizerForms(Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, _lars, {'v': 0.0}),
 }
-# With --optimizer=momentum --nonesterov.
-PLAIN_MOMENTUM = OptimizerForms(
-    Momentum(MOMENTUM),
-    lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
-    NumpyOptimizer({'a': 0.0}, _momentum(is_nesterov=False)),
-)
-
-
-def plain_gradients(
-    session: Any,
-    network: Build,
-    num_classes: int,
-    batches: Sequence[Batch],
-    *,
-    weight_decay: float = 0.01,
-    dtype: tf.DType = tf.float32,
-    transfer: tf.DType = tf.float32,
-) -> Callable[[Weights, float], Weights]:
-    """Returns a function of weights and a loss scale: the sum of the scaled gradients of towers
-    with these batches, which are added in the dtype `transfer`.
-    """
-    fed, scale, of_towers = PlaceholderVariables(), tf.placeholder(tf.float32, []), []
-    for tower, batch in enumerate(batches):
-        logits = build_network(
-            Network(network), batch.images, num_classes, fed, 'NHWC', is_training=True, dtype=dtype
-        ).logits
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
-        objective = tf.reduce_mean(losses) / len(batches)
-        if tower == 0:
-            kernels = [value for name, value in fed.values.items() if name.endswith('kernel')]
-            objective += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
-        gradients = tf.gradients(scale * objective, [*fed.values.values()])
-        of_towers.append([tf.cast(gradient, transfer) for gradient in gradients])
-    sums = dict(zip(fed.values, map(tf.add_n, zip(*of_towers, strict=True)), strict=True))
-
-    def gradients_at(weights: Weights, loss_scale: float) -> Weights:
-        values = {fed.values[name]: value for name, value in weights.items()}
-        totals = session.run(sums, {scale: loss_scale, **values})
-        return {name: total.astype(np.float32) for name, total in totals.items()}
-
-    return gradients_at

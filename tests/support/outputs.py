@@ -3,17 +3,14 @@ read.
 """
 
 import contextlib
-import io
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 
-import tf_cnn_benchmarks
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 
 Error = TypeVar('Error', bound=BenchmarkError)
@@ -34,21 +31,9 @@ def check_line(line: object, *facts: object) -> str:
     return text
 
 
-def refused(*facts: object) -> AbstractContextManager[pytest.ExceptionInfo[UsageError]]:
-    """Checks that the block raises UsageError, with exit code 2 and one line that names all of the
-    facts.
-    """
-    return _raises(UsageError, 2, facts)
-
-
-def failed(*facts: object) -> AbstractContextManager[pytest.ExceptionInfo[RunError]]:
-    """The same of RunError, with exit code 1."""
-    return _raises(RunError, 1, facts)
-
-
 @contextlib.contextmanager
 def _raises(
-    kind: type[Error], exit_code: int, facts: tuple[object, ...]
+    kind: type[Error], exit_code: int, *facts: object
 ) -> Iterator[pytest.ExceptionInfo[Error]]:
     with pytest.raises(kind) as caught:
         yield caught
@@ -56,18 +41,9 @@ def _raises(
     check_line(caught.value, *facts)
 
 
-# ---- the command ---------------------------------------------------------------------------------
-
-
-def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
-    """Runs the command in this process, which must end with this exit code; returns its standard
-    output and its standard error.
-    """
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        exit_code = tf_cnn_benchmarks.main([*map(str, argv)])
-    assert exit_code == code, err.getvalue()
-    return out.getvalue(), err.getvalue()
+# Check that a block raises an error with an exit code, and one line that names all of the facts.
+refused = functools.partial(_raises, UsageError, 2)
+failed = functools.partial(_raises, RunError, 1)
 
 
 # ---- warnings ------------------------------------------------------------------------------------
@@ -97,6 +73,16 @@ def check_warning(err: str, *facts: object) -> str:
     return check_line(found[0], *facts)
 
 
+def check_error(err: str, *facts: object) -> None:
+    """Fails unless the last line on standard error is the only error, and names all of the
+    facts.
+    """
+    lines = err.splitlines()
+    errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
+    assert errors == lines[-1:], err
+    check_line(errors[0], *facts)
+
+
 def _all_warnings(err: str) -> list[str]:
     return [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
 
@@ -104,16 +90,11 @@ def _all_warnings(err: str) -> list[str]:
 # ---- standard output -----------------------------------------------------------------------------
 # Read as people's scripts do it: awk's last field, sed, grep, line starts.
 
-_RULE = '-' * 64
-_LABEL = re.compile(r'(\w[\w ]*):\s+(\S.*)')
-_STEP = re.compile(
-    r'(\d+)\timages/sec: (\d+\.\d) \+/- (\d+\.\d) \(jitter = (\d+\.\d)\)\t(-?\d+\.\d{3})'
-)
-_WITH_ACCURACY = re.compile(_STEP.pattern + r'\t([01]\.\d{3})\t([01]\.\d{3})')
-_ACCURACY = re.compile(
-    r'Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]'
-)
-_INTERIM = re.compile(r'evaluation images/sec: \d+\.\d\d')
+# A label with its value, and further lines of it.
+_FIELD = r'^(\w[\w ]*):\s+(\S.*\n(?: .*\n)*)'
+_STEP = r'^(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(-?\d+\.\d{3})'
+_ACCURACY = r'^Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]\n'
+_INTERIM = r'^evaluation images/sec: \d+\.\d\d\n'
 # Commands in people's scripts; each must print only the total.
 _PROGRAMS = (
     ('awk', '/total images\\/sec/ {print $NF}'),
@@ -128,13 +109,11 @@ _PATTERNS = (
 )
 
 
-@dataclass(frozen=True)
-class Read:
+class Output(NamedTuple):
     """The contents of standard output.
 
     Attributes:
-      banner: the fields of the banner by their labels; a line without a label continues the field
-        before.
+      banner: the fields of the banner by their labels, a line each.
       steps: the number, rate, loss and accuracies, if any, of each step line.
       accuracies: top-1, top-5 and the number of examples of each evaluation.
       total: images/sec, as printed.
@@ -142,58 +121,35 @@ class Read:
 
     banner: dict[str, list[str]]
     steps: list[tuple[float, ...]]
-    accuracies: list[tuple[float, float, int]]
+    accuracies: list[tuple[float, ...]]
     total: str
 
 
-def read_output(text: str, *, with_accuracy: bool = False) -> Read:
+def read_output(text: str, *, with_accuracy: bool = False) -> Output:
     """Reads the standard output of a run; fails if it contains anything else, or if programs read
     another total.
     """
-    lines = text.split('\n')
-    assert lines.pop() == '', 'the last line ends'
-    end_of_banner = lines.index('==========')
-    banner: dict[str, list[str]] = {}
-    label = ''
-    for line in lines[:end_of_banner]:
-        if line.startswith(' '):
-            banner[label].append(line.strip())
-        else:
-            label, value = _match(_LABEL, line)
-            assert label not in banner, line
-            banner[label] = [value]
-    *body, first, middle, last = lines[end_of_banner + 1 :]
-    assert (first, last) == (_RULE, _RULE)
-    assert re.fullmatch(r'total images/sec: \d+\.\d\d', middle), middle
-    total = middle.rpartition(' ')[2]
+    columns = '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
+    step = _STEP + r'\t([01]\.\d{3})' * 2 * with_accuracy + r'\n'
+    rule, accuracies = '-' * 64, f'{_ACCURACY}|{_INTERIM}'
+    match = re.fullmatch(
+        rf'(?P<banner>(?:{_FIELD})+)==========\n'
+        rf'(?P<body>(?:Step\tImg/sec\ttotal_loss{columns}\n(?:{step}|{accuracies})*)?'
+        rf'(?:{accuracies})*){rule}\ntotal images/sec: (?P<total>\d+\.\d\d)\n{rule}\n',
+        text,
+        re.MULTILINE,
+    )
+    assert match, text
     for program in _PROGRAMS:
         read = subprocess.run(program, input=text, capture_output=True, text=True, timeout=20)
-        assert read.stdout == f'{total}\n', program
+        assert read.stdout == f'{match["total"]}\n', program
     for pattern in _PATTERNS:
-        assert re.findall(pattern, text, re.MULTILINE) == [total], pattern
-    return Read(banner, *_read_body(body, with_accuracy), total)
-
-
-def _read_body(
-    lines: list[str], with_accuracy: bool
-) -> tuple[list[tuple[float, ...]], list[tuple[float, float, int]]]:
-    steps, accuracies = [], []
-    has_header = bool(lines) and lines[0].startswith('Step')
-    if has_header:
-        columns = '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
-        assert lines.pop(0) == f'Step\tImg/sec\ttotal_loss{columns}'
-    for line in lines:
-        if line.startswith('Accuracy'):
-            top_1, top_5, count = _match(_ACCURACY, line)
-            accuracies.append((float(top_1), float(top_5), int(count)))
-        elif not _INTERIM.fullmatch(line):
-            assert has_header, f'no header is before: {line}'
-            number, rate, _, _, *values = _match(_WITH_ACCURACY if with_accuracy else _STEP, line)
-            steps.append((int(number), float(rate), *map(float, values)))
-    return steps, accuracies
-
-
-def _match(pattern: re.Pattern[str], line: str) -> tuple[str, ...]:
-    match = pattern.fullmatch(line)
-    assert match, line
-    return match.groups()
+        assert re.findall(pattern, text, re.MULTILINE) == [match['total']], pattern
+    fields = re.findall(_FIELD, match['banner'], re.MULTILINE)
+    banner = {label: [line.strip() for line in value.splitlines()] for label, value in fields}
+    assert len(banner) == len(fields), 'a label appears twice'
+    steps, evaluations = (
+        [tuple(map(float, row)) for row in re.findall(pattern, match['body'], re.MULTILINE)]
+        for pattern in (step, _ACCURACY)
+    )
+    return Output(banner, steps, evaluations, match['total'])

@@ -58,18 +58,13 @@ def sample_document(
     _make_cluster(document)
     document['machine']['fingerprint'] = fingerprint(document['machine'])
     if seconds is None:
-        seconds = step_seconds(document['run']['images_per_step'] / rate, num_steps, noise, seed)
+        # Log-normal with this mean and relative deviation.
+        drawn = np.exp(np.random.default_rng(seed).normal(0, noise, num_steps))
+        seconds = document['run']['images_per_step'] / rate * drawn
     _take_steps(document, np.asarray(seconds, np.float64), gap)
     # Two documents have the same id if they are equal.
     document['id'] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(document)).hex
     return document
-
-
-def step_seconds(
-    mean: float = 0.32, num_steps: int = 50, noise: float = 0.02, seed: int = 0
-) -> NDArray[np.float64]:
-    """Draws the seconds of steps, [num_steps]: log-normal with this mean and relative deviation."""
-    return mean * np.exp(np.random.default_rng(seed).normal(0, noise, num_steps))
 
 
 def cut_off(reason: str) -> dict[str, Any]:
@@ -150,14 +145,10 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
 
 
 def sample_failure(
-    *,
-    model: str = 'lenet',
-    variable_update: str = 'replicated',
-    shape: str = '1*1',
-    reason: str = 'it ended with 2',
+    *, model: str = 'lenet', shape: str = '1*1', reason: str = 'it ended with 2'
 ) -> dict[str, Any]:
     """Makes the document of a run that left no result of its own."""
-    given = {'model': f'--model={model}', 'variable_update': f'--variable_update={variable_update}'}
+    given = {'model': f'--model={model}', 'variable_update': '--variable_update=replicated'}
     return {
         'schema': 'tf_cnn_benchmarks.failure',
         'schema_version': 1,
@@ -178,14 +169,14 @@ def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Resul
     return found
 
 
-def sample_record(source: str = 'sample.json', **changes: Any) -> Result:
+def sample_record(**changes: Any) -> Result:
     """Returns sample_document as read from a file."""
-    return record_of(sample_document(**changes), source)
+    return record_of(sample_document(**changes))
 
 
-def failed_run(source: str = 'failed.json', **changes: Any) -> Failure:
+def failed_run(**changes: Any) -> Failure:
     """Returns sample_failure as read from a file."""
-    found = read_document(json.dumps(sample_failure(**changes)), source)
+    found = read_document(json.dumps(sample_failure(**changes)), 'failed.json')
     assert isinstance(found, Failure)
     return found
 

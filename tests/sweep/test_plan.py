@@ -12,10 +12,11 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.run.params import Params
 from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.duration import guess_seconds
+from tf_cnn.sweep.duration import format_seconds, guess_seconds
 from tf_cnn.sweep.request import add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
 from tf_cnn.sweep.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
+from tf_cnn.sweep.texts import format_length
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -226,15 +227,31 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop():
     assert all({*laptop} <= {*one.argv} for one in plan.configurations)
 
 
-def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu():
+def test_the_guess_of_the_duration_knows_the_data_set_and_computes_nothing_on_a_gpu():
     def guess(*flags: str, has_gpu: bool = False) -> float:
         return guess_seconds(plan_grid(['batch_size=8,16', *flags]), 2, has_gpu=has_gpu)
 
-    large = guess('model=alexnet')
+    # Nothing but the starts of two processes.
+    starts = guess('model=alexnet', has_gpu=True)
+    assert 2 < starts < 20
+    large = guess('model=alexnet') - starts
     # The network for images of 32 pixels has a 25th of the multiply-adds.
-    assert 20 < large / guess('model=alexnet', 'data_name=cifar10') < 30
-    assert guess('model=alexnet', has_gpu=True) == 0
-    assert guess('model=alexnet', 'num_batches=490') == pytest.approx(large * 500 / 110)
+    assert 20 < large / (guess('model=alexnet', 'data_name=cifar10') - starts) < 30
+    assert guess('model=alexnet', 'num_batches=490') - starts == pytest.approx(large * 500 / 110)
+    # A time for each of two runs.
+    assert guess('model=alexnet', 'target_seconds=30') == pytest.approx(starts + 60)
+
+
+@pytest.mark.parametrize(
+    ('seconds', 'text'), [(8.2, '8 seconds'), (90.0, '2 minutes'), (3600.0, '1 hour')]
+)
+def test_a_duration_has_one_unit(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_a_plan_says_how_many_runs_remain_and_how_long_they_take_at_least():
+    plan = plan_grid(['batch_size=8,16'], repeats=3)
+    check_line(format_length(plan, 3, 600.0), '2 configurations, 3 runs of each', 'least 5 minutes')
 
 
 def test_a_search_needs_a_limit_of_memory_and_no_other_batch_sizes():

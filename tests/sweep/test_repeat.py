@@ -49,8 +49,8 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path):
     text = '\n'.join(repeats.err)
     for number in (1, 2, 3):
         assert f'run {number} of 3: 80.0 images/sec' in text
-    (line,) = (line for line in repeats.err if line.startswith('rate of 3 runs: 80.00'))
-    check_line(line, '95 % interval 80.00 to 80.00 (+/- 0.0 %)')
+    (line,) = (line for line in repeats.err if line.startswith('rate of 3 runs: 80.0 '))
+    check_line(line, '95 % interval 80.0 to 80.0 (+/- 0.0 %)')
 
 
 def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path):
@@ -118,7 +118,7 @@ def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path):
     assert repeats.out == f'{format_total(80)}\n'
     assert 'stopped after 2 of 5 runs' in repeats.err
     # Two runs have no interval.
-    (line,) = (line for line in repeats.err if line.startswith('rate of 2 runs: 80.00'))
+    (line,) = (line for line in repeats.err if line.startswith('rate of 2 runs: 80.0 '))
     assert '--repeat=3' in line
     assert '95 %' not in line
 

@@ -57,6 +57,13 @@ def test_repeats_are_interleaved_and_reported(tmp_path):
     check_line(lines[4], 'batch_size=2 shape=1*1 (repeat 2): 20.0 images/sec')
 
 
+def test_the_configuration_that_runs_next_is_known(tmp_path):
+    plan, folder = make_sweep(tmp_path, SIZES)
+    runs = make_runs(plan, folder, fake_runner(tmp_path))
+    captions = [runs.next_caption, *(runs.next_caption for _ in runs.run())]
+    assert captions == [*(f'batch_size={size} shape=1*1' for size in (1, 2, 3)), '']
+
+
 def test_each_run_leaves_a_result_and_a_log(tmp_path):
     folder, _ = sweep(tmp_path, f'repeats = 2\n{SIZES}', {})
     names = [f'{size}-{size}-1x1.{number}' for size in (1, 2, 3) for number in (1, 2)]

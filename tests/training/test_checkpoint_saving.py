@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import file_size_limit
+from tests.support.files import file_size_limit
 from tests.support.outputs import failed
 from tests.support.runs import values_in
 from tests.training.number_model import DATA, NumberModel, damage, files_of, open_model, restored

@@ -15,21 +15,24 @@ from models.layers import LayerBuilder
 from models.model_spec import Build, Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.graphs import DATA_FORMATS, cpus, open_session, train_towers
-from tests.support.images import write_digits
-from tests.support.networks import (
+from tests.support.graphs import (
+    DATA_FORMATS,
     LEARNING_RATE,
-    NUM_CLASSES,
-    SEED,
     assert_close,
     batch_of,
     convolved,
+    cpus,
     make_manager,
     one_tower,
+    open_session,
+    plain_gradients,
     random_images,
-    settings,
+    train_towers,
+    training_step,
+    transformer,
 )
-from tests.support.oracles import OPTIMIZERS, Weights, plain_gradients
+from tests.support.images import write_digits
+from tests.support.oracles import OPTIMIZERS, Weights
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
 from tf_cnn.managers.all_reduce import make_algorithm
@@ -92,12 +95,11 @@ def train(
         mode,
         towers,
         staged=staged,
-        seed=SEED,
         variable_dtype=precision.variable_dtype,
         algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
         transfer=transfer,
     )
-    config, rule = settings(network, precision, **flags), OPTIMIZERS[optimizer].ours
+    config, rule = training_step(network, precision, **flags), OPTIMIZERS[optimizer].ours
     seen = train_towers(config, rule, manager, batch_of(num_towers), num_steps)
     return [
         first | {f'tower {i}: {name}': own[name] for i, own in enumerate(others, 1) for name in own}
@@ -151,8 +153,13 @@ def computed(
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
 @pytest.mark.parametrize(
     'network',
-    [MODELS.find_model('lenet').network, Network(residual), Network(modern)],
-    ids=['lenet', 'residual', 'modern'],
+    [
+        MODELS.find_model('lenet').network,
+        Network(residual),
+        Network(modern),
+        Network(transformer),
+    ],
+    ids=['lenet', 'residual', 'modern', 'transformer'],
 )
 def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, data_format):
     expected, _ = computed(network, FP32, 'NHWC')
@@ -261,7 +268,7 @@ def train_plainly(
     with tf.Graph().as_default(), open_session() as session:
         batches = [batch_of(num_towers).tower_batch(tower) for tower in range(num_towers)]
         scaled_gradients = plain_gradients(
-            session, convolved, NUM_CLASSES, batches, dtype=tf.float16, transfer=transfer
+            session, convolved, batches, dtype=tf.float16, transfer=transfer
         )
 
         def gradients_at(weights: Weights, _: int) -> Weights:
@@ -277,8 +284,9 @@ def train_plainly(
 
         names = ('conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias')
         trained = {name: start[name] for name in names}
-        numpy = OPTIMIZERS[optimizer].numpy
-        return numpy.train(trained, gradients_at, LEARNING_RATE, num_steps=16), states
+        return OPTIMIZERS[optimizer].train(
+            trained, gradients_at, LEARNING_RATE, num_steps=16
+        ), states
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,29 @@ from tf_cnn.run.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_ch
 from tf_cnn.run.params import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
 
-_PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
-_FORMS = """\
---flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
---version prints the version; --help=FLAG describes one flag, help --markdown all flags."""
-_ORIGINAL_FLAGS = """\
-Flags of the original tf_cnn_benchmarks that are not listed here are accepted: with a warning that
-says what happens instead, or silently if they request what this program always does. A flag is
-refused, with the reason, only if the run would measure something else."""
+_PURPOSE = 'Measures how fast this machine trains a neural network, in images/sec.'
+_EXAMPLES = """\
+  tf_cnn_benchmarks doctor
+  tf_cnn_benchmarks --model=resnet50 --batch_size=32 --num_batches=20
+  tf_cnn_benchmarks sweep variable_update -- --model=lenet"""
+_USAGE = """\
+usage: tf_cnn_benchmarks [--flag=value ...]
+       tf_cnn_benchmarks SUBCOMMAND [...]"""
+_FORMS = (
+    '--flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file; '
+    '--version prints the version; --help=FLAG describes one flag, help --markdown all flags.'
+)
+_ORIGINAL_FLAGS = (
+    'Flags of the original tf_cnn_benchmarks that are not listed here are accepted: with a warning '
+    'that says what happens instead, or silently if they request what this program always does. A '
+    'flag is refused, with the reason, only if the run would measure something else.'
+)
 
 
 def format_help(subcommands: Mapping[str, Subcommand], models: Sequence[str] = ()) -> str:
-    """Returns the text of --help, or of --help=all if `models` are listed, at most 100 columns
-    wide.
-    """
+    """Returns the text of --help, or of --help=all if `models` are listed."""
     specs = [spec for spec in SPECS.values() if models or spec.common]
-    parts = [_format_usage(subcommands)]
+    parts = [_EXAMPLES, wrap_text(_PURPOSE), _USAGE, _format_subcommands(subcommands)]
     if models:
         parts.append(f'Models:\n{wrap_text(", ".join(models), 2)}')
     for group in dict.fromkeys(spec.group for spec in specs):
@@ -34,23 +41,18 @@ def format_help(subcommands: Mapping[str, Subcommand], models: Sequence[str] = (
             '\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)])
         )
     if models:
-        return '\n\n'.join([*parts, f'{_FORMS}\n{_ORIGINAL_FLAGS}'])
+        return '\n\n'.join([*parts, wrap_text(_FORMS), wrap_text(_ORIGINAL_FLAGS)])
     num_others = len(SPECS) - len(specs)
-    return '\n\n'.join(
-        [*parts, f'{_FORMS}\n--help=all lists the other {num_others} flags, too, and the models.']
-    )
+    more = f'--help=all lists the other {num_others} flags, too, and the models.'
+    return '\n\n'.join([*parts, wrap_text(_FORMS), wrap_text(more)])
 
 
-def _format_usage(subcommands: Mapping[str, Subcommand]) -> str:
-    usages = [
-        '[--flag=value ...]',
-        *(f'{name} {command.usage}' for name, command in subcommands.items()),
+def _format_subcommands(subcommands: Mapping[str, Subcommand]) -> str:
+    purposes = [
+        wrap_text(f'{name:12}{command.purpose}', 14, first=2)
+        for name, command in subcommands.items()
     ]
-    lines = [
-        f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)
-    ]
-    purposes = [f'  {name:12}{command.purpose}' for name, command in subcommands.items()]
-    return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with a --help:', *purposes])
+    return '\n'.join(['Subcommands, each with a --help:', *purposes])
 
 
 def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
@@ -77,11 +79,7 @@ def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
         else '',
         'Clusters': 'all processes need the same value' if spec.shared_by_workers else '',
     }
-    lines = [
-        textwrap.fill(f'{title}: {text}', 100, initial_indent=' ' * 6, subsequent_indent=' ' * 8)
-        for title, text in facts.items()
-        if text
-    ]
+    lines = [wrap_text(f'{title}: {text}', 8, first=6) for title, text in facts.items() if text]
     return '\n'.join([flag_help(spec), '', *lines])
 
 
@@ -105,7 +103,7 @@ def format_page() -> str:
     """Returns a page in Markdown with the description of every flag of this program and of the
     original.
 
-    `make docs` writes it to docs/flags.md, which is not part of the source.
+    It is docs/flags.md, which `make docs` writes.
     """
     parts = [_PAGE_HEAD]
     for group in dict.fromkeys(spec.group for spec in FLAGS.values()):

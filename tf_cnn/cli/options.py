@@ -104,10 +104,7 @@ class Declaration(Generic[OptionsT]):
         return Arguments(cast(Any, self.options)(**values), frozenset(values), positional, run_argv)
 
     def format_help(self) -> str:
-        """Returns the text of --help: usage, purpose, examples, details, each argument.
-
-        Lines have at most 100 columns.
-        """
+        """Returns the text of --help: usage, purpose, examples, details, each argument."""
         # Imported here: only the help needs this module, which loads every flag of a run.
         from tf_cnn.flags.help import flag_help, wrap_text
 

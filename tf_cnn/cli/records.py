@@ -19,14 +19,15 @@ DECLARATION = Declaration(
     'records',
     RecordsOptions,
     examples=(
+        '--input=photos --output=shards --validation=0.1',
         '--input=photos/train --output=shards --shards=128',
         '--input=photos/val --output=shards --shards=16 --subset=validation',
         '--check=shards',
     ),
     details='Classes are numbered in the order of their folder names: line i of labels.txt, '
-    'counted from 0, names label i. A model trained on the folder has as many classes as '
-    'labels.txt has lines. Writing shards needs Pillow, which the extra [records] installs; '
-    '--check does not.',
+    'counted from 0, names label i. A class folder without an image has a label too. A model '
+    'trained on the folder has as many classes as labels.txt has lines. Writing shards needs '
+    'Pillow, which the extra [records] installs; --check does not.',
 )
 
 

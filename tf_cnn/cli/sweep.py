@@ -8,7 +8,7 @@ from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.sweep.config import SweepOptions
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.plan_sweep import plan_sweep
+from tf_cnn.sweep.plan_sweep import least_seconds, plan_sweep
 from tf_cnn.sweep.run_plan import make_runs, run_plan
 from tf_cnn.sweep.runner import PROGRAM, Runner
 from tf_cnn.sweep.sweep_file import list_shipped_sweeps
@@ -50,7 +50,8 @@ def main(arguments: Arguments[SweepOptions]) -> int:
         file = next(iter(arguments.positional), None)
         plan, folder = plan_sweep(file, options, arguments.given_flags, arguments.run_argv)
     if options.dry_run:
-        print(format_plan(plan, make_runs(plan, folder, Runner()).num_remaining))
+        num_remaining = make_runs(plan, folder, Runner()).num_remaining
+        print(format_plan(plan, num_remaining, least_seconds(plan)))
         return 0
     if not options.resume:
         folder.create_for_plan(plan)

@@ -34,7 +34,13 @@ from tf_cnn.results.advice import (
     noise_warnings,
 )
 from tf_cnn.results.sections import WarningRow
-from tf_cnn.results.tables import Column, abbreviate, escape_unprintable, format_known
+from tf_cnn.results.tables import (
+    Column,
+    abbreviate,
+    escape_unprintable,
+    format_known,
+    format_number,
+)
 from tf_cnn.system.errors import UsageError, plural
 
 Changes = Mapping[str, tuple[Any, ...]]
@@ -113,14 +119,13 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Compar
 
 
 def format_runs(throughput: Estimate) -> str:
-    line = (
-        f'rate of {plural(throughput.num_runs, "run")}: {throughput.images_per_second:.2f} '
-        'images/sec (all images / all seconds)'
-    )
+    rate = format_number(throughput.images_per_second)
+    runs = plural(throughput.num_runs, 'run')
+    line = f'rate of {runs}: {rate} images/sec (all images / all seconds)'
     if throughput.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
     return (
-        f'{line}, 95 % interval {_format_interval(throughput, 2)} (+/- '
+        f'{line}, 95 % interval {_format_interval(throughput)} (+/- '
         f'{100 * throughput.plus_minus:.1f} %)'
     )
 
@@ -129,12 +134,14 @@ def format_ratio(ratio: Ratio) -> str:
     has_verdict = ratio.interval is not None and not ratio.is_short
     return (
         f'B / A {ratio.value:.3f}, '
-        f'{f"95 % {_format_interval(ratio, 3)}" if has_verdict else ratio.verdict.value}'
+        f'{f"95 % {_format_interval(ratio)}" if has_verdict else ratio.verdict.value}'
     )
 
 
 def format_outliers(rates_by_run: Mapping[str, float]) -> str:
-    run_labels = [f'{escape_unprintable(name)} ({rate:.2f})' for name, rate in rates_by_run.items()]
+    run_labels = [
+        f'{escape_unprintable(name)} ({format_number(rate)})' for name, rate in rates_by_run.items()
+    ]
     return (
         f'far from the others: {abbreviate(run_labels)}; something disturbed the machine, '
         'or changed on it'
@@ -261,7 +268,7 @@ def _doubtful_run_lines(rows: Sequence[ComparisonRow]) -> Iterator[str]:
         doubtful = [result for result in row.results if doubtful_codes(result)]
         if doubtful and len(row.results) > 1:
             run_labels = [
-                f'{escape_unprintable(result.source)} ({result.images_per_second:.2f}, '
+                f'{escape_unprintable(result.source)} ({format_number(result.images_per_second)}, '
                 f'{", ".join(doubtful_codes(result))})'
                 for result in doubtful
             ]
@@ -295,7 +302,7 @@ def _advice(rows: Sequence[ComparisonRow]) -> Iterator[str]:
         )
 
 
-def _format_interval(quantity: Estimate | Ratio, decimals: int) -> str:
+def _format_interval(quantity: Estimate | Ratio) -> str:
     if quantity.interval is None:
         # A single run shows the spread of its steps, not the spread of repeats.
         spread = (
@@ -304,13 +311,14 @@ def _format_interval(quantity: Estimate | Ratio, decimals: int) -> str:
             else math.nan
         )
         return f'steps +/- {100 * spread:.1f} %' if math.isfinite(spread) else ''
-    low, high = quantity.interval
-    return f'{low:.{decimals}f} to {high:.{decimals}f}'
+    form = '{:.3f}'.format if isinstance(quantity, Ratio) else format_number
+    return ' to '.join(map(form, quantity.interval))
 
 
 def _format_rate(row: ComparisonRow) -> str | None:
-    rate = _number(row.estimate.images_per_second if row.estimate else None)
-    return format_known('{}{:.2f}', doubt_mark(row.results), rate)
+    if row.estimate is None:
+        return None
+    return f'{doubt_mark(row.results)}{format_number(row.rate)}'
 
 
 def _format_verdict(row: ComparisonRow) -> str:
@@ -324,7 +332,7 @@ COMPARISON_COLUMNS: tuple[Column[ComparisonRow], ...] = (
     Column('shape', lambda row: row.shape),
     Column('runs', lambda row: row.estimate and row.estimate.num_runs, is_number=True),
     Column('images/sec', _format_rate, is_number=True),
-    Column('95 %', lambda row: row.estimate and _format_interval(row.estimate, 2), is_number=True),
+    Column('95 %', lambda row: row.estimate and _format_interval(row.estimate), is_number=True),
     Column('ratio', lambda row: row.ratio and f'{row.ratio.value:.3f}', is_number=True),
     Column(
         '95 %',

@@ -23,7 +23,13 @@ from tf_cnn.compare.repeats import repeat_key, setting_key
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark, is_short, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import spread
-from tf_cnn.results.tables import Column, abbreviate, escape_unprintable, format_known
+from tf_cnn.results.tables import (
+    Column,
+    abbreviate,
+    escape_unprintable,
+    format_known,
+    format_number,
+)
 from tf_cnn.system.errors import plural
 
 SCHEMA = 'tf_cnn_benchmarks.regression'
@@ -160,11 +166,15 @@ REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
     Column('run', lambda row: row.name, wraps=True),
     Column('shape', lambda row: row.runs[0].shape),
     Column('runs', lambda row: len(row.runs), is_number=True),
-    Column('images/sec', lambda row: f'{doubt_mark(row.results)}{row.rate:.2f}', is_number=True),
-    Column('median before', lambda row: format_known('{:.2f}', row.median), is_number=True),
+    Column(
+        'images/sec',
+        lambda row: f'{doubt_mark(row.results)}{format_number(row.rate)}',
+        is_number=True,
+    ),
+    Column('median before', lambda row: row.median and format_number(row.median), is_number=True),
     Column(
         'expected',
-        lambda row: format_known('{:.2f} to {:.2f}', *(row.expected or (None,))),
+        lambda row: row.expected and ' to '.join(map(format_number, row.expected)),
         is_number=True,
     ),
     Column('ratio', lambda row: format_known('{:.3f}', row.ratio), is_number=True),

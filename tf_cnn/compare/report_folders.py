@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from tf_cnn.compare.changes import ComparisonRow, make_rows, work_notes
 from tf_cnn.compare.ratios import Ratio, Significance
-from tf_cnn.compare.report_rows import Summary, format_number
+from tf_cnn.compare.report_rows import Summary
 from tf_cnn.compare.run_sets import make_run_set
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import Column, Table
+from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
 UNKNOWN = '—'

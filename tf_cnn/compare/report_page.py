@@ -29,7 +29,6 @@ from tf_cnn.compare.report_rows import (
     ReportRow,
     Summary,
     describe_fastest,
-    format_number,
     format_percent,
     summarize_collection,
 )
@@ -37,7 +36,14 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import doubt_mark, format_doubtful, noise_warnings
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.summary import accuracy_goal, format_limits, format_machine
-from tf_cnn.results.tables import Column, Table, abbreviate, escape_unprintable, format_known
+from tf_cnn.results.tables import (
+    Column,
+    Table,
+    abbreviate,
+    escape_unprintable,
+    format_known,
+    format_number,
+)
 from tf_cnn.system.errors import plural
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -180,7 +186,7 @@ def _format_metric(row: ReportRow, value: float) -> str | None:
     """Formats a number; a missing one as the status of the row, if the row is not complete."""
     if not math.isfinite(value):
         return row.status if row.status != 'complete' else None
-    return f'{value:.2f}'
+    return format_number(value)
 
 
 def _time_to_goal(row: ReportRow) -> str | None:
@@ -216,7 +222,7 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     Column('verdict', lambda row: row.verdict_against(row.baseline), is_optional=True),
     Column(
         'published images/sec',
-        lambda row: format_known('{:.2f}', row.source_file.published),
+        lambda row: format_known('{:g}', row.source_file.published),
         is_number=True,
         is_optional=True,
     ),

@@ -22,13 +22,12 @@ from tf_cnn.compare.report_rows import (
     SHAPE,
     ReportRow,
     Summary,
-    format_number,
     format_percent,
     name_settings,
 )
 from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import abbreviate
+from tf_cnn.results.tables import abbreviate, format_number
 from tf_cnn.system.errors import format_flag
 
 # Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.

@@ -22,7 +22,7 @@ from tf_cnn.compare.settings import default_setting, is_setting, settings_of
 from tf_cnn.results.advice import doubt_mark
 from tf_cnn.results.collection import Collection, ResultSource
 from tf_cnn.results.document import Failure, Result
-from tf_cnn.results.tables import abbreviate, escape_unprintable, format_setting
+from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number, format_setting
 from tf_cnn.run.params import SPECS
 
 # The columns of every table of settings, in this order.
@@ -42,8 +42,6 @@ _SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role'
 _MAX_NAME_LENGTH = 48
 # Longer values are shortened in names; longer than the name of each mode.
 _LONG_VALUE = 24
-# Larger numbers are written with an exponent.
-_LARGEST_IN_DIGITS = 1e12
 
 
 @dataclass(frozen=True)
@@ -311,18 +309,6 @@ def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> 
     return (
         end if len(end) <= _LONG_VALUE else f'{end[: _LONG_VALUE // 2]}…{end[-_LONG_VALUE // 2 :]}'
     )
-
-
-def format_number(value: float | None, digits: int = 4) -> str:
-    """Formats a number with at most `digits` significant digits and commas; a dash if unknown."""
-    if value is None or not math.isfinite(value):
-        return '—'
-    if value == 0:
-        return '0'
-    if abs(value) >= _LARGEST_IN_DIGITS:
-        return f'{value:.{digits - 1}e}'
-    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    return f'{value:,.{min(decimals, 6)}f}'
 
 
 def format_percent(share: float | None, digits: int = 2) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from tf_cnn.inputs.layout import MAX_PIXELS
-from tf_cnn.system.errors import read_regular_file
+from tf_cnn.inputs.layout import IMAGE_FORMATS, MAX_PIXELS
+from tf_cnn.system.errors import join_with_or, read_regular_file
 
 # The size of the largest image that TensorFlow decodes, uncompressed.
 _MAX_BYTES = 3 * MAX_PIXELS
@@ -20,12 +20,14 @@ class EncodedImage:
     """A JPEG of three channels, height x width pixels.
 
     passed_through: whether the JPEG is the file, byte for byte.
+    is_first_of_several: whether the file has further pictures, such as the frames of an animation.
     """
 
     jpeg: bytes
     height: int
     width: int
     passed_through: bool
+    is_first_of_several: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImag
 
     An upright JPEG of three 8-bit channels passes through byte for byte. All other images are
     encoded again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte,
-    transparent images are drawn on white, and embedded colour profiles are dropped.
+    transparent images are drawn on white, and embedded colour profiles are dropped. Of a file with
+    several frames, pages or pictures, only the first is used.
     """
     # A damaged file must not end the run. PIL raises many types of exception for damaged files, so
     # any exception counts.
@@ -46,7 +49,10 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImag
         data = read_regular_file(path, _MAX_BYTES)
         return _encode(data, jpeg_quality)
     except UnidentifiedImageError:
-        return UndecodableImage(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
+        formats = join_with_or([*IMAGE_FORMATS])
+        return UndecodableImage(
+            f'it is not a readable {formats}, it begins with {data[:8]!r}; convert it to JPEG'
+        )
     except Image.DecompressionBombError:
         return UndecodableImage(
             f'it has more than {MAX_PIXELS:,} pixels, which TensorFlow cannot decode; make it '
@@ -58,11 +64,16 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImag
         return UndecodableImage(f'{type(error).__name__}: {error}')
 
 
-def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
+def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | UndecodableImage:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
+        with Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS)) as image:
+            # Asked before load(), as GIFs seek to the next frame for the answer.
+            is_first_of_several = getattr(image, 'is_animated', False)
             image.load()
+            if image.format == 'TIFF' and image.mode in ('F', 'I'):
+                # Nothing says which of their values is white.
+                return UndecodableImage('its samples have 32 bits; convert it to PNG')
             orientation = _orientation(image)
             # PIL calls a JPEG with several pictures MPO; its first picture is encoded again.
             if image.format == 'JPEG' and image.mode == 'RGB' and orientation == 1:
@@ -73,7 +84,11 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
             jpeg = io.BytesIO()
             upright.save(jpeg, 'JPEG', quality=jpeg_quality)
             return EncodedImage(
-                jpeg.getvalue(), upright.height, upright.width, passed_through=False
+                jpeg.getvalue(),
+                upright.height,
+                upright.width,
+                passed_through=False,
+                is_first_of_several=is_first_of_several,
             )
 
 

@@ -7,7 +7,8 @@ import contextlib
 import fcntl
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,12 @@ from tf_cnn.system.parallel import delay_signals
 
 
 def check_output(
-    output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool
+    output_dir: str,
+    subsets: Collection[str],
+    labels: tuple[str, ...],
+    *,
+    input_dir: str,
+    overwrite: bool,
 ) -> None:
     """Raises UsageError if the shards or labels in the output folder conflict with the new ones.
 
@@ -51,19 +57,20 @@ def check_output(
         ) from error
     present_subsets = {file_subset for name in names if (file_subset := subset_of(name))}
     if foreign_shards := [
-        name for name in names if subset_of(name) == subset and not is_standard_shard_name(name)
+        name for name in names if subset_of(name) in subsets and not is_standard_shard_name(name)
     ]:
         raise UsageError(
-            f'--output={output}: {foreign_shards[0]} would be read as a {subset} shard, but '
-            'records did not write it; move it elsewhere, or use another folder'
+            f'--output={output}: {foreign_shards[0]} would be read as a '
+            f'{subset_of(foreign_shards[0])} shard, but records did not write it; move it '
+            'elsewhere, or use another folder'
         )
-    if subset in present_subsets and not overwrite:
+    if (old_subsets := sorted(present_subsets & {*subsets})) and not overwrite:
         raise UsageError(
-            f'--output={output}: it already has {subset} shards; add --overwrite to replace them, '
-            'or use another folder'
+            f'--output={output}: it already has {" and ".join(old_subsets)} shards; add '
+            '--overwrite to replace them, or use another folder'
         )
     old_labels = read_labels(output_dir)
-    other_subsets = sorted(present_subsets - {subset})
+    other_subsets = sorted(present_subsets - {*subsets})
     if old_labels in (None, labels) or (overwrite and not other_subsets):
         return
     assert old_labels is not None
@@ -132,12 +139,17 @@ def _is_unfinished(name: str) -> bool:
     return name.isdecimal() or name in (LABELS_FILE, DATASET_INFO_FILE)
 
 
+@dataclass(frozen=True)
+class FinishedSubset:
+    """The complete shards of a subset, in order and in a hidden folder, and their description."""
+
+    name: str
+    shards: Sequence[Path]
+    info: SubsetInfo
+
+
 def publish_shards(
-    unfinished: list[Path],
-    labels: tuple[str, ...],
-    subset_info: SubsetInfo,
-    output: Path,
-    subset: str,
+    subsets: Sequence[FinishedSubset], labels: tuple[str, ...], output: Path
 ) -> None:
     """Moves finished shards to their final names.
 
@@ -145,26 +157,31 @@ def publish_shards(
     mixed. labels.txt and dataset.json are replaced too; dataset.json keeps its
     entries for other subsets.
     """
+    names = [subset.name for subset in subsets]
     new_labels, new_info = (
-        unfinished[0].parent / name for name in (LABELS_FILE, DATASET_INFO_FILE)
+        subsets[0].shards[0].parent / name for name in (LABELS_FILE, DATASET_INFO_FILE)
     )
     new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
-    info_by_subset = {**_info_of_other_subsets(output, subset), subset: subset_info}
+    info_by_subset = {
+        **_info_of_other_subsets(output, names),
+        **{subset.name: subset.info for subset in subsets},
+    }
     new_info.write_bytes(
         msgspec.json.format(msgspec.json.encode(info_by_subset, order='deterministic')) + b'\n'
     )
     with delay_signals():
         for entry in list(output.iterdir()):
-            if subset_of(entry.name) == subset and is_standard_shard_name(entry.name):
+            if subset_of(entry.name) in names and is_standard_shard_name(entry.name):
                 entry.unlink()
         move_atomically(new_labels, output / LABELS_FILE)
         move_atomically(new_info, output / DATASET_INFO_FILE)
-        for index, path in enumerate(unfinished):
-            path.replace(output / shard_name(subset, index, len(unfinished)))
+        for subset in subsets:
+            for index, path in enumerate(subset.shards):
+                path.replace(output / shard_name(subset.name, index, len(subset.shards)))
         sync(output)
 
 
-def _info_of_other_subsets(output: Path, subset: str) -> dict[str, SubsetInfo]:
+def _info_of_other_subsets(output: Path, subsets: Sequence[str]) -> dict[str, SubsetInfo]:
     try:
         info_by_subset = read_dataset_info(str(output))
     except UsageError:
@@ -174,5 +191,5 @@ def _info_of_other_subsets(output: Path, subset: str) -> dict[str, SubsetInfo]:
     return {
         other: info
         for other, info in info_by_subset.items()
-        if other != subset and other in present_subsets
+        if other not in subsets and other in present_subsets
     }

@@ -3,12 +3,13 @@
 TensorFlow is imported when writing starts.
 """
 
+import contextlib
 import functools
 import itertools
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from tf_cnn.convert.config import RecordsOptions
 from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
-from tf_cnn.convert.output import publish_shards, unfinished_folder
+from tf_cnn.convert.output import FinishedSubset, publish_shards, unfinished_folder
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.inputs.framing import FRAME_BYTES
 from tf_cnn.inputs.layout import ImageFolder, SourceImage, SubsetInfo
@@ -25,13 +26,26 @@ from tf_cnn.system.errors import RunError
 from tf_cnn.system.parallel import ordered_map, process_pool
 
 
+@dataclass(frozen=True)
+class Subset:
+    """The images that write_shards writes to the shards of a subset."""
+
+    name: str
+    images: tuple[SourceImage, ...]
+    num_shards: int
+
+
 @dataclass
 class WriteSummary:
-    """What write_shards wrote and left out; sizes has the distinct (height, width) in pixels."""
+    """What write_shards wrote and left out; sizes has the distinct (height, width) in pixels.
+
+    num_first_of_several: the images of files with further pictures, which are not written.
+    """
 
     num_bytes: int = 0
     num_passed_through: int = 0
     num_reencoded: int = 0
+    num_first_of_several: int = 0
     num_left_out: int = 0
     records_of_class: Counter[int] = field(default_factory=Counter)
     sizes: set[tuple[int, int]] = field(default_factory=set)
@@ -74,59 +88,65 @@ def _serialize_example(
 
 def write_shards(
     folder: ImageFolder,
+    subsets: Sequence[Subset],
     labels: tuple[str, ...],
     options: RecordsOptions,
     count_image: Callable[[], None],
     report: Callable[[str], None],
-) -> WriteSummary:
-    """Writes labels.txt, dataset.json, and shards with all images of the folder, shuffled.
+) -> list[WriteSummary]:
+    """Writes labels.txt, dataset.json, and the shards of each subset with its images, shuffled.
 
     options.seed determines the order. options.num_processes processes decode and encode images;
-    this process writes options.shards shards. They stay in a hidden folder until all are complete
-    and on disk. Calls count_image for each image, and report for each image that is left out.
+    this process writes the shards. They stay in hidden folders until all are complete and on disk.
+    Calls count_image for each image, and report for each image that is left out.
     """
     assert options.output
-    order = list(folder.images)
-    random.Random(options.seed).shuffle(order)
+    output = Path(options.output)
+    order = [image for subset in subsets for image in _shuffle(subset.images, options.seed)]
     num_processes = min(options.num_processes, len(order))
     encode = functools.partial(encode_image, jpeg_quality=options.jpeg_quality)
-    summary = WriteSummary()
+    summaries = [WriteSummary() for _ in subsets]
+    finished_subsets = []
     try:
-        with (
-            unfinished_folder(Path(options.output), options.subset, report) as temporary_folder,
-            process_pool(num_processes) as pool,
-        ):
+        with contextlib.ExitStack() as stack:
+            temporary_folders = [
+                stack.enter_context(unfinished_folder(output, subset.name, report))
+                for subset in subsets
+            ]
+            pool = stack.enter_context(process_pool(num_processes))
             paths = (os.path.join(folder.root, image.path) for image in order)
             images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
             # The decoding processes work while this process imports TensorFlow.
             import_tensorflow()
             import tensorflow.compat.v1 as tf
 
-            unfinished = [temporary_folder / f'{shard:05d}' for shard in range(options.shards)]
-            for shard, path in enumerate(unfinished):
-                begin, end = (len(order) * edge // options.shards for edge in (shard, shard + 1))
-                records_before = summary.num_records
-                try:
-                    shard_images = itertools.islice(images, end - begin)
-                    _write_shard(
-                        tf, path, shard_images, folder, options, summary, count_image, report
-                    )
-                except tf.errors.OpError as error:
-                    raise RunError(
-                        f'--output={options.output}: shard {shard} was not written: {error.message}'
-                    ) from error
-                if summary.num_records == records_before:
-                    raise RunError(
-                        f'--input={folder.root}: no image of shard {shard} could be decoded, and '
-                        'a shard cannot be empty; nothing was written; use fewer --shards'
-                    )
-            publish_shards(
-                unfinished,
-                labels,
-                summary.subset_info(options.shards),
-                Path(options.output),
-                options.subset,
-            )
+            for subset, temporary_folder, summary in zip(
+                subsets, temporary_folders, summaries, strict=True
+            ):
+                num_shards, num_images = subset.num_shards, len(subset.images)
+                shards = [temporary_folder / f'{shard:05d}' for shard in range(num_shards)]
+                for shard, path in enumerate(shards):
+                    begin, end = (num_images * edge // num_shards for edge in (shard, shard + 1))
+                    records_before = summary.num_records
+                    try:
+                        shard_images = itertools.islice(images, end - begin)
+                        _write_shard(
+                            tf, path, shard_images, folder, options, summary, count_image, report
+                        )
+                    except tf.errors.OpError as error:
+                        raise RunError(
+                            f'--output={output}: {subset.name} shard {shard} was not written: '
+                            f'{error.message}'
+                        ) from error
+                    if summary.num_records == records_before:
+                        raise RunError(
+                            f'--input={folder.root}: no image of {subset.name} shard {shard} could '
+                            'be decoded, and a shard cannot be empty; nothing was written; use '
+                            'fewer --shards'
+                        )
+                info = summary.subset_info(num_shards)
+                finished_subsets.append(FinishedSubset(subset.name, shards, info))
+            publish_shards(finished_subsets, labels, output)
     except BrokenProcessPool as error:
         raise RunError(
             f'--input={folder.root}: a decoding process died, most likely because memory ran out; '
@@ -134,7 +154,13 @@ def write_shards(
         ) from error
     except OSError as error:
         raise RunError(f'--output={options.output}: {error}') from error
-    return summary
+    return summaries
+
+
+def _shuffle(images: Sequence[SourceImage], seed: int) -> list[SourceImage]:
+    order = list(images)
+    random.Random(seed).shuffle(order)
+    return order
 
 
 def _write_shard(
@@ -165,6 +191,7 @@ def _write_shard(
             summary.sizes.add((encoded.height, encoded.width))
             summary.num_passed_through += encoded.passed_through
             summary.num_reencoded += not encoded.passed_through
+            summary.num_first_of_several += encoded.is_first_of_several
     sync(path)
     # On a full disk the calls above may have raised no error, so check before reporting success.
     if (disk_bytes := path.stat().st_size) != num_bytes:

@@ -3,18 +3,24 @@
 import functools
 import importlib
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tf_cnn.convert.check import MAX_LISTED, format_count, show_progress
 from tf_cnn.convert.config import IMAGES_PER_SHARD, MIN_SHARDS, RecordsOptions
-from tf_cnn.inputs.layout import ImageFolder, scan_folder
+from tf_cnn.convert.split import split_images
+from tf_cnn.inputs.data_sets import SUBSETS
+from tf_cnn.inputs.layout import ImageFolder, SourceImage, scan_folder
 from tf_cnn.system.errors import UsageError, missing_package_message, plural
 from tf_cnn.system.parallel import num_cores
 from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from tf_cnn.convert.write import WriteSummary
+    from tf_cnn.convert.write import Subset, WriteSummary
+
+# The most classes without an image that the summary names.
+_MAX_CLASSES = 5
 
 
 def write_folder(options: RecordsOptions) -> int:
@@ -24,6 +30,11 @@ def write_folder(options: RecordsOptions) -> int:
             f'--{missing} is missing: use --input=DIR and --output=DIR, or --check=DIR; see '
             'records --help'
         )
+    if options.validation is not None and options.subset == 'validation':
+        raise UsageError(
+            f'--validation={options.validation:g} conflicts with --subset=validation: it writes '
+            'training and validation shards; remove one'
+        )
     try:
         importlib.import_module('PIL')
     except ModuleNotFoundError:
@@ -31,54 +42,102 @@ def write_folder(options: RecordsOptions) -> int:
             f'records reads images with Pillow: {missing_package_message("PIL")}'
         ) from None
     from tf_cnn.convert.output import check_output
-    from tf_cnn.convert.write import write_shards
+    from tf_cnn.convert.write import Subset, write_shards
 
     folder = scan_folder(options.input)
     labels = ('background',) * options.first_label + folder.classes
-    num_images = len(folder.images)
-    num_shards = options.shards or min(
-        num_images, max(MIN_SHARDS, round(num_images / IMAGES_PER_SHARD))
-    )
-    if num_shards > num_images:
-        raise UsageError(
-            f'--shards={num_shards}: --input={options.input} has only '
-            f'{plural(num_images, "image")}; use {num_images} or fewer'
-        )
+    images_by_subset = _images_by_subset(options, folder)
+    num_shards = _num_shards(options, images_by_subset)
     check_output(
-        options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
+        options.output,
+        images_by_subset,
+        labels,
+        input_dir=options.input,
+        overwrite=options.overwrite,
     )
     for reason, paths in sorted(folder.skipped_paths.items()):
         for path in paths[:MAX_LISTED]:
             print(f'passed over {path}: {reason}', file=sys.stderr)
-    num_processes = options.num_processes or num_cores()
-    options = replace(options, shards=num_shards, num_processes=num_processes)
+        if len(paths) > MAX_LISTED:
+            print(f'passed over {len(paths) - MAX_LISTED:,} more: {reason}', file=sys.stderr)
+    options = replace(options, num_processes=options.num_processes or num_cores())
+    subsets = [Subset(name, images, num_shards[name]) for name, images in images_by_subset.items()]
     with SIGNALS.storing(), show_progress() as progress:
-        task = progress.add_task(f'{options.subset} images', total=num_images)
+        names = ' and '.join(images_by_subset)
+        task = progress.add_task(f'{names} images', total=len(folder.images))
         report = functools.partial(progress.console.out, highlight=False)
 
         def count() -> None:
             SIGNALS.check()
             progress.advance(task)
 
-        summary = write_shards(folder, labels, options, count, report)
-    _print_summary(options, folder, summary)
+        summaries = write_shards(folder, subsets, labels, options, count, report)
+    _print_summary(options, folder, subsets, summaries)
     return 0
 
 
-def _print_summary(options: RecordsOptions, folder: ImageFolder, summary: 'WriteSummary') -> None:
-    images = format_count(summary.num_records, 'image')
-    classes = plural(len(folder.classes), 'class', 'es')
-    size = f'{plural(options.shards, "shard")} of {summary.num_bytes / options.shards / 1e6:.1f} MB'
-    print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
-    print(
-        f'  as they were: {summary.num_passed_through:,}, encoded anew: {summary.num_reencoded:,}'
+def _images_by_subset(
+    options: RecordsOptions, folder: ImageFolder
+) -> dict[str, tuple[SourceImage, ...]]:
+    if options.validation is None:
+        return {options.subset: folder.images}
+    train_images, validation_images = split_images(folder, options.validation, options.seed)
+    if not validation_images:
+        raise UsageError(
+            f'--validation={options.validation:g}: no class of --input={options.input} has two '
+            'images, one for training and one for validation; add images, or remove --validation'
+        )
+    return dict(zip(SUBSETS, (train_images, validation_images), strict=True))
+
+
+def _num_shards(
+    options: RecordsOptions, images_by_subset: Mapping[str, Sequence[SourceImage]]
+) -> dict[str, int]:
+    """Returns the number of shards of each subset; all shards have about as many images."""
+    subset, images = next(iter(images_by_subset.items()))
+    if options.shards > len(images):
+        raise UsageError(
+            f'--shards={options.shards}: --input={options.input} has only '
+            f'{plural(len(images), f"{subset} image")}; use {len(images)} or fewer'
+        )
+    num_shards = options.shards or min(
+        len(images), max(MIN_SHARDS, round(len(images) / IMAGES_PER_SHARD))
     )
-    print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
-    skipped = ', '.join(
-        f'{len(paths)} {reason}' for reason, paths in sorted(folder.skipped_paths.items())
+    return {
+        name: max(1, round(num_shards * len(subset_images) / len(images)))
+        for name, subset_images in images_by_subset.items()
+    }
+
+
+def _print_summary(
+    options: RecordsOptions,
+    folder: ImageFolder,
+    subsets: Sequence['Subset'],
+    summaries: Sequence['WriteSummary'],
+) -> None:
+    for subset, summary in zip(subsets, summaries, strict=True):
+        images = format_count(summary.num_records, 'image')
+        classes = plural(len(summary.records_of_class), 'class', 'es')
+        megabytes = summary.num_bytes / subset.num_shards / 1e6
+        size = f'{plural(subset.num_shards, "shard")} of {megabytes:.1f} MB'
+        print(f'{subset.name}: {images} of {classes} in {size} in {options.output}')
+        print(
+            f'  as they were: {summary.num_passed_through:,}, '
+            f'encoded anew: {summary.num_reencoded:,}'
+        )
+        if summary.num_first_of_several:
+            print(f'  only the first of several frames or pages: {summary.num_first_of_several:,}')
+        print(f'  left out, as they cannot be decoded: {summary.num_left_out:,}')
+        if empty_classes := [
+            name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
+        ]:
+            names = ', '.join(empty_classes[:_MAX_CLASSES])
+            num_more = len(empty_classes) - _MAX_CLASSES
+            print(
+                f'  classes without an image, which keep their labels: {len(empty_classes):,} '
+                f'({names}{f" and {num_more:,} more" if num_more > 0 else ""})'
+            )
+    skipped = '; '.join(
+        f'{len(paths):,} {reason}' for reason, paths in sorted(folder.skipped_paths.items())
     )
-    print(f'  passed over: {skipped or 0}')
-    if empty := [
-        name for index, name in enumerate(folder.classes) if not summary.records_of_class[index]
-    ]:
-        print(f'  classes without an image: {", ".join(empty)}')
+    print(f'passed over: {skipped or 0}')

@@ -14,7 +14,13 @@ from typing import Annotated
 import msgspec
 
 from tf_cnn.system.documents import DocumentError, read_json
-from tf_cnn.system.errors import RunError, UsageError, plural, read_regular_file
+from tf_cnn.system.errors import (
+    RunError,
+    UsageError,
+    join_with_or,
+    plural,
+    read_regular_file,
+)
 
 # The file name of a shard; the original program looks for train-*-of-*. Most names have numbers.
 SHARD_NAME = re.compile(
@@ -32,7 +38,17 @@ _COUNT, _SIDE = msgspec.Meta(ge=1, le=10**12), msgspec.Meta(ge=1, le=65535)
 # TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel
 # (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MAX_PIXELS = (2**29 - 1) // 3
-IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
+# The image files that `records` reads: the suffixes of each format, which has Pillow's name.
+IMAGE_FORMATS = {
+    'JPEG': ('.jpg', '.jpeg', '.jpe', '.jfif'),
+    'PNG': ('.png',),
+    'WEBP': ('.webp',),
+    'GIF': ('.gif',),
+    'BMP': ('.bmp',),
+    'TIFF': ('.tif', '.tiff'),
+}
+_IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
+_NOT_NAMED_AS_AN_IMAGE = f'not named as a {join_with_or([*IMAGE_FORMATS])}'
 # Files and folders that archives, operating systems and network storage make, in lower case. Hidden
 # ones are skipped anyway.
 _PROGRAM_MADE_NAMES = {
@@ -120,7 +136,7 @@ def _skip_reason(name: str) -> str | None:
 
 
 def _has_image_suffix(entry: os.DirEntry[str]) -> bool:
-    return entry.name.lower().endswith(IMAGE_SUFFIXES)
+    return entry.name.lower().endswith(_IMAGE_SUFFIXES)
 
 
 def _broken_link_reason(entry: os.DirEntry[str]) -> str | None:
@@ -149,7 +165,7 @@ def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
                     (f'{path}/{child.name}', child) for child in reversed(_list_entries(entry.path))
                 ]
         elif not _has_image_suffix(entry):
-            yield path, 'a broken link' if link_error else 'not named as a JPEG or PNG'
+            yield path, 'a broken link' if link_error else _NOT_NAMED_AS_AN_IMAGE
         # A broken link counts as an image, so it is reported with the files that cannot be
         # decoded.
         elif link_error is None and not entry.is_file():
@@ -159,7 +175,7 @@ def _walk_files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 
 def scan_folder(root: str) -> ImageFolder:
-    """Lists the class folders of root, and the JPEG and PNG files in them at any depth.
+    """Lists the class folders of root, and the image files in them at any depth.
 
     Classes are sorted by folder name. A class folder may be a link. Inside it, links to files are
     followed, and links to folders are not. Images are not decoded.
@@ -209,8 +225,9 @@ def scan_folder(root: str) -> ImageFolder:
             else ''
         )
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; use a folder '
-            'that contains a folder of images for each class, as in train/cat/1.jpg'
+            f'--input={root}: there is no {join_with_or([*IMAGE_FORMATS])} in a class folder'
+            f'{contents}; use a folder that contains a folder of images for each class, as in '
+            'train/cat/1.jpg, and convert images of other formats to JPEG'
         )
     _check_root_level(
         root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}]

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ Row = TypeVar('Row')
 # grep and the like.
 _COLUMNS = 10_000
 _WRAPPED = 24
+# Larger numbers are written with an exponent.
+_LARGEST_IN_DIGITS = 1e12
 # Flag values that have a usual name.
 _USUAL_NAMES = {
     ('cross_replica_sync', 'false'): 'async',
@@ -66,7 +69,9 @@ class Table:
         self.rows = [*zip(*(texts for _, texts in shown), strict=True)]
 
     def as_text(self, stream: TextIO) -> str:
-        """Formats the table for people, without a final newline."""
+        """Formats the table for people, without a final newline: rows below each other on a
+        terminal that is too narrow for the table.
+        """
         # Imported here, because the other formats do not need rich.
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
@@ -76,10 +81,11 @@ class Table:
         # A table needs no height, but with TERM=dumb rich ignores a width without one.
         console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
         min_widths = self._min_widths()
-        # rich puts a space before and after each cell, and one between two. A narrow terminal
-        # breaks lines itself; rich would leave out columns and digits.
+        # rich puts a space before and after each cell, and one between two. On a narrow terminal it
+        # would leave out columns and digits.
         edges = 3 * len(min_widths) + 1
-        console.width = max(console.width, sum(min_widths) + edges)
+        if console.width < sum(min_widths) + edges:
+            return self._as_stacked_rows()
         # rich would take the room for a long cell from the words of another column.
         room = (console.width - sum(min_widths) - edges) // max(
             1, sum(column.wraps for column in self.columns)
@@ -98,6 +104,22 @@ class Table:
         with console.capture() as captured:
             console.print(drawing)
         return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+
+    def _as_stacked_rows(self) -> str:
+        """Formats each row as lines of a title and a cell, below its first cell."""
+        titles = [column.title for column in self.columns]
+        return '\n'.join(
+            line
+            for first, *cells in self.rows
+            for line in (
+                f'{titles[0]}: {first}',
+                *(
+                    f'    {title}: {cell}'
+                    for title, cell in zip(titles[1:], cells, strict=True)
+                    if cell
+                ),
+            )
+        )
 
     def _min_widths(self) -> list[int]:
         """Returns the least width of each column: its longest cell or, if it wraps, its longest
@@ -128,6 +150,20 @@ class Table:
             for row in cells
         ]
         return '\n'.join(f'| {" | ".join(line)} |' for line in (lines[0], rules, *lines[1:]))
+
+
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Formats a number with `digits` significant digits, or more before the point, and commas; a
+    dash if unknown.
+    """
+    if value is None or not math.isfinite(value):
+        return '—'
+    if value == 0:
+        return '0'
+    if abs(value) >= _LARGEST_IN_DIGITS:
+        return f'{value:.{digits - 1}e}'
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f'{value:,.{min(decimals, 6)}f}'
 
 
 def format_known(form: str, *values: object) -> str | None:

@@ -26,6 +26,11 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
     if plan.role is Role.EVALUATION and (evaluations := plan.evaluations):
         num_batches = 'all' if evaluations.banner_batches is None else evaluations.banner_batches
         num_epochs = f'{evaluations.num_epochs:.2f}'
+    # The warm-up trains on further images.
+    num_warmup, warmup = plan.params.run.num_warmup_batches, ''
+    if num_warmup and plan.params.run.num_epochs is not None and plan.role is not Role.EVALUATION:
+        num_warmup_epochs = plan.steps_to_epochs(num_warmup)
+        warmup = f'{num_warmup} batches ({num_warmup_epochs:.2f} epochs) before these'
     steps_per_run = f'{run.steps_per_run}; the steps of one session call share its time equally'
     tf32 = PERHAPS_IN_TF32 if run.tf32 is None else IN_TF32 if run.tf32 else ''
     reason = devices.data_format_reason
@@ -43,6 +48,7 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
             ('', f'{run.batch_size} per device'),
             ('Num batches', num_batches),
             ('Num epochs', num_epochs),
+            ('Warm-up', warmup),
             ('Steps/run', steps_per_run if run.steps_per_run > 1 else ''),
             ('Devices', [f'{device_prefix}{tower}' for tower in devices.towers]),
             ('NUMA bind', plan.session.process.numa or False),

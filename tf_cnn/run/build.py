@@ -78,11 +78,13 @@ def build_evaluation(
     )
 
 
-def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
+def export(
+    plan: Plan, values: Mapping[str, Array], folder: str, class_names: Sequence[str] | None
+) -> None:
     """Writes the model as a SavedModel, with the values of its variables by name."""
     num_classes, image_shape = plan.data.data_set.num_classes, plan.data.image_shape
     network, scale = plan.model.network, image_scale(plan)
-    export_saved_model(folder, values, network, num_classes, image_shape, scale)
+    export_saved_model(folder, values, network, num_classes, image_shape, scale, class_names)
 
 
 def _step_config(plan: Plan) -> StepConfig:

@@ -77,7 +77,8 @@ class RunConfig:
     num_epochs: float | None = flag(
         None,
         'Length of the timed steps in passes over the training images, by all devices of all '
-        'workers, instead of --num_batches. With --eval, the default of --num_eval_epochs.',
+        'workers, instead of --num_batches. The steps of --num_warmup_batches come before, and '
+        'train too. With --eval, the default of --num_eval_epochs.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',

@@ -33,7 +33,7 @@ from tf_cnn.training.checkpoint_files import (
     parse_checkpoint_prefix,
 )
 from tf_cnn.training.checkpoints import Checkpointer, Slice
-from tf_cnn.training.contents import check_classes
+from tf_cnn.training.contents import check_classes, read_class_names
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
@@ -64,6 +64,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             model_values = ModelValues(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
         last = values = None
+        class_names = plan.class_names
         report.meters.begin_phase('initialise')
         with open_session(worker.target, graph, worker.config) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
@@ -78,6 +79,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                     saver.restore(
                         session, prefix, for_training=False, names_in_training=names_in_training
                     )
+                    # Synthetic images have no class names.
+                    class_names = plan.class_names or read_class_names(prefix)
                     worker_accuracy = evaluation.run(session, checkpoint_step(prefix))
                     accuracy = combine_accuracy(worker_accuracy, worker, f'accuracy/{number}')
                     report.add_evaluation(accuracy)
@@ -88,7 +91,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                 values = model_values.read(session)
         if values and export_folder:
             console.progress(f'Writing {last} to {export_folder}')
-            export(plan, values, export_folder)
+            export(plan, values, export_folder, class_names)
         elif export_folder:
             console.warning(
                 f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; '

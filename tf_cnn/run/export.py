@@ -21,6 +21,9 @@ from tf_cnn.training.checkpoints import Slice
 
 Array = np.ndarray[Any, Any]
 
+# In the folder assets of a SavedModel: line i, counted from 0, names output i.
+_CLASS_NAMES_FILE = 'class_names.txt'
+
 
 class ModelValues:
     """Reads the variables of the model at the end of a run. Adds its ops to the current graph."""
@@ -68,6 +71,7 @@ def export_saved_model(
     num_classes: int,
     image_shape: tuple[int, int, int],
     scale: preprocessing.Scale | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> None:
     """Writes a SavedModel that classifies images by its signature serving_default.
 
@@ -75,6 +79,9 @@ def export_saved_model(
     does; None: to [-1, 1].
     Outputs: `logits` and `probabilities` [N, num_classes] float32; `classes` [N] int64, the most
     probable class of each image.
+
+    class_names, one for each output, become the lines of the asset class_names.txt; None: there is
+    no asset.
 
     The ops are NHWC and float32, and are not placed on a device. The variables have the names of
     the model.
@@ -110,6 +117,10 @@ def export_saved_model(
         tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
     ):
         unfinished = Path(temporary, 'model')
+        if class_names is not None:
+            names_file = Path(temporary, _CLASS_NAMES_FILE)
+            names_file.write_bytes(''.join(f'{name}\n' for name in class_names).encode())
+            module.class_names_file = v2.saved_model.Asset(str(names_file))
         # TensorFlow removes its temporary source files when Python exits. Processes of a cluster
         # exit without that, so the files go where `temporary` is removed.
         original_tempdir, tempfile.tempdir = tempfile.tempdir, temporary

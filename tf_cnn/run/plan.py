@@ -140,8 +140,12 @@ class Plan:
     @property
     def num_epochs(self) -> float:
         """The timed steps of all workers, in epochs."""
+        return self.steps_to_epochs(self.params.run.num_timed)
+
+    def steps_to_epochs(self, num_steps: int) -> float:
+        """Converts steps of each worker to epochs that all workers see together."""
         num_images = self.context.num_epoch_images(self.params)
-        return self.params.run.num_timed * self.global_batch_size / (num_images or math.inf)
+        return num_steps * self.global_batch_size / (num_images or math.inf)
 
     @property
     def checkpoint_folder(self) -> str | None:

@@ -41,6 +41,11 @@ class RunState:
         self._warn, self._note = warn, note
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = step_graph.global_step.assign(self._new_step)
+        # The names of labels 0, 1, ..., or None. Training on images without class names does not
+        # remove the names from the checkpoint.
+        self.class_names = plan.class_names
+        if self.class_names is None and plan.resume_from:
+            self.class_names = read_class_names(plan.resume_from)
         self._saver = self._make_saver(self._folder) if self._folder else None
         self._warm_start = None
         if plan.warm_start:
@@ -53,12 +58,10 @@ class RunState:
             )
 
     def _make_saver(self, folder: str) -> Checkpointer:
-        names, resumed = self._plan.class_names, self._plan.resume_from
-        if names is None and resumed:
-            # Training on images without class names does not remove the names from the checkpoint.
-            names = read_class_names(resumed)
         num_kept = self._plan.params.checkpoints.max_ckpts_to_keep
-        return Checkpointer(folder, self._step_graph.slices, HOST_DEVICE, num_kept, names)
+        return Checkpointer(
+            folder, self._step_graph.slices, HOST_DEVICE, num_kept, self.class_names
+        )
 
     def prepare(self, session: tf.Session) -> Schedule:
         """Sets the variables, and returns the schedule of the steps that follow."""

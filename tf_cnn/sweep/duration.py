@@ -1,4 +1,4 @@
-"""Estimates the duration of a sweep on CPUs, so that nobody starts one of days by mistake.
+"""Estimates the duration of a sweep, so that nobody starts one of days by mistake.
 
 Does not import TensorFlow.
 """
@@ -7,19 +7,34 @@ from models.costs import list_costs
 from tf_cnn.run.config import NUM_BATCHES
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
+from tf_cnn.system.errors import plural
 
 # The rate of a fast processor, so the estimate is a lower bound: AVX-512 computes fp32
 # convolutions at 50 to 150 GFLOP/s on a core.
 _FLOPS_PER_CORE = 1.5e11
+# From the start of a process to its first step: most of it is the import of TensorFlow.
+_START_SECS = 4.0
 
 
 def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
-    """Returns a lower bound of the seconds that the runs on CPUs compute.
+    """Returns a lower bound of the seconds that all runs take together.
 
-    Runs on GPUs, and models that a user registered, count as 0.
+    Steps on GPUs, and of models that a user registered, count as 0.
     """
     flops = sum(_flops(configuration, has_gpu=has_gpu) for configuration in plan.configurations)
-    return plan.settings.repeats * flops / (_FLOPS_PER_CORE * num_cores)
+    seconds = sum(
+        _START_SECS + (parse_argv(configuration.argv).params.results.target_seconds or 0.0)
+        for configuration in plan.configurations
+    )
+    return plan.settings.repeats * (seconds + flops / (_FLOPS_PER_CORE * num_cores))
+
+
+def format_seconds(seconds: float) -> str:
+    """Formats a duration in one unit, such as '40 seconds' or '3 hours'."""
+    for size, unit in ((3600, 'hour'), (60, 'minute')):
+        if seconds >= size:
+            return plural(round(seconds / size), unit)
+    return plural(round(seconds), 'second')
 
 
 def _flops(configuration: Configuration, *, has_gpu: bool) -> float:

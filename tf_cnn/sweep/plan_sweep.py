@@ -12,7 +12,7 @@ from tf_cnn.run.parsing import read_modes_of
 from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.config import SweepOptions
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.duration import guess_seconds
+from tf_cnn.sweep.duration import format_seconds, guess_seconds
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.hosts import place_on_hosts, split_host_flags
 from tf_cnn.sweep.request import SweepSettings, add_device_cpu, override, read_grid
@@ -20,17 +20,24 @@ from tf_cnn.sweep.search import check_search
 from tf_cnn.sweep.sweep_file import find_sweep_file, read_sweep_file
 from tf_cnn.system.errors import UsageError, plural, warn
 
+# A sweep that takes longer gets a warning, in seconds.
+_LONG_SECS = 3600.0
 
-def _warn_if_long(plan: SweepPlan, *, has_gpu: bool) -> None:
-    cores = usable_cores() or [0]
-    hours = guess_seconds(plan, len(cores), has_gpu=has_gpu) / 3600
-    if hours > 1:
+
+def least_seconds(plan: SweepPlan) -> float:
+    """Returns a lower bound of the seconds that all runs take on this machine."""
+    return guess_seconds(plan, len(usable_cores() or [0]), has_gpu=has_nvidia_gpu())
+
+
+def _warn_if_long(plan: SweepPlan) -> None:
+    seconds = least_seconds(plan)
+    if seconds > _LONG_SECS:
         shorter = (
             '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
         )
         warn(
-            f'this sweep takes at least {plural(round(hours), "hour")} on '
-            f'{plural(len(cores), "core")}; to make it shorter, add: -- {shorter}'
+            f'this sweep takes at least {format_seconds(seconds)} on '
+            f'{plural(len(usable_cores() or [0]), "core")}; to make it shorter, add: -- {shorter}'
         )
 
 
@@ -68,5 +75,5 @@ def plan_sweep(
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=has_gpu, has_limit=memory_limit(Path('/')) is not None)
     if not host_flags:
-        _warn_if_long(plan, has_gpu=has_gpu)
+        _warn_if_long(plan)
     return plan, Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))

@@ -8,6 +8,7 @@ from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.plan_sweep import least_seconds
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
     Runner,
@@ -16,7 +17,7 @@ from tf_cnn.sweep.runner import (
     succeeded,
 )
 from tf_cnn.sweep.search import BatchSizeSearch
-from tf_cnn.sweep.texts import result_table
+from tf_cnn.sweep.texts import format_length, result_table
 from tf_cnn.system.signals import SIGNALS
 
 
@@ -24,6 +25,8 @@ def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
     """Makes the remaining runs, prints the table, and returns the exit code: 1 if a run failed."""
     with folder.locked():
         sweep = make_runs(plan, folder, runner)
+        if sweep.num_remaining:
+            print(format_length(plan, sweep.num_remaining, least_seconds(plan)), file=sys.stderr)
         try:
             with SIGNALS.storing():
                 run_with_progress(sweep, sys.stderr)
@@ -61,11 +64,23 @@ def make_runs(plan: SweepPlan, folder: Folder, runner: Runner) -> InterleavedRun
 
 
 def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -> None:
-    """Makes the remaining runs; prints a line for each, and on a terminal a progress bar."""
+    """Makes the remaining runs; prints a line for each, and on a terminal a progress bar with the
+    configuration that is running.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
 
-    columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+    caption = TextColumn(
+        '{task.description}', markup=False, table_column=Column(no_wrap=True, ratio=1)
+    )
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), caption)
     console = Console(file=stream, markup=False, highlight=False)
     # Drawn rarely, since drawing takes time from the cores under measurement.
     bar = Progress(
@@ -76,7 +91,11 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
         disable=not can_redraw(stream),
     )
     with bar:
-        task = bar.add_task('', total=runs.num_done + runs.num_remaining, completed=runs.num_done)
+        task = bar.add_task(
+            runs.next_caption,
+            total=runs.num_done + runs.num_remaining,
+            completed=runs.num_done,
+        )
         for finished_run in runs.run():
             repeat = (
                 f' (repeat {finished_run.round_number})' if finished_run.round_number > 1 else ''
@@ -86,4 +105,9 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
                 f'{describe_outcome(finished_run.outcome)}, in {finished_run.seconds:.0f} s'
             )
             console.print(line, soft_wrap=True)
-            bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_remaining)
+            bar.update(
+                task,
+                description=runs.next_caption,
+                completed=runs.num_done,
+                total=runs.num_done + runs.num_remaining,
+            )

@@ -163,6 +163,11 @@ class InterleavedRuns:
     def num_remaining(self) -> int:
         return len([*self.remaining_runs()])
 
+    @property
+    def next_caption(self) -> str:
+        """The caption of the first remaining run; empty if there is none."""
+        return next((command.caption for command, _ in self.remaining_runs()), '')
+
     def remaining_runs(self) -> Iterator[tuple[RepeatedCommand, int]]:
         """Yields the remaining runs in their order: (command, number of the round)."""
         for number in range(1, self._num_rounds + 1):

@@ -45,6 +45,16 @@ class BatchSizeSearch:
     def num_remaining(self) -> int:
         return len(self._plan.configurations) - self.num_done
 
+    @property
+    def next_caption(self) -> str:
+        """The caption of the first configuration without a result; empty if there is none."""
+        remaining = (
+            configuration
+            for configuration in self._plan.configurations
+            if not self.outcomes[configuration.id]
+        )
+        return next((configuration.caption for configuration in remaining), '')
+
     def run(self) -> Iterator[FinishedRun]:
         self._folder.make_subfolders()
         self._folder.tries.mkdir(exist_ok=True)

@@ -11,8 +11,9 @@ from tf_cnn.compare.ratios import Ratio
 from tf_cnn.compare.repeats import baseline_indices, group_repeats
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import Column, Table, format_known
+from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.sweep.configurations import Configuration, ExcludedCombination, SweepPlan, caption
+from tf_cnn.sweep.duration import format_seconds
 from tf_cnn.sweep.folder import Outcome
 from tf_cnn.sweep.runner import describe_outcome, succeeded
 from tf_cnn.system.errors import plural
@@ -23,16 +24,28 @@ _MAX_LISTED = 3
 _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
 
 
-def format_plan(plan: SweepPlan, num_remaining: int) -> str:
+def format_length(plan: SweepPlan, num_remaining: int, least_seconds: float) -> str:
+    """Formats how many runs a sweep makes, and how long they take at least.
+
+    least_seconds is a lower bound for all runs, of which num_remaining are to be made.
+    """
     count = len(plan.configurations)
-    runs = (
-        f'{plural(count, "configuration")}, {plural(plan.settings.repeats, "run")} of each; '
-        f'{num_remaining} to be made'
-    )
     if plan.settings.find_batch_size:
-        runs = f'the largest batch size of {plural(num_remaining, "configuration")} is to be found'
-    lines = [f'{plan.title}: {runs}']
-    width = len(str(count))
+        return (
+            f'{plan.title}: the largest batch size of {plural(num_remaining, "configuration")} is '
+            'to be found'
+        )
+    share = num_remaining / (count * plan.settings.repeats)
+    return (
+        f'{plan.title}: {plural(count, "configuration")}, '
+        f'{plural(plan.settings.repeats, "run")} of each; {num_remaining} to be made, in at least '
+        f'{format_seconds(share * least_seconds)}'
+    )
+
+
+def format_plan(plan: SweepPlan, num_remaining: int, least_seconds: float) -> str:
+    lines = [format_length(plan, num_remaining, least_seconds)]
+    width = len(str(len(plan.configurations)))
     for number, configuration in enumerate(plan.configurations, start=1):
         lines.append(f'  {number:{width}}. {configuration.caption}')
         lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *configuration.command])}')
@@ -79,7 +92,7 @@ class _Row(Measured):
 
 
 def _format_rate(row: _Row) -> str | None:
-    return format_known('{}{:.2f}', doubt_mark(row.results), row.rate if row.runs else None)
+    return f'{doubt_mark(row.results)}{format_number(row.rate)}' if row.runs else None
 
 
 def _format_milliseconds(row: _Row) -> str | None:
@@ -96,7 +109,7 @@ _LARGEST_SIZE: Column[_Row] = Column(
 _REPEAT_COLUMNS: tuple[Column[_Row], ...] = (
     Column(
         '95 % interval',
-        lambda row: row.interval and '{:.2f} to {:.2f}'.format(*row.interval),
+        lambda row: row.interval and ' to '.join(map(format_number, row.interval)),
         is_number=True,
     ),
     Column('runs', lambda row: len(row.results), is_number=True),

@@ -9,23 +9,22 @@ from unittest import mock
 import pytest
 
 import variable_mgr
-from tests.support.gpu_graphs import WAYS, build_on_gpus
+from tests.run.gpu_graphs import WAYS, build_on_gpus
 
 pytestmark = pytest.mark.graph
-
-# The scopes of the variables of a model, with two towers, where they are not those of parameter
-# servers, v.
-SCOPES = {
-    **{way: {'v0', 'v1'} for way in WAYS if way.startswith('replicated')},
-    'independent': {'v0', 'v1'},
-    'collective_all_reduce': {'v0', 'v1'},
-    'distributed_all_reduce': {'v0', 'v1', 'v2', 'v3'},
-    'distributed_replicated': {'ps_var', 'v0', 'v1'},
-}
 
 
 @pytest.mark.parametrize('way', WAYS)
 def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way):
+    # The scopes of the variables of a model, with two towers, where they are not those of parameter
+    # servers, v.
+    scopes = {
+        **{way: {'v0', 'v1'} for way in WAYS if way.startswith('replicated')},
+        'independent': {'v0', 'v1'},
+        'collective_all_reduce': {'v0', 'v1'},
+        'distributed_all_reduce': {'v0', 'v1', 'v2', 'v3'},
+        'distributed_replicated': {'ps_var', 'v0', 'v1'},
+    }
     known_methods = {
         'append_apply_gradients_ops',
         'create_outer_variable_scope',
@@ -60,6 +59,6 @@ def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way):
         built = build_on_gpus(2, **WAYS[way])
     assert called == known_methods
     names = [op.get_attr('shared_name').decode() for op in built.of_type('VarHandleOp')]
-    assert {name.split('/')[0] for name in names if name.endswith('/kernel')} == SCOPES.get(
+    assert {name.split('/')[0] for name in names if name.endswith('/kernel')} == scopes.get(
         way, {'v'}
     )

@@ -12,7 +12,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
 
-from tests.support.networks import needed_by
+from tests.support.graphs import needed_by
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.run.build import build_evaluation, build_step
 from tf_cnn.run.evaluation import SlicedVariables
@@ -67,25 +67,6 @@ class GpuGraph:
 
     def of_type(self, *types: str) -> list[tf.Operation]:
         return [op for op in self.graph.get_operations() if op in self.step and op.type in types]
-
-
-class Horovod:
-    """The part of horovod.tensorflow that a plan and a graph use, on rank 0 of 2. It places its ops
-    as Horovod does.
-    """
-
-    Sum = 'sum'
-
-    rank = local_rank = staticmethod(lambda: 0)
-    size = staticmethod(lambda: 2)
-    local_size = staticmethod(lambda: 1)
-
-    def allreduce(self, tensor: Any, op: str, device_dense: str, name: str) -> Any:
-        with tf.device(device_dense):
-            return tf.identity(tensor, name=f'{op}_{name}')
-
-    def broadcast(self, tensor: Any, root_rank: int, name: str) -> Any:
-        return tf.identity(tensor, name=f'from_{root_rank}_{name}')
 
 
 def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> GpuGraph:
@@ -163,24 +144,6 @@ def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
         for op in built.graph.get_operations()
         if is_on_gpu(op) and _host_memory_args(op) is None
     )
-
-
-def signals(built: GpuGraph) -> set[tuple[str, str]]:
-    """Returns what a step sends to other devices that is not data: control edges and scalars, once
-    per receiver.
-
-    Each costs a pair of Send and Recv, and on a GPU an event of its stream.
-    """
-    sent = set()
-    for op in built.step:
-        for before in op.control_inputs:
-            if before.device != op.device:
-                sent.add((f'^{before.name}', op.device))
-        for value in op.inputs:
-            is_scalar = value.dtype != tf.resource and value.shape.rank == 0
-            if is_scalar and value.device != op.device:
-                sent.add((value.name, op.device))
-    return sent
 
 
 def crossings(ops: Iterable[tf.Operation]) -> list[str]:

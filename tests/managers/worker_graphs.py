@@ -1,0 +1,133 @@
+"""The graphs of one worker in every mode of several workers, and their networks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from models.layers import LayerBuilder
+from models.model_spec import Build
+from tests.support.graphs import FixedInput, cpus, make_manager, plain, train_towers, training_step
+from tests.support.oracles import OPTIMIZERS, Weights
+from tf_cnn.managers.modes import MODES, Topology
+from tf_cnn.run.exchange import GradientsInMemory
+from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.training.precision import FP32, Precision
+from variable_mgr import VariableMgr
+
+NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, NUM_STEPS = 2, 2, 2, 3
+PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
+    'parameter_server',
+    'parameter_server --staged_vars',
+    'distributed_replicated',
+    'collective_all_reduce',
+    'distributed_all_reduce',
+)
+# The seconds that a test waits for another thread; only failing tests wait so long.
+DEADLINE_SECS = 120.0
+
+
+def task(job: str, index: int) -> str:
+    return f'/job:{job}/task:{index}'
+
+
+def servers(count: int) -> list[str]:
+    return [f'{task("ps", index)}/cpu:0' for index in range(count)]
+
+
+def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """A network with a weight of 5.8 MB, which is too large for one server."""
+    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 20_000, 'hidden')), num_classes, 'logits')
+
+
+def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """A network whose steps each wait for a number in the queue of their worker."""
+    gate = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
+    (number,) = tf.raw_ops.QueueDequeueV2(handle=gate, component_types=[tf.float32])
+    return plain(cnn, x + tf.reshape(number, []), num_classes)
+
+
+@dataclass(frozen=True)
+class Built:
+    """One worker's graph."""
+
+    graph: tf.Graph
+    manager: VariableMgr
+    step: StepGraph
+
+    def ops(self, *types: str) -> list[tf.Operation]:
+        return [op for op in self.graph.get_operations() if op.type in types]
+
+
+def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
+    """Makes the variable manager of a cluster mode. parts are arguments of make_manager."""
+    row = MODES[mode.split()[0]]
+    place = Topology.PEERS
+    if row.needs_servers:
+        place = Topology.PARAMETER_SERVERS
+    elif row.has_controller:
+        place = Topology.CONTROLLER
+    return make_manager(row.name, devices, place=place, staged=mode == STAGED, **parts)
+
+
+def build(
+    mode: str,
+    worker: int = 0,
+    *,
+    network: Build = plain,
+    optimizer: str = 'sgd',
+    precision: Precision = FP32,
+    forward_only: bool = False,
+    job: str = 'worker',
+    devices: Sequence[str] = tuple(cpus(NUM_TOWERS)),
+    exchanged: Sequence[tuple[str, Sequence[int]]] = (),
+    **parts: Any,
+) -> Built:
+    """Builds the graph of a worker, or of the controller, in a mode. `parts` are arguments of
+    make_manager.
+
+    `exchanged` are the variables whose gradients are exchanged instead of those of the network;
+    empty: the network's.
+    """
+    parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
+    images = [[worker * len(devices) + tower] for tower in range(len(devices))]
+    with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
+        manager = manager_of(mode, devices, worker=worker, **parts)
+        computed = training_step(network, precision, forward_only=forward_only)
+        pipeline = (
+            GradientsInMemory(exchanged, worker * len(devices)) if exchanged else FixedInput(images)
+        )
+        step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, pipeline)
+    return Built(graph, manager, step)
+
+
+def train_alone(
+    network: Build,
+    optimizer: str,
+    images: Sequence[Sequence[int]],
+    num_steps: int = NUM_STEPS,
+    precision: Precision = FP32,
+    *,
+    staged: bool = False,
+) -> Weights:
+    """Returns the checkpoint values after training in one process; images has a list of numbers for
+    each tower.
+    """
+    manager = make_manager('parameter_server', cpus(len(images)), staged=staged)
+    *_, (after,) = train_towers(
+        training_step(network, precision),
+        OPTIMIZERS[optimizer].ours,
+        manager,
+        FixedInput(images),
+        num_steps,
+    )
+    return after
+
+
+WHOLE_BATCH = [list(range(NUM_WORKERS * NUM_TOWERS))]
