@@ -123,7 +123,10 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
         # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
             words = [
-                str(ROOT / word) if word.startswith('benchmarks/') else word for word in argv[1:]
+                str(ROOT / word)
+                if word.startswith('benchmarks/')
+                else re.sub('^--data_dir=.*', f'--data_dir={data / "imagenet"}', word)
+                for word in argv[1:]
             ]
             MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if line.needs else [])])
     except UsageError as error:
