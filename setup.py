@@ -37,9 +37,8 @@ def tensorflow(*packages: str) -> list[str]:
     """Returns TensorFlow, which only runs need, and the packages of it that this program imports,
     too.
     """
-    # Below 2.22: this program uses private modules of TensorFlow, so each version is tried before it
-    # is allowed. Of 2.22, with which Python 3.14 comes, there is only a release candidate (rc0): all
-    # checks of `doctor` pass with it.
+    # The program uses private modules of TensorFlow, so each version is tried before it is allowed.
+    # Of 2.22, the first for Python 3.14, there is only a release candidate: rc0 passes `doctor`.
     versioned = [
         f'{name}>=2.16,<2.22{semicolon}{where}'
         for name, semicolon, where in (p.partition(';') for p in packages)
