@@ -14,7 +14,6 @@ import pytest
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run_main
 from tests.support.sample_results import sample_document, sample_failure, write_document
-from tf_cnn.cli.predict import read_network
 from tf_cnn.compare.predict import (
     CROWDING,
     ERRORS,
@@ -23,6 +22,7 @@ from tf_cnn.compare.predict import (
     link_bytes,
     num_transfers,
     predict,
+    read_network,
 )
 
 pytestmark = pytest.mark.unit

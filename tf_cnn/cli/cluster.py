@@ -8,12 +8,12 @@ from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.launch.commands import (
-    SINGLE_WRITER_FLAGS,
     check_cluster_flags,
     choose_layout,
     format_commands,
     make_commands,
     prepare_tasks,
+    warnings_of_single_writers,
 )
 from tf_cnn.launch.config import ClusterOptions
 from tf_cnn.launch.launcher import launch
@@ -80,11 +80,7 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         tasks = prepare_tasks(options, layout, params, stack)
         commands = make_commands(run_flags, tasks, environment)
         check_cluster_flags(commands)
-        if shared := [f'--{name}' for name in SINGLE_WRITER_FLAGS if params.value(name)]:
-            writer = next(command.name for command in commands if command.has_result)
-            warn(
-                f'only {writer} gets {", ".join(shared)}: each process would write to the same path'
-            )
+        warn(*warnings_of_single_writers(commands, params))
         return launch(
             commands,
             quiet=not params.run.verbose,

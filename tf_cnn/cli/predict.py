@@ -3,11 +3,9 @@
 Does not import TensorFlow.
 """
 
-import math
-import re
-
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.compare.config import PredictOptions
+from tf_cnn.compare.predict import read_network
 from tf_cnn.compare.prediction_rows import (
     NO_RULE,
     PREDICTION_COLUMNS,
@@ -19,13 +17,6 @@ from tf_cnn.compare.prediction_rows import (
 from tf_cnn.flags.spec import parse_numbers
 from tf_cnn.results.tables import Table, abbreviate, print_table
 from tf_cnn.system.errors import UsageError, format_flag, warn
-
-_NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
-_PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
-# TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of
-# timestamps; 38 bytes of preamble, header, checksum and gap).
-_PAYLOAD = 1448 / 1538
-
 
 DECLARATION = Declaration(
     'predict',
@@ -81,13 +72,3 @@ def _read_numbers(name: str, text: str | None) -> list[int]:
     except ValueError:
         problem = 'use integers above 0, separated by commas, such as 2,4,8'
         raise UsageError(f'{format_flag(name, text)}: {problem}') from None
-
-
-def read_network(text: str) -> float:
-    """Returns the bytes/s of TCP over a link, such as '25Gbit', '100 Mbit/s' or '1Gbps'."""
-    match = _NETWORK.fullmatch(text.strip())
-    rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
-    if not 0 < rate < math.inf:
-        problem = 'not a rate; use a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
-        raise UsageError(f'{format_flag("network", text)}: {problem}')
-    return rate * _PAYLOAD

@@ -4,8 +4,11 @@ All seconds are step times with the same number of images per device.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from tf_cnn.system.errors import UsageError, format_flag
 
 # The factor by which several devices compute longer than one: they share power, memory and the
 # host's processors.
@@ -20,6 +23,11 @@ ERRORS: Mapping[str, Sequence[tuple[float, float]]] = {
     ANOTHER_MODEL: [(-0.106, 0.067), (-0.328, 0.097), (-0.4, 0.135), (-0.4, 0.168)],
     MORE_DEVICES: [(-0.345, 0.216), (-1.052, 0.366), (-1.052, 0.526), (-1.052, 0.713)],
 }
+_NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
+_PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
+# TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of
+# timestamps; 38 bytes of preamble, header, checksum and gap).
+_PAYLOAD = 1448 / 1538
 
 
 @dataclass(frozen=True)
@@ -164,3 +172,13 @@ def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
 def num_transfers(workers: int, servers: int) -> int:
     """Returns how many transfers follow each other: with servers, gradients out and values back."""
     return 2 if workers > 1 and servers else 1
+
+
+def read_network(text: str) -> float:
+    """Returns the bytes/s of TCP over a link, such as '25Gbit', '100 Mbit/s' or '1Gbps'."""
+    match = _NETWORK.fullmatch(text.strip())
+    rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
+    if not 0 < rate < math.inf:
+        problem = 'not a rate; use a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
+        raise UsageError(f'{format_flag("network", text)}: {problem}')
+    return rate * _PAYLOAD

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from tf_cnn.system.place import FOLDER
 _FIRST_PORT = 50000
 _NUM_LOCAL_WORKERS = 2
 # Only one process may write to these paths.
-SINGLE_WRITER_FLAGS = output_flags(Output.FILE, Output.PREFIX)
+_SINGLE_WRITER_FLAGS = output_flags(Output.FILE, Output.PREFIX)
 
 
 def choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
@@ -164,7 +164,7 @@ def make_commands(
     chief = ('controller' if jobs['controller'] else 'worker', 0)
     params = parse_argv(run_flags).params
     # The last value of a flag counts, and an empty value means that the flag is not given.
-    empty_output_flags = [f'--{name}=' for name in SINGLE_WRITER_FLAGS if params.value(name)]
+    empty_output_flags = [f'--{name}=' for name in _SINGLE_WRITER_FLAGS if params.value(name)]
     commands = []
     for task in (task for job_tasks in jobs.values() for task in job_tasks):
         is_chief = (task.job, task.index) == chief
@@ -190,3 +190,10 @@ def make_commands(
             )
         )
     return commands
+
+
+def warnings_of_single_writers(commands: Sequence[Command], params: Params) -> Iterator[str]:
+    """Yields a warning if flags for output files are given: only one process gets them."""
+    if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if params.value(name)]:
+        writer = next(command.name for command in commands if command.has_result)
+        yield f'only {writer} gets {", ".join(shared)}: each process would write to the same path'
