@@ -210,7 +210,8 @@ def refusal_of(command: Sequence[object], **environ: str) -> str:
     """Returns the single line with which a command is refused."""
     done = run_process(command, Path('/'), **environ)
     assert (done.code, done.out) == (2, ''), done.err
-    return check_line(done.err, 'not installed')
+    (line,) = done.err.splitlines()
+    return check_line(line, 'not installed')
 
 
 def test_the_command_runs_where_others_have_modules_of_the_same_names(
