@@ -21,6 +21,7 @@ from benchmarks.turns import ROOT
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.repeats import group_repeats
 from tf_cnn.machine.run_environment import fingerprint
+from tf_cnn.results.advice import doubt_mark
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_limits, format_machine
@@ -34,7 +35,9 @@ _NAME = re.compile(r'[a-z0-9][a-z0-9_.-]*')
 # The features that TensorFlow's kernels for CPUs choose between.
 _FEATURES = ('avx2', 'avx512f', 'avx512_vnni', 'avx512_bf16', 'amx_bf16', 'amx_int8')
 # The flags of every case, and of the way in which results were made.
-_COMMON_FLAGS = frozenset({'target_seconds', 'num_warmup_batches', 'result_file', 'device'})
+_COMMON_FLAGS = frozenset(
+    {'target_seconds', 'num_warmup_batches', 'result_file', 'device', 'num_gpus'}
+)
 
 # Everything below this line of the page is made from the results.
 _MARK = '<!-- python -m benchmarks.reference writes the rest. -->'
@@ -118,7 +121,11 @@ def _format_gmacs(row: Measured) -> str | None:
 _COLUMNS: tuple[Column[Measured], ...] = (
     Column('flags', _format_flags),
     Column('oneDNN', lambda row: 'yes' if _first(row).run.onednn else 'no'),
-    Column('images/sec', lambda row: f'{row.rate:.4g}', is_number=True),
+    Column(
+        'images/sec',
+        lambda row: f'{doubt_mark(row.results)}{row.rate:.4g}',
+        is_number=True,
+    ),
     Column(
         '95 %',
         lambda row: row.interval and '{:.4g} to {:.4g}'.format(*row.interval),
