@@ -114,7 +114,7 @@ class Summary:
         """The rows that the plots show."""
         return [row for row in self.rows if row.is_shown]
 
-    @property
+    @functools.cached_property
     def works(self) -> list[list[ReportRow]]:
         """The shown rows that may be compared with each other, in the order of the rows."""
         works: list[list[ReportRow]] = []
