@@ -352,9 +352,13 @@ def two_machines(tmp_path: Path, rates: tuple[float, float], num_runs: int = 3) 
         (
             (100, 131),
             3,
-            ('B is 1.31 (1.31 to 1.31) times as fast as A', 'takes 0.50 of'),
+            ('B is 1.31 (1.31 to 1.31) times as fast as A', 'takes 0.50 times the energy'),
         ),
-        ((131, 100), 3, ('A is 1.31 (1.31 to 1.31) times as fast as B', 'takes 2.0 of')),
+        (
+            (131, 100),
+            3,
+            ('A is 1.31 (1.31 to 1.31) times as fast as B', 'takes 2.0 times the energy'),
+        ),
         ((100, 100), 3, ('B / A for lenet: 1.00 (', 'no significant difference')),
         ((100, 131), 2, ('B / A for lenet: 1.31, too few runs',)),
     ],

@@ -9,6 +9,7 @@ from tf_cnn.compare.config import ReportOptions
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import plot_warnings
 from tf_cnn.results.collection import collect
+from tf_cnn.results.tables import escape_unprintable
 from tf_cnn.run.outputs import check_file
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
@@ -37,7 +38,10 @@ def write_report(options: ReportOptions, paths: Sequence[str]) -> tuple[list[str
             *collection.problems,
             *plot_warnings([str(warning.message) for warning in caught], options.plots),
         ],
-        [*page.answers, f'{options.output}: {results} in {plots}, {size:.0f} kB'],
+        [
+            *map(escape_unprintable, page.answers),
+            f'{options.output}: {results} in {plots}, {size:.0f} kB',
+        ],
     )
 
 

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tf_cnn.compare.changes import ComparisonRow, make_rows, work_notes
+from tf_cnn.compare.differences import find_varying_names
 from tf_cnn.compare.ratios import Ratio, Significance
 from tf_cnn.compare.report_rows import Summary
-from tf_cnn.compare.run_sets import make_run_set
+from tf_cnn.compare.run_sets import RunSet, make_run_set
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.system.errors import UsageError, format_flag, plural
@@ -60,15 +61,21 @@ def compare_folders(summary: Summary) -> FolderComparison | None:
     """
     runs_by_folder: dict[str, list[Result]] = {}
     for setting in summary.rows:
-        runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
+        if setting.results:
+            runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
     if len(runs_by_folder) != 2:
         return None
     run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
     rows = {row.name: row for row in make_rows(run_sets, force=True)}
+    # `compare` has a folder of one setting as the baseline of all others; here settings are paired.
+    varying = {name for run_set in run_sets for name in _varying_flags(run_set)}
     pairs = [
         _Pair((rows[row.baseline], row), row.ratio)
         for row in rows.values()
-        if row.ratio and row.baseline and not row.work_changes
+        if row.ratio
+        and row.baseline
+        and not row.work_changes
+        and not (varying & {*row.flag_changes})
     ]
     names = short_names([*runs_by_folder])
     table = Table([*_columns([*names.values()])], pairs, unknown=UNKNOWN)
@@ -76,6 +83,10 @@ def compare_folders(summary: Summary) -> FolderComparison | None:
     if len(pairs) > _MAX_SENTENCES:
         sentences.append(f'{plural(len(pairs) - _MAX_SENTENCES, "more setting")}: see the table.')
     return FolderComparison(sentences, table, work_notes([*rows.values()]))
+
+
+def _varying_flags(run_set: RunSet) -> list[str]:
+    return find_varying_names([group.flag_values for group in run_set.groups])
 
 
 def short_names(folders: Sequence[str]) -> Mapping[str, str]:
@@ -92,25 +103,31 @@ def prices_per_hour(text: str | None, folders: Sequence[str]) -> Mapping[str, fl
     """
     if text is None:
         return {}
-    name_of = short_names(folders)
+    flag_text, name_of = format_flag('price_per_hour', text), short_names(folders)
+    entries = [entry.rpartition('=') for entry in text.split(',')]
+    if len(entries) > 1 and not all(equals for _, equals, _ in entries):
+        raise UsageError(
+            f'{flag_text}: an entry has no name; use one number with a point, such as 1.20, or '
+            'NAME=1.20 for each folder'
+        )
     prices: dict[str, float] = {}
-    for entry in text.split(','):
-        name, equals, number = entry.rpartition('=')
+    for name, equals, number in entries:
         try:
             price = float(number)
         except ValueError:
             price = math.nan
         if not 0 < price < math.inf:
             raise UsageError(
-                f'{format_flag("price_per_hour", text)}: {number} is not a positive number; use a '
-                'price such as 1.20, or NAME=1.20 for each folder'
+                f'{flag_text}: {number or "nothing"} is not a positive number; use a price such as '
+                '1.20, or NAME=1.20 for each folder'
             )
         matches = [folder for folder in folders if not equals or name in (folder, name_of[folder])]
         if not matches:
             raise UsageError(
-                f'{format_flag("price_per_hour", text)}: no folder is named {name}; use '
-                f'{" or ".join(name_of.values())}'
+                f'{flag_text}: no folder is named {name}; use {" or ".join(name_of.values())}'
             )
+        if twice := [folder for folder in matches if folder in prices]:
+            raise UsageError(f'{flag_text}: {twice[0]} has two prices; remove one of them')
         prices |= dict.fromkeys(matches, price)
     return prices
 
@@ -144,9 +161,11 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
         of_value = f'{value} ({interval})' if interval else value
         return f'{first} / {second} for {work}: {of_value}, {ratio.verdict.value}.'
     joules, slow_joules = joules_per_image(fast.results), joules_per_image(slow.results)
+    # RAPL measures processors, NVML GPUs.
+    sources = {result.energy.source for row in pair.rows for result in row.results}
     energy = (
-        f', and takes {format_number(joules / slow_joules, 2)} of the energy per image'
-        if joules and slow_joules
+        f', and takes {format_number(joules / slow_joules, 2)} times the energy per image'
+        if joules and slow_joules and len(sources) == 1
         else ''
     )
     return f'{first} is {value} ({interval}) times as fast as {second} for {work}{energy}.'

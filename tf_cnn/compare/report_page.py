@@ -77,6 +77,7 @@ def make_page(
     prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
     folders = compare_folders(summary)
     answers = folders.sentences if folders and folders.sentences else describe_fastest(summary)
+    answers = answers[:_MAX_ANSWERS]
     plots = make_plots(summary)
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
@@ -95,7 +96,7 @@ def make_page(
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
         facts=_subtitle(summary, now),
-        answers=answers[:_MAX_ANSWERS],
+        answers=answers,
         noise_warnings=noise_warnings(summary.runs),
         folders=folders.table if folders and folders.table.rows else None,
         different_work=folders.notes if folders else [],
@@ -114,7 +115,7 @@ def make_page(
         commands=[(row.label, _command(row)) for row in summary.rows if row.results],
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
     )
-    return Page(html, plots, answers[:_MAX_ANSWERS])
+    return Page(html, plots, answers)
 
 
 def _subtitle(summary: Summary, now: datetime) -> str:
@@ -173,7 +174,7 @@ def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
         *_METRICS,
         Column(
             'price of 10^6 images',
-            lambda row: price_of_a_million(row.rate, prices.get(row.source_file.folder)),
+            lambda row: price_of_a_million(row.rate, prices.get(row.properties[FOLDER])),
             is_number=True,
             is_optional=True,
         ),

@@ -280,7 +280,7 @@ def _scaling_plot(summary: Summary) -> Plot | None:
 
 def _published_plot(summary: Summary) -> Plot | None:
     """Draws measured over published speed-ups: a point for each row that has both."""
-    rows = [row for row in summary.shown if row.source_file.published_speed_up]
+    rows = [row for row in summary.shown if row.source_file.published_speed_up and row.speed_up]
     if len(rows) < 2:
         return None
     figure, (axes,) = _make_axes(
@@ -294,7 +294,7 @@ def _published_plot(summary: Summary) -> Plot | None:
     for number_of_mode, mode in enumerate(dict.fromkeys(row.properties[MODE] for row in rows)):
         is_of_mode = np.array([row.properties[MODE] == mode for row in rows])
         marker_style: dict[str, Any] = {
-            'color': row_color(summary, rows[is_of_mode.argmax()]),
+            'color': SERIES[number_of_mode % len(SERIES)],
             'linestyle': '',
             'label': mode,
         }
