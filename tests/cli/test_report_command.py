@@ -94,6 +94,8 @@ def test_the_first_lines_of_the_page_are_printed(results, tmp_path):
         ('a=1.20,other=1', ('other', 'a or b')),
         ('cheap', ('cheap', 'positive number')),
         ('a=-1', ('-1', 'positive number')),
+        ('1,20', ('no name', '1.20')),
+        ('a=1,a=2', ('two prices',)),
     ],
 )
 def test_a_price_must_be_a_positive_number_for_a_folder(price, facts, results, tmp_path):

@@ -19,6 +19,7 @@ from tests.support.sample_results import (
     failed_run,
     record_of,
     sample_document,
+    sample_failure,
     sample_record,
     write_document,
     write_sample,
@@ -367,6 +368,32 @@ def test_the_first_line_says_which_machine_is_faster(rates, num_runs, facts, tmp
     page = page_in(*two_machines(tmp_path, rates, num_runs))
     (answer,) = page.answers
     check_line(answer, *facts)
+
+
+def test_a_setting_is_compared_with_the_same_setting_only(tmp_path):
+    first, second = two_machines(tmp_path, (100, 131))
+    for seed in range(3):
+        flags = {'optimizer': 'momentum'}
+        write_sample(f'{second}/other{seed}.json', rate=50, seed=seed, num_steps=200, flags=flags)
+    (answer,) = page_in(first, second).answers
+    check_line(answer, 'B is 1.31')
+
+
+def test_a_folder_without_a_result_does_not_count(tmp_path):
+    folders = two_machines(tmp_path, (100, 131))
+    write_document(tmp_path / 'C' / 'failed.json', sample_failure())
+    (answer,) = page_in(*folders, tmp_path / 'C').answers
+    check_line(answer, 'B is 1.31')
+
+
+def test_energies_of_processors_and_gpus_are_not_compared(tmp_path):
+    folders = two_machines(tmp_path, (100, 131))
+    for path in (tmp_path / 'B').iterdir():
+        document = json.loads(path.read_text())
+        document['energy']['source'] = 'NVML'
+        write_document(path, document)
+    (answer,) = page_in(*folders).answers
+    assert 'energy' not in answer
 
 
 def test_each_of_two_machines_has_one_colour_in_plots_and_list(tmp_path):

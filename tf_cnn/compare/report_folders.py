@@ -72,10 +72,8 @@ def compare_folders(summary: Summary) -> FolderComparison | None:
     pairs = [
         _Pair((rows[row.baseline], row), row.ratio)
         for row in rows.values()
-        if row.ratio
-        and row.baseline
-        and not row.work_changes
-        and not (varying & {*row.flag_changes})
+        if row.ratio and row.baseline
+        if not row.work_changes and not varying & {*row.flag_changes}
     ]
     names = short_names([*runs_by_folder])
     table = Table([*_columns([*names.values()])], pairs, unknown=UNKNOWN)
@@ -149,7 +147,7 @@ def price_of_a_million(images_per_second: float, price_per_hour: float | None) -
 
 
 def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
-    """Says which folder is faster for a setting, and how much of the energy it takes."""
+    """Says which folder is faster for a setting, and how much energy it takes."""
     (slow, fast), ratio = pair.rows, pair.ratio
     work = fast.results[0].model.name + (f' ({pair.setting})' if pair.setting else '')
     if ratio.verdict is Significance.SLOWER:
