@@ -21,7 +21,9 @@ _LABELS = (
 def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool = False) -> Output:
     assert tf_cnn_benchmarks.main(f'{flags} {_SMALL}'.split()) == 0
     # What native code writes, too.
-    found = read_output(capfd.readouterr().out, with_accuracy=with_accuracy)
+    out, err = capfd.readouterr()
+    assert 'Traceback' not in err
+    found = read_output(out, with_accuracy=with_accuracy)
     labels = _LABELS.split(', ')
     assert [label for label in found.banner if label in labels] == labels
     return found

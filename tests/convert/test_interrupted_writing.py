@@ -83,12 +83,17 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
 
 
 @pytest.mark.parametrize(
-    ('number', 'group'), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)]
+    ('number', 'group', 'flags'),
+    [
+        (signal.SIGINT, True, []),
+        (signal.SIGTERM, True, []),
+        (signal.SIGTERM, False, []),
+        (signal.SIGTERM, True, ['--validation=0.1']),
+    ],
 )
 def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
-    number, group, slow_photos, tmp_path
+    number, group, flags, slow_photos, tmp_path
 ):
-    flags = ['--validation=0.1']
     code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', number, group, *flags)
     assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []

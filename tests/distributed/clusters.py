@@ -26,11 +26,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.programs import DEADLINE_SECS, PROGRAM, environment
+from tests.support.programs import PROGRAM, environment
 from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import ClusterTask, Command, reserve_addresses
 from tf_cnn.system.tether import die_with_parent
 
+# Of a loaded machine; a cluster of four processes takes 15 seconds.
+DEADLINE_SECS = 240.0
 # More steps than there is time for.
 ENDLESS = '--num_batches=1000000'
 

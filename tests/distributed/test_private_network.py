@@ -7,13 +7,14 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, cluster_command, launched
 from tests.support.outputs import check_line
-from tests.support.programs import Finished, run_process, run_python
+from tests.support.programs import ROOT, Finished, run_process
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
 
 OPEN = 'listen on all addresses'
@@ -92,7 +93,9 @@ def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path, mode):
 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network():
-    answer = run_python(AS_USER).out.strip()
+    done = run_process([sys.executable, '-c', AS_USER], ROOT, 60.0)
+    assert done.code == 0, done.err
+    answer = done.out.strip()
     if answer != '1':
         pytest.skip(f'this system does not let an ordinary user make a network: {answer[1:]}')
 

@@ -24,7 +24,7 @@ def reset_connections(network: int, pid: int) -> int:
     """Resets all connections of a process in a private network; returns their number."""
 
     def ss(*words: str) -> str:
-        return run_process(die_with_parent(['ss', *words], network=network)).out
+        return run_process(die_with_parent(['ss', *words], network=network), None, 60.0).out
 
     lines = ss('-HtnpO', 'state', 'established').splitlines()
     ends = [re.findall(r':(\d+)(?=\s)', line)[:2] for line in lines if f'pid={pid},' in line]

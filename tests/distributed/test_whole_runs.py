@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Task, Tasks, all_modes, processes, run
-from tests.support.images import write_cifar, write_noise
+from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.programs import PROGRAM, environment
 from tests.support.runs import ran, values_in
@@ -22,7 +22,7 @@ from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 pytestmark = pytest.mark.distributed
 
 # Divided by no number of workers, towers or images of a batch.
-NUM_VALIDATION, NUM_LABELS = 23, 8
+NUM_VALIDATION = 23
 CPU = '--device=cpu --num_warmup_batches=0'
 FLAGS = f'{CPU} --batch_size=4 --init_learning_rate=0.05'
 PS, REPLICATED = '--variable_update=parameter_server', '--variable_update=distributed_replicated'

@@ -3,6 +3,7 @@ refused in one line.
 """
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from benchmark_cnn import BenchmarkCNN
 from tests.support.outputs import check_line, refused
-from tests.support.programs import run_main, run_python
+from tests.support.programs import ROOT, run_main, run_process
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
@@ -58,8 +59,9 @@ def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path):
         'import sys; from tf_cnn.run.parsing import parse_argv; from tf_cnn.managers.modes import '
         'MODES; parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
-    done = run_python(code, '--variable_update=mine', f'--variable_mgr_file={path}')
-    assert done.out == 'Our own. False\n', done.err
+    flags = ['--variable_update=mine', f'--variable_mgr_file={path}']
+    done = run_process([sys.executable, '-c', code, *flags], ROOT, 60.0)
+    assert (done.code, done.out) == (0, 'Our own. False\n'), done.err
 
 
 def registered(*arguments: str) -> str:

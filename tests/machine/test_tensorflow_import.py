@@ -41,6 +41,7 @@ print(tf.keras.layers.Dense(3)(tf.ones([2, 4])).shape)
 import keras
 print(keras.optimizers.SGD.__name__)
 """
+    # With scikit-learn, which environment() hides.
     assert run_python(code, PYTHONPATH=None).out.splitlines()[-4:] == [
         'loaded:',
         'collects: True',

@@ -133,7 +133,7 @@ def test_without_control_sequences_progress_is_lines():
     with Terminal(command(code), TERM='dumb') as seen:
         seen.read(until=None)
         assert seen.written == b'Building\r\nc\r\n'
-    assert run_process(command(code), ROOT) == (0, 'c\n', 'Building\n')
+    assert run_process(command(code), ROOT, 60.0) == (0, 'c\n', 'Building\n')
 
 
 def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch):

@@ -3,8 +3,6 @@ fixed device.
 """
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tests.models.keras_networks import CONFORMANCE, give_weights
 from tests.support.graphs import cpus, open_session, random_images, relative_error
 from tests.support.images import write_cifar
 from tests.support.outputs import check_warning, failed
+from tests.support.programs import run_python
 from tests.support.runs import Ran, made, ran
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.run.evaluation import RestoredVariables
@@ -161,8 +160,7 @@ def test_another_program_reads_the_class_names_of_a_model_that_was_moved(tmp_pat
     for model in (tmp_path / 'model', evaluated):
         moved = model.rename(tmp_path / 'moved')
         assert (moved / NAMES_FILE).read_text().splitlines() == list(names)
-        command = [sys.executable, '-c', PRINT_CLASSES, str(moved)]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        printed = run_python(PRINT_CLASSES, str(moved)).out
         classes = serve(moved, np.zeros([3, 32, 32, 3], np.uint8))['classes']
         assert printed.split() == [names[label] for label in classes]
         shutil.rmtree(moved)

@@ -50,7 +50,6 @@ _ENVIRONMENT = {**os.environ, 'PATH': _PATH}
 
 _SSHD_CONFIG = """
 ListenAddress 0.0.0.0
-HostKey {folder}/key
 AuthorizedKeysFile {folder}/authorized_keys
 PidFile /run/sshd.pid
 UsePAM no
@@ -176,7 +175,7 @@ class Host:
 
     def run(self, *argv: object, **environ: str) -> str:
         """Runs a command on this host, which must succeed; returns its standard output."""
-        done = run_process(self.command(*argv), **environ)
+        done = run_process(self.command(*argv), None, 60.0, **environ)
         assert done.code == 0, done.err
         return done.out
 
@@ -191,7 +190,7 @@ class Host:
                     found[process.pid] = process.cmdline()
         del found[self.pid]
         # A process that ends has no words.
-        return {pid: words for pid, words in found.items() if words not in ([], ['cat'])}
+        return {pid: words for pid, words in found.items() if words not in ([], ['cat', '-'])}
 
 
 @dataclass(frozen=True)
@@ -255,12 +254,13 @@ def make_hosts(
                 *files,
                 # For sshd, which must be started by its whole path.
                 'mkdir /run/sshd',
-                f'$(command -v sshd) -D -f {folder}/sshd_config -E {folder}/{name}.log &',
+                f'$(command -v sshd) -D -f {folder}/sshd_config -h {folder}/{name}_key '
+                f'-E {folder}/{name}.log &',
                 # It listens when this file is there. If it has ended, so does this shell.
                 'until [ -s /run/sshd.pid ]; do kill -0 $!; sleep 0.005; done',
                 'echo ready',
                 # The shell also reaps what others leave.
-                'cat <&3 & wait $!',
+                'cat - <&3 & wait $!',
             )
             for name in names
         ]
@@ -307,14 +307,22 @@ def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
 
 
 def _write_settings(folder: Path, names: Sequence[str]) -> None:
-    """Writes what ssh and sshd read. One key is that of all hosts and of their user."""
-    make_key = ['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', f'{folder}/key']
-    subprocess.run(make_key, env=_ENVIRONMENT, check=True)
-    public = (folder / 'key.pub').read_text()
-    (folder / 'authorized_keys').write_text(public)
-    (folder / 'known_hosts').write_text(f'* {public}')
+    """Writes what ssh and sshd read."""
+    (folder / 'authorized_keys').write_text(_make_key(folder / 'key'))
+    known = [
+        f'{name},{_ADDRESSES}.{number} {_make_key(folder / f"{name}_key")}'
+        for number, name in enumerate(names, 1)
+    ]
+    (folder / 'known_hosts').write_text(''.join(known))
     addresses = [f'{_ADDRESSES}.{number} {name}' for number, name in enumerate(names, 1)]
     addresses += ['127.0.0.1 localhost', '::1 localhost', f'{_ADDRESSES}.{_DESK} desk']
     (folder / 'hosts').write_text('\n'.join(addresses) + '\n')
     (folder / 'sshd_config').write_text(_SSHD_CONFIG.format(folder=folder))
     (folder / 'ssh_config').write_text(_SSH_CONFIG.format(folder=folder))
+
+
+def _make_key(path: Path) -> str:
+    """Makes a key, and returns its public part, a line."""
+    command = ['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', str(path)]
+    subprocess.run(command, env=_ENVIRONMENT, check=True)
+    return path.with_suffix('.pub').read_text()

@@ -18,6 +18,8 @@ from tf_cnn.inputs.layout import shard_name
 
 # The boxes of an image without objects.
 NO_BOXES = np.zeros([1, 0, 4], np.float32)
+# The labels of write_noise.
+NUM_LABELS = 8
 
 
 def write_cifar(
@@ -112,7 +114,7 @@ def write_noise(folder: Path, num_validation: int) -> None:
     }
     for shard, count in counts.items():
         images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
-        labels = random.integers(0, 8, count)
+        labels = random.integers(0, NUM_LABELS, count)
         write_shard(folder / shard_name(*shard), map(example, map(encoded, images), labels))
 
 

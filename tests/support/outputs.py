@@ -91,7 +91,7 @@ def _all_warnings(err: str) -> list[str]:
 # Read as people's scripts do it: awk's last field, sed, grep, line starts.
 
 # A label with its value, and further lines of it.
-_FIELD = r'^(\w[\w ]*):\s+(\S.*\n(?: .*\n)*)'
+_FIELD = r'^(\w[\w ]*):[ \t]+(\S.*\n(?: .*\n)*)'
 _STEP = r'^(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(-?\d+\.\d{3})'
 _ACCURACY = r'^Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]\n'
 _INTERIM = r'^evaluation images/sec: \d+\.\d\d\n'
