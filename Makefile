@@ -86,6 +86,7 @@ REFERENCE := reference$(if $(wildcard $(NVIDIA_DRIVER)),_gpu)
 RESUME = $(if $(wildcard data/reference/sweep.json),--resume data/reference,benchmarks/$(REFERENCE).toml --output=data/reference)
 
 reference: $(INSTALLED) $(RECORDS)
+	@[ ! -e data/reference ] || echo 'make: data/reference goes on; to measure anew, remove it first'
 	$(RUN) tf_cnn_benchmarks.py sweep $(RESUME)
 	@echo 'make: now compare benchmarks/reference/NAME data/reference; docs/reference_results.md has the names'
 

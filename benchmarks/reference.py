@@ -25,7 +25,7 @@ from tf_cnn.results.advice import doubt_mark
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_limits, format_machine
-from tf_cnn.results.tables import Column, Table
+from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
@@ -115,7 +115,7 @@ def _format_flags(row: Measured) -> str:
 
 def _format_gmacs(row: Measured) -> str | None:
     flops_per_image = _first(row).compute.flops_per_image
-    return f'{row.rate * flops_per_image / 2e9:.4g}' if flops_per_image else None
+    return format_number(row.rate * flops_per_image / 2e9) if flops_per_image else None
 
 
 _COLUMNS: tuple[Column[Measured], ...] = (
@@ -123,12 +123,12 @@ _COLUMNS: tuple[Column[Measured], ...] = (
     Column('oneDNN', lambda row: 'yes' if _first(row).run.onednn else 'no'),
     Column(
         'images/sec',
-        lambda row: f'{doubt_mark(row.results)}{row.rate:.4g}',
+        lambda row: f'{doubt_mark(row.results)}{format_number(row.rate)}',
         is_number=True,
     ),
     Column(
         '95 %',
-        lambda row: row.interval and '{:.4g} to {:.4g}'.format(*row.interval),
+        lambda row: row.interval and ' to '.join(map(format_number, row.interval)),
         is_number=True,
     ),
     Column('GMACs/s', _format_gmacs, is_number=True),

@@ -243,15 +243,17 @@ def test_the_guess_of_the_duration_knows_the_data_set_and_computes_nothing_on_a_
 
 
 @pytest.mark.parametrize(
-    ('seconds', 'text'), [(8.2, '8 seconds'), (90.0, '2 minutes'), (3600.0, '1 hour')]
+    ('seconds', 'text'),
+    [(8.7, '8 seconds'), (95.0, '1 minute'), (9000.0, '2 hours')],
 )
 def test_a_duration_has_one_unit(seconds, text):
     assert format_seconds(seconds) == text
 
 
 def test_a_plan_says_how_many_runs_remain_and_how_long_they_take_at_least():
-    plan = plan_grid(['batch_size=8,16'], repeats=3)
-    check_line(format_length(plan, 3, 600.0), '2 configurations, 3 runs of each', 'least 5 minutes')
+    plan = plan_grid(['batch_size=8,16', 'target_seconds=100'], repeats=3)
+    # Of six runs of 104 seconds, half remain.
+    check_line(format_length(plan, 3), '2 configurations, 3 runs of each', 'least 5 minutes')
 
 
 def test_a_search_needs_a_limit_of_memory_and_no_other_batch_sizes():

@@ -8,7 +8,7 @@ from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.sweep.config import SweepOptions
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.plan_sweep import least_seconds, plan_sweep
+from tf_cnn.sweep.plan_sweep import plan_sweep
 from tf_cnn.sweep.run_plan import make_runs, run_plan
 from tf_cnn.sweep.runner import PROGRAM, Runner
 from tf_cnn.sweep.sweep_file import list_shipped_sweeps
@@ -51,7 +51,7 @@ def main(arguments: Arguments[SweepOptions]) -> int:
         plan, folder = plan_sweep(file, options, arguments.given_flags, arguments.run_argv)
     if options.dry_run:
         num_remaining = make_runs(plan, folder, Runner()).num_remaining
-        print(format_plan(plan, num_remaining, least_seconds(plan)))
+        print(format_plan(plan, num_remaining))
         return 0
     if not options.resume:
         folder.create_for_plan(plan)

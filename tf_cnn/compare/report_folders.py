@@ -143,7 +143,7 @@ def price_of_a_million(images_per_second: float, price_per_hour: float | None) -
     """Formats the price of a million images."""
     if price_per_hour is None or not images_per_second > 0:
         return None
-    return format_number(_MILLION / images_per_second / _SECONDS_PER_HOUR * price_per_hour, 3)
+    return format_number(_MILLION / images_per_second / _SECONDS_PER_HOUR * price_per_hour)
 
 
 def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
@@ -153,7 +153,7 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
     if ratio.verdict is Significance.SLOWER:
         slow, fast = fast, slow
         ratio = fast.ratio_to(slow)
-    value, first, second = format_number(ratio.value, 3), names[fast.argument], names[slow.argument]
+    value, first, second = format_number(ratio.value), names[fast.argument], names[slow.argument]
     interval = _format_interval(ratio)
     if not ratio.is_significant:
         of_value = f'{value} ({interval})' if interval else value
@@ -171,14 +171,14 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
 
 def _format_interval(ratio: Ratio) -> str | None:
     ends = ratio.interval
-    return ' to '.join(format_number(end, 3) for end in ends) if ends else None
+    return ' to '.join(format_number(end) for end in ends) if ends else None
 
 
 def _columns(names: Sequence[str]) -> Iterator[Column[_Pair]]:
     yield Column('setting', lambda pair: pair.setting or pair.rows[1].results[0].model.name)
     for side, name in enumerate(names):
         yield Column(name, functools.partial(_format_rate, side=side), is_number=True)
-    yield Column('ratio', lambda pair: format_number(pair.ratio.value, 3), is_number=True)
+    yield Column('ratio', lambda pair: format_number(pair.ratio.value), is_number=True)
     yield Column('95 %', lambda pair: _format_interval(pair.ratio), is_number=True)
     yield Column('verdict', lambda pair: pair.ratio.verdict.value)
 

@@ -197,9 +197,7 @@ def _time_to_goal(row: ReportRow) -> str | None:
         return None
     of_runs = f'top-1 {goals[0].target:g}, {len(reached)} of {plural(len(row.results), "run")}'
     return (
-        f'{format_number(mean(reached), 3)} s ({of_runs})'
-        if reached
-        else f'not reached ({of_runs})'
+        f'{format_number(mean(reached))} s ({of_runs})' if reached else f'not reached ({of_runs})'
     )
 
 
@@ -248,7 +246,7 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     ),
     Column(
         'J per image',
-        lambda row: format_number(joules_per_image(row.results), 3),
+        lambda row: format_number(joules_per_image(row.results)),
         is_number=True,
         is_optional=True,
     ),

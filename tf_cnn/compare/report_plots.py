@@ -271,7 +271,7 @@ def _scaling_plot(summary: Summary) -> Plot | None:
         'Both axes double from grid line to grid line. A line through a point is its 95 % '
         f'interval{_BEYOND}. '
         f'{_dots_help([run for row in summary.shown for run in _runs_as_dots(row)])}',
-        f'On {largest.num_devices} devices {largest.label} reaches {format_number(times, 3)} '
+        f'On {largest.num_devices} devices {largest.label} reaches {format_number(times)} '
         f'times the rate of {smallest.label}, '
         f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
         figure,
@@ -318,9 +318,9 @@ def _published_plot(summary: Summary) -> Plot | None:
         'Each point is a row of the table: its speed-up as published, and here. On the dashed '
         'line they are equal.',
         'The median of here over published is '
-        f'{format_number(float(np.median(ours / theirs)), 3)}; '
-        f'{rows[farthest].label} differs most: {format_number(float(ours[farthest]), 3)} here, '
-        f'{format_number(float(theirs[farthest]), 3)} published.',
+        f'{format_number(float(np.median(ours / theirs)))}; '
+        f'{rows[farthest].label} differs most: {format_number(float(ours[farthest]))} here, '
+        f'{format_number(float(theirs[farthest]))} published.',
         figure,
     )
 
@@ -367,7 +367,7 @@ def _steps_plot(summary: Summary) -> Plot | None:
         'A narrow box is a steady setting. The stroke is the median; the right side shows its '
         'time. Half of all timed steps lie in the box, 90 % on the line.',
         f'The 90 % span up to {format_percent(spans[unsteady])} of the median, for '
-        f'{rows[unsteady].label}; the slowest step took {format_number(slowest, 3)} times the '
+        f'{rows[unsteady].label}; the slowest step took {format_number(slowest)} times the '
         f'median.{_omission_note(rows, with_steps)}',
         figure,
     )

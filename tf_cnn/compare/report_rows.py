@@ -237,7 +237,7 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
     else:
         second = faster_than[0]
         times = (
-            f'{format_number(best.ratio_to(second).value, 3)} times {second.label} with '
+            f'{format_number(best.ratio_to(second).value)} times {second.label} with '
             f'{format_number(second.rate)}'
         )
         text, named_rows = (

@@ -58,6 +58,9 @@ class GpuMeter:
         self._library: Any = None
         self._open_library = contextlib.ExitStack()
         self._gpus: list[_Gpu] = []
+        # Processes on the GPUs so far: those of this run, and others.
+        self._own_pids: set[int] = set()
+        self._other_pids: set[int] = set()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_sampling, name='gpus', daemon=True)
 
@@ -156,7 +159,9 @@ class GpuMeter:
         """
         if os.getpid() not in pids:
             return None
-        others = pids - {os.getpid()}
-        if others:
-            others -= {process.pid for process in run_processes(in_cluster=self._in_cluster) or ()}
-        return len(others)
+        # The processes of the run are listed only for a new number, since that reads all of /proc.
+        if new := pids - self._own_pids - self._other_pids:
+            processes = run_processes(in_cluster=self._in_cluster) or ()
+            self._own_pids |= new & {os.getpid(), *(process.pid for process in processes)}
+            self._other_pids |= new - self._own_pids
+        return len(pids & self._other_pids)

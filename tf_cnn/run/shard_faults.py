@@ -44,7 +44,7 @@ def explain_fault(
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return f'{batch_size}: out of memory; use a smaller one ({cause})'
     if kernel_fault := explain_kernel_fault(error.message):
-        return kernel_fault
+        return f'{kernel_fault} ({cause})'
     if shards is None or not isinstance(error, _RECORD_ERRORS):
         return line
     progress('A step failed; looking for the record that made it fail')

@@ -7,26 +7,20 @@ from pathlib import Path
 from tf_cnn.flags.spec import specs_of
 from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.machine.processors import usable_cores
 from tf_cnn.run.parsing import read_modes_of
 from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.config import SweepOptions
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.duration import format_seconds, guess_seconds
+from tf_cnn.sweep.duration import format_seconds, least_seconds
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.hosts import place_on_hosts, split_host_flags
 from tf_cnn.sweep.request import SweepSettings, add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
 from tf_cnn.sweep.sweep_file import find_sweep_file, read_sweep_file
-from tf_cnn.system.errors import UsageError, plural, warn
+from tf_cnn.system.errors import UsageError, warn
 
 # A sweep that takes longer gets a warning, in seconds.
 _LONG_SECS = 3600.0
-
-
-def least_seconds(plan: SweepPlan) -> float:
-    """Returns a lower bound of the seconds that all runs take on this machine."""
-    return guess_seconds(plan, len(usable_cores() or [0]), has_gpu=has_nvidia_gpu())
 
 
 def _warn_if_long(plan: SweepPlan) -> None:
@@ -36,8 +30,8 @@ def _warn_if_long(plan: SweepPlan) -> None:
             '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
         )
         warn(
-            f'this sweep takes at least {format_seconds(seconds)} on '
-            f'{plural(len(usable_cores() or [0]), "core")}; to make it shorter, add: -- {shorter}'
+            f'this sweep takes at least {format_seconds(seconds)} on this machine; to make it '
+            f'shorter, add: -- {shorter}'
         )
 
 

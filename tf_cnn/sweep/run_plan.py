@@ -8,7 +8,6 @@ from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.plan_sweep import least_seconds
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
     Runner,
@@ -26,7 +25,7 @@ def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
     with folder.locked():
         sweep = make_runs(plan, folder, runner)
         if sweep.num_remaining:
-            print(format_length(plan, sweep.num_remaining, least_seconds(plan)), file=sys.stderr)
+            print(format_length(plan, sweep.num_remaining), file=sys.stderr)
         try:
             with SIGNALS.storing():
                 run_with_progress(sweep, sys.stderr)

@@ -45,15 +45,8 @@ class BatchSizeSearch:
     def num_remaining(self) -> int:
         return len(self._plan.configurations) - self.num_done
 
-    @property
-    def next_caption(self) -> str:
-        """The caption of the first configuration without a result; empty if there is none."""
-        remaining = (
-            configuration
-            for configuration in self._plan.configurations
-            if not self.outcomes[configuration.id]
-        )
-        return next((configuration.caption for configuration in remaining), '')
+    # A size that ended may be the last one of its configuration, or not.
+    next_caption = ''
 
     def run(self) -> Iterator[FinishedRun]:
         self._folder.make_subfolders()

@@ -13,7 +13,7 @@ from tf_cnn.results.advice import DOUBTFUL, doubt_mark
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.sweep.configurations import Configuration, ExcludedCombination, SweepPlan, caption
-from tf_cnn.sweep.duration import format_seconds
+from tf_cnn.sweep.duration import format_seconds, least_seconds
 from tf_cnn.sweep.folder import Outcome
 from tf_cnn.sweep.runner import describe_outcome, succeeded
 from tf_cnn.system.errors import plural
@@ -24,11 +24,8 @@ _MAX_LISTED = 3
 _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
 
 
-def format_length(plan: SweepPlan, num_remaining: int, least_seconds: float) -> str:
-    """Formats how many runs a sweep makes, and how long they take at least.
-
-    least_seconds is a lower bound for all runs, of which num_remaining are to be made.
-    """
+def format_length(plan: SweepPlan, num_remaining: int) -> str:
+    """Formats how many runs a sweep makes, and how long the remaining ones take at least."""
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
         return (
@@ -39,12 +36,12 @@ def format_length(plan: SweepPlan, num_remaining: int, least_seconds: float) -> 
     return (
         f'{plan.title}: {plural(count, "configuration")}, '
         f'{plural(plan.settings.repeats, "run")} of each; {num_remaining} to be made, in at least '
-        f'{format_seconds(share * least_seconds)}'
+        f'{format_seconds(share * least_seconds(plan))}'
     )
 
 
-def format_plan(plan: SweepPlan, num_remaining: int, least_seconds: float) -> str:
-    lines = [format_length(plan, num_remaining, least_seconds)]
+def format_plan(plan: SweepPlan, num_remaining: int) -> str:
+    lines = [format_length(plan, num_remaining)]
     width = len(str(len(plan.configurations)))
     for number, configuration in enumerate(plan.configurations, start=1):
         lines.append(f'  {number:{width}}. {configuration.caption}')
