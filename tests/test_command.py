@@ -22,6 +22,7 @@ from tests.support.programs import (
     PROGRAM,
     ROOT,
     Terminal,
+    catches_sigterm,
     run,
     run_main,
     run_process,
@@ -291,12 +292,6 @@ def test_a_working_directory_that_was_removed_is_named(tmp_path):
     check_error(done.err, 'working directory')
 
 
-def _catches_sigterm(pid: int) -> bool:
-    """Whether a process has a handler: the masks of proc_pid_status(5)."""
-    caught = re.search(r'SigCgt:\s*(\w+)', Path(f'/proc/{pid}/status').read_text())
-    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
-
-
 def _has_loaded_tensorflow(pid: int) -> bool:
     return 'libtensorflow' in Path(f'/proc/{pid}/maps').read_text()
 
@@ -317,8 +312,8 @@ def test_an_older_python_is_told_in_one_line_which_versions_run_the_program():
 @pytest.mark.parametrize(
     ('number', 'argv', 'is_ready', 'fact'),
     [
-        (signal.SIGTERM, 'models', _catches_sigterm, 'stopped by SIGTERM'),
-        (signal.SIGTERM, '--model=lenet', _catches_sigterm, 'stopped by SIGTERM'),
+        (signal.SIGTERM, 'models', catches_sigterm, 'stopped by SIGTERM'),
+        (signal.SIGTERM, '--model=lenet', catches_sigterm, 'stopped by SIGTERM'),
         (signal.SIGTERM, '--model=lenet', _has_loaded_tensorflow, 'stopped by SIGTERM'),
         (signal.SIGINT, '--model=lenet', _has_loaded_tensorflow, 'interrupted'),
     ],

@@ -15,7 +15,7 @@ import pytest
 from tests.distributed.clusters import all_modes, launched
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import PROGRAM, ROOT, Finished, run_process
+from tests.support.programs import PROGRAM, ROOT, Finished, catches_sigterm, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -171,8 +171,12 @@ def test_all_end_when_the_launcher_is_killed(network, stand_in, tmp_path):
 )
 def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs, network, stand_in, tmp_path):
     with launched(command(network, f'{HOSTS} {stand_in}'), tmp_path) as launcher:
-        # Not to wait for anything: any moment will do, while it imports, connects, or starts the
-        # processes.
+        # Before the program runs, Python would print a traceback. Then any moment will do, while it
+        # imports, connects, or starts the processes.
+        deadline = time.monotonic() + 60
+        while not catches_sigterm(launcher.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
         time.sleep(secs)
         launcher.send(signal.SIGINT)
         assert launcher.has_ended()

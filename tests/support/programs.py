@@ -4,8 +4,10 @@ import contextlib
 import io
 import os
 import pty
+import re
 import select
 import shlex
+import signal
 import subprocess
 import sys
 import termios
@@ -88,6 +90,14 @@ def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
     assert exit_code == code, err.getvalue()
     assert 'Traceback' not in err.getvalue() or '--verbose' in argv, err.getvalue()
     return out.getvalue(), err.getvalue()
+
+
+def catches_sigterm(pid: int) -> bool:
+    """Whether a process has a handler, as the program has once it runs: the masks of
+    proc_pid_status(5).
+    """
+    caught = re.search(r'SigCgt:\s*(\w+)', Path(f'/proc/{pid}/status').read_text())
+    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 # ---- terminals -----------------------------------------------------------------------------------
