@@ -73,7 +73,7 @@ $(RECORDS): | $(INSTALLED)
 bench: $(INSTALLED) $(RECORDS)
 	@echo 'make: training resnet50 on the records'
 	@$(START); $(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --data_name=imagenet --batch_size=32 \
-	  --num_batches=20 --num_warmup_batches=2 --display_every=5 --result_file=data/resnet50.json && $(call END,resnet50 trained)
+	  --num_batches=20 --num_warmup_batches=2 --result_file=data/resnet50.json && $(call END,resnet50 trained)
 	rm -rf data/modes
 	@echo 'make: comparing three modes'
 	@$(START); $(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes && $(call END,modes compared)

@@ -421,7 +421,7 @@ def test_a_price_per_hour_becomes_the_price_of_a_million_images(tmp_path):
 def test_the_words_of_the_table_are_explained():
     settings = [{'variable_update': mode} for mode in ('independent', 'parameter_server')]
     html = page_of(*(sample_record(flags=flags) for flags in settings)).html
-    words = re.findall(r'<li><strong>(.*?)</strong> (.*?)</li>', html.partition('id="words"')[2])
+    words = re.findall(r'<li><strong>(.*?)</strong>: (.*?)</li>', html.partition('id="words"')[2])
     meanings = dict(words)
     check_line(meanings['independent'], 'nothing is exchanged', 'upper bound')
     check_line(meanings['W*G+P'], 'parameter servers')

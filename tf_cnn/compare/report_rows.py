@@ -226,7 +226,7 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
     faster_than = by_verdict.pop(Significance.FASTER, [])
     if by_verdict:
         parts = [
-            f'{best.label} with {format_number(best.rate)} images/sec and '
+            f'{best.label} with {format_number(best.rate)} images/sec, '
             f'{abbreviate([f"{row.label} with {format_number(row.rate)}" for row in compared])}: '
             f'{verdict.value}'
             for verdict, compared in by_verdict.items()

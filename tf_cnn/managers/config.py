@@ -83,8 +83,8 @@ class VariableConfig:
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 '
-        'bits: in the type of --precision, or in float16 with NCCL and Horovod. On by default if '
-        'the mode can send the type of --precision.',
+        'bits: in the type of --precision (bfloat16 for fp32), or in float16 with NCCL and '
+        'Horovod. On by default if the mode can send the type of --precision.',
         original='its default is true',
         chosen=True,
     )
