@@ -91,6 +91,11 @@ def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval():
         assert found.value == pytest.approx(0.5, rel=0.05)
 
 
+def test_two_runs_have_the_mean_of_their_seconds_and_one_its_rate_to_the_last_digit():
+    assert estimate_runs([100, 300]).images_per_second == pytest.approx(150)
+    assert all(estimate_runs([rate]).images_per_second == rate for rate in (49.0, 97.3, 1e-3))
+
+
 def test_a_single_run_has_its_rate_and_the_spread_of_its_steps():
     found = estimate([sample_record(noise=0.05, num_steps=400)])
     assert (found.num_runs, found.interval) == (1, None)

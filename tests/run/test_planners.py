@@ -231,6 +231,8 @@ def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning():
     check_line(of_intra, f'{intra}=3 has no effect', '--num_intra_threads=5')
     check_line(of_inter, f'{inter}=4 has no effect', '--num_inter_threads=2')
     assert threads_of(flags, variables={intra: '5', inter: '2'})[1] == []
+    threads, warnings = threads_of(variables={inter: '1'})
+    assert (threads.inter_op, warnings) == (1, [])
     for text in ('all', '-1', '2.5'):
         _, (line,) = threads_of(variables={inter: text})
         check_line(line, f'{inter}={text} has no effect')
