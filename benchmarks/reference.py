@@ -35,9 +35,8 @@ _NAME = re.compile(r'[a-z0-9][a-z0-9_.-]*')
 # The features that TensorFlow's kernels for CPUs choose between.
 _FEATURES = ('avx2', 'avx512f', 'avx512_vnni', 'avx512_bf16', 'amx_bf16', 'amx_int8')
 # The flags of every case, and of the way in which results were made.
-_COMMON_FLAGS = frozenset(
-    {'target_seconds', 'num_warmup_batches', 'result_file', 'device', 'num_gpus'}
-)
+_LENGTH = ('num_warmup_batches', 'target_seconds')
+_COMMON_FLAGS = frozenset({*_LENGTH, 'result_file', 'device', 'num_gpus'})
 
 # Everything below this line of the page is made from the results.
 _MARK = '<!-- python -m benchmarks.reference writes the rest. -->'
@@ -99,7 +98,9 @@ def _machine_lines(folder: Path) -> Iterator[str]:
     facts = [*format_machine(machine), *format_limits(machine)]
     yield f'- {"; ".join(facts)}'
     yield f'- Processor features: {", ".join(features) or "none of AVX2, AVX-512 and AMX"}'
-    yield f'- Measured on {first.started_at[:10]} with version {first.program.version}\n'
+    yield f'- Measured on {first.started_at[:10]} with version {first.program.version}'
+    given = first.command.given_flags
+    yield f'- Each run with {" ".join(given[name] for name in _LENGTH if name in given)}\n'
     yield Table(_COLUMNS, rows, unknown='').as_markdown()
     yield ''
 
@@ -132,6 +133,11 @@ _COLUMNS: tuple[Column[Measured], ...] = (
         is_number=True,
     ),
     Column('GMACs/s', _format_gmacs, is_number=True),
+    Column(
+        'steps',
+        lambda row: str(min(result.step_seconds().size for result in row.results)),
+        is_number=True,
+    ),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.outputs import check_line
+from tests.support.outputs import check_error, check_line
 from tests.support.programs import run_main
 from tests.support.sample_results import (
     cut_off,
@@ -341,11 +341,25 @@ def test_two_commands_run_in_turns(monkeypatch, tmp_path):
 def test_turns_go_on_in_a_folder_of_the_same_commands_only(monkeypatch, tmp_path):
     replace_program(monkeypatch, tmp_path, {})
     run_main(*RUNS, '--rounds=3', '--output=out')
-    _, error = run_main(*RUNS[:3], '--batch_size=4', '--output=out', code=2)
+    _, error = run_main(*RUNS[:3], '--model=lenet --batch_size=4', '--output=out', code=2)
     check_line(error.splitlines()[-1], '--output=out', 'other commands')
     out, _ = run_main(*RUNS, '--rounds=4', '--output=out', '--format=json')
     assert [row['num_runs'] for row in json.loads(out)['rows']] == [4, 4]
     assert len(sizes_in(tmp_path)) == 8
+
+
+@pytest.mark.parametrize(
+    ('flags', 'fact'),
+    [
+        ('--model=alexnet', 'model lenet and alexnet'),
+        ('--model=lenet --forward_only', 'role training and forward-only'),
+    ],
+)
+def test_different_work_is_refused_before_the_first_run(monkeypatch, tmp_path, flags, fact):
+    replace_program(monkeypatch, tmp_path, {})
+    _, error = run_main(*RUNS[:2], f'--run={flags}', code=2)
+    check_error(error, fact, '--force')
+    assert not (tmp_path / 'log.txt').exists()
 
 
 def test_a_run_that_fails_ends_the_turns_with_its_reason(monkeypatch, tmp_path):

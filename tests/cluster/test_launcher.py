@@ -150,9 +150,10 @@ def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo):
     code = f"print('text', file=sys.stderr, flush=True); {opened(ready, 'w')}"
     first = program('worker 0', code + 'os.kill(os.getppid(), 15); wait()')
     reader = program('worker 1', opened(ready, 'r') + 'wait()')
-    exit_code, _, [error] = run(first, reader, quiet=True)
+    exit_code, _, [stopping, error] = run(first, reader, quiet=True)
     assert exit_code == 143
-    check_error(error, 'SIGTERM', 'worker 0', 'worker 1')
+    check_warning(stopping, 'SIGTERM', 'worker 0', 'worker 1')
+    check_error(error, 'SIGTERM')
 
 
 def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(fifo):
@@ -376,9 +377,9 @@ def test_a_signal_to_the_launcher_ends_all_processes(number):
         _, err = launcher.communicate(timeout=60)
         assert launcher.returncode == 128 + number
         # Lines that name a process may come late.
-        *late, line = err.splitlines()
-        assert all(STARTED in other for other in late), err
-        check_error(line, number.name, 'ps 0', 'worker 0')
+        (stopping,) = [line for line in err.splitlines()[:-1] if STARTED not in line]
+        check_warning(stopping, number.name, 'ps 0', 'worker 0')
+        check_error(err.splitlines()[-1], number.name)
         assert_all_end(pids)
 
 

@@ -410,12 +410,16 @@ def test_each_of_two_machines_has_one_colour_in_plots_and_list(tmp_path):
 
 def test_a_price_per_hour_becomes_the_price_of_a_million_images(tmp_path):
     folders = two_machines(tmp_path, (1000, 2000))
-    for price, expected in (('A=3.6,B=1.8', [1, 0.25]), ('3.6', [1, 0.5])):
+    for price, expected, note in (
+        ('A=3.6,B=1.8', [1, 0.25], 'The price of an hour: 3.60 (A), 1.80 (B).'),
+        ('3.6', [1, 0.5], 'The price of an hour: 3.60 (A), 3.60 (B).'),
+    ):
         page = make_page(collect(folders), now=datetime.now(UTC), price_per_hour=price)
         heading, *rows = cells_of(page.html)
         prices = [float(row[heading.index('price of 10^6 images')]) for row in rows]
         assert prices == pytest.approx(expected, rel=0.01)
-    assert 'price of' not in page_in(*folders).html
+        assert note in page.html
+    assert not re.search('price of', page_in(*folders).html, re.IGNORECASE)
 
 
 def test_the_words_of_the_table_are_explained():
@@ -459,7 +463,7 @@ def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path)
     run_main('compare', first, second, code=2)
     page = page_in(first, second)
     assert '<table id="folders">' not in page.html
-    assert 'Not compared: different work: model resnet50 -&gt; lenet' in page.html
+    assert 'Not compared: different work: model resnet50 → lenet' in page.html
     conclusions = page.plots[0].finding + page.html.partition('Plots')[0].partition('Longer')[0]
     assert not re.search('faster|leads|highest|times', conclusions)
     heading, *_ = cells_of(page.html)

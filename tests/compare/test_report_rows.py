@@ -39,9 +39,9 @@ def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others
         (80, 3, {}, 'batch 64 leads with '),
         (99.9, 3, {}, ': no significant difference.'),
         (80, 2, {}, ': too few runs', 'three or more runs'),
-        (80, 3, loaded, 'batch 64 leads with ', 'disturbed'),
+        (80, 3, loaded, 'batch 64 leads with ', 'doubtful'),
         # A run that was disturbed does not make a winner of settings that do not differ.
-        (99.9, 3, loaded, ': no significant difference; ', 'disturbed'),
+        (99.9, 3, loaded, ': no significant difference; ', 'doubtful'),
         (80, 3, {'seconds': [0.01] * 20}, ': too short to judge'),
     ):
         results = [

@@ -143,7 +143,7 @@ def undecodable(path: Path) -> str:
 @pytest.mark.parametrize(
     ('data', 'facts'),
     [
-        (b'', []),
+        (b'', ['it is empty']),
         (b'hello' * 100, ['JPEG', 'PNG']),
         (encoded(picture(), 'PPM'), ['JPEG', 'PNG', 'WEBP', 'GIF', 'BMP', 'TIFF']),
         (encoded(picture(mode='F'), 'TIFF'), ['32 bits', 'PNG']),

@@ -67,7 +67,7 @@ def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
             or find_flag_with_choice(plain)
             or nearest(plain, [*FLAGS, *subcommands])
         )
-        hint = f'did you mean --help={near}?' if near else '--help lists all flags'
+        hint = f'did you mean --help={near}?' if near else '--help=all lists all flags'
         raise UsageError(f'{format_flag("help", name)}: unknown flag or subcommand; {hint}')
     spec, row = FLAGS[plain], TABLE.get(plain)
     facts = {

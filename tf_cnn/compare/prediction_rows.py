@@ -19,7 +19,7 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import noise_warnings
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import Column, abbreviate, format_known
+from tf_cnn.results.tables import Column, abbreviate, format_number
 from tf_cnn.system.errors import UsageError, format_flag, join_with_or, plural
 
 SCHEMA, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
@@ -232,9 +232,15 @@ PREDICTION_COLUMNS: tuple[Column[PredictionRow], ...] = (
     Column('data', lambda row: row.data),
     Column('variable_update', lambda row: row.variable_update),
     Column('W*G+P', lambda row: row.shape),
-    Column('images/sec', lambda row: format_known('{:.1f}', row.images_per_second), is_number=True),
-    Column('from', lambda row: format_known('{:.1f}', row.low), is_number=True),
-    Column('to', lambda row: format_known('{:.1f}', row.high), is_number=True),
+    # Absent if there are bands only.
+    Column(
+        'images/sec',
+        lambda row: row.images_per_second and format_number(row.images_per_second),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column('from', lambda row: row.low and format_number(row.low), is_number=True),
+    Column('to', lambda row: row.high and format_number(row.high), is_number=True),
     Column('rule', lambda row: row.rule),
 )
 

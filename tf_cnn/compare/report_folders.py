@@ -13,6 +13,7 @@ from tf_cnn.compare.differences import find_varying_names
 from tf_cnn.compare.ratios import Ratio, Significance
 from tf_cnn.compare.report_rows import Summary
 from tf_cnn.compare.run_sets import RunSet, make_run_set
+from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.system.errors import UsageError, format_flag, plural
@@ -155,9 +156,10 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
         ratio = fast.ratio_to(slow)
     value, first, second = format_number(ratio.value), names[fast.argument], names[slow.argument]
     interval = _format_interval(ratio)
+    doubts = doubtful_note([*fast.results, *slow.results])
     if not ratio.is_significant:
         of_value = f'{value} ({interval})' if interval else value
-        return f'{first} / {second} for {work}: {of_value}, {ratio.verdict.value}.'
+        return f'{first} / {second} for {work}: {of_value}, {ratio.verdict.value}{doubts}.'
     joules, slow_joules = joules_per_image(fast.results), joules_per_image(slow.results)
     # RAPL measures processors, NVML GPUs.
     sources = {result.energy.source for row in pair.rows for result in row.results}
@@ -166,7 +168,7 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
         if joules and slow_joules and len(sources) == 1
         else ''
     )
-    return f'{first} is {value} ({interval}) times as fast as {second} for {work}{energy}.'
+    return f'{first} is {value} ({interval}) times as fast as {second} for {work}{energy}{doubts}.'
 
 
 def _format_interval(ratio: Ratio) -> str | None:

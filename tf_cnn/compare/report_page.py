@@ -18,6 +18,7 @@ from tf_cnn.compare.report_folders import (
     mean,
     price_of_a_million,
     prices_per_hour,
+    short_names,
 )
 from tf_cnn.compare.report_plots import Plot, make_plots, row_color
 from tf_cnn.compare.report_rows import (
@@ -75,6 +76,7 @@ def make_page(
     """
     summary = summarize_collection(collection)
     prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
+    names = short_names(summary.values(FOLDER))
     folders = compare_folders(summary)
     answers = folders.sentences if folders and folders.sentences else describe_fastest(summary)
     answers = answers[:_MAX_ANSWERS]
@@ -107,6 +109,7 @@ def make_page(
             )
         ),
         table=_settings_table(summary, prices),
+        prices=[(names[folder], format_number(price)) for folder, price in prices.items()],
         words=_words(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
         ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],

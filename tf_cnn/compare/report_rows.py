@@ -19,7 +19,7 @@ from tf_cnn.compare.repeats import (
     workload_differences,
 )
 from tf_cnn.compare.settings import default_setting, is_setting, settings_of
-from tf_cnn.results.advice import doubt_mark
+from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.collection import Collection, ResultSource
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number, format_setting
@@ -211,7 +211,8 @@ def _describe_only_row(row: ReportRow) -> str:
     )
     interval = f' ({" to ".join(map(format_number, row.interval))})' if row.interval else ''
     model = row.properties.get('model', '')
-    return f'{model}: {format_number(row.rate)} images/sec{interval} with {setting}.'
+    rate = f'{format_number(row.rate)} images/sec{interval} with {setting}'
+    return f'{model}: {rate}{doubtful_note(row.results)}.'
 
 
 def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
@@ -244,10 +245,7 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
             f'{best.label} leads with {format_number(best.rate)} images/sec, {times}',
             [best, second],
         )
-    is_doubtful = Significance.TOO_SHORT not in by_verdict and doubt_mark(
-        [run for row in named_rows for run in row.results]
-    )
-    return f'{text}{"; some of these runs were disturbed" if is_doubtful else ""}.'
+    return f'{text}{doubtful_note([run for row in named_rows for run in row.results])}.'
 
 
 def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:

@@ -49,6 +49,8 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImag
         data = read_regular_file(path, _MAX_BYTES)
         return _encode(data, jpeg_quality)
     except UnidentifiedImageError:
+        if not data:
+            return UndecodableImage('it is empty')
         formats = join_with_or([*IMAGE_FORMATS])
         return UndecodableImage(
             f'it is not a readable {formats}, it begins with {data[:8]!r}; convert it to JPEG'

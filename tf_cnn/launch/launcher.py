@@ -68,6 +68,9 @@ def launch(
                 break
             again = f'starting all processes again ({number + 1} of {plural(num_restarts, "time")})'
             lines.write_message(format_warning(again))
+        # Last, since the processes that were stopped have their own last lines.
+        if stop and cluster.exit_code == stop.exit_code:
+            lines.write_message(format_error(stop.reason))
     # After a signal the terminal may be gone, so an output error is expected.
     error = None if stop else lines.error
     if isinstance(error, BrokenPipeError):
@@ -196,7 +199,10 @@ class _Cluster:
         self._is_permanent = True
         self.exit_code = self.exit_code or stop.exit_code
         if not self._is_stopping:
-            self._stop_because(stop.reason, stop.exit_code)
+            self._stop()
+            self._lines.write_message(
+                format_warning(f'{stop.reason}; stopping {self._running_names()}')
+            )
         elif count > 1:
             for process in self._running:
                 process.end(signal.SIGTERM)

@@ -318,7 +318,7 @@ def _threads_for_cores(
         )
         return Threads(intra, inter or max(2, math.ceil(quota)), reason)
     if num_towers == 1:
-        return Threads(0, inter, 'one tower has all cores')
+        return Threads(0, inter, 'one tower has all usable cores')
     shared = f'{num_towers} towers share {plural(num_cores, "core")}'
     return Threads(1 if num_towers >= num_cores else 0, inter, shared)
 

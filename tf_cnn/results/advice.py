@@ -156,6 +156,13 @@ def format_doubtful(results: Sequence[Result]) -> str:
     return how_many + ', '.join(reasons)
 
 
+def doubtful_note(results: Sequence[Result]) -> str:
+    """Returns the end of a sentence about these runs: '; 2 of 3 runs are doubtful', or ''."""
+    number = sum(bool(doubtful_codes(result)) for result in results)
+    verb = 'is' if number == 1 else 'are'
+    return f'; {number} of {plural(len(results), "run")} {verb} doubtful' if number else ''
+
+
 # The last column of tables with a row for some runs, `results`.
 DOUBTFUL: Column[Any] = Column(
     'doubtful runs', lambda row: format_doubtful(row.results), wraps=True, is_optional=True

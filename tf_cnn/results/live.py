@@ -61,17 +61,21 @@ class LiveLine:
                 # In case an exception prevents the caller from closing the line.
                 atexit.register(self.close)
 
-    def steps(self, phase: str, num_done: int, total: int, rate_text: str = '') -> None:
-        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'."""
+    def steps(
+        self, phase: str, num_done: int, total: int, rate_text: str = '', until: str = ''
+    ) -> None:
+        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
+
+        until: what follows the phase, in ' until it'.
+        """
         now = self._clock()
         if phase != self._first[0] or num_done < self._first[1]:
             self._first = phase, num_done, now
         _, first, began = self._first
         texts = [f'{phase} {num_done} of {total}', rate_text]
         if num_done > first:
-            texts.append(
-                f'{format_duration((now - began) / (num_done - first) * (total - num_done))} left'
-            )
+            seconds_left = (now - began) / (num_done - first) * (total - num_done)
+            texts.append(f'{format_duration(seconds_left)} left{until}')
         self.phase(', '.join(filter(None, texts)))
 
     @contextlib.contextmanager

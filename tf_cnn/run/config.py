@@ -636,6 +636,7 @@ class ResultConfig:
         'number of steps from the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
+        common=True,
         shared_by_workers=True,
     )
     measure_peak: bool = flag(

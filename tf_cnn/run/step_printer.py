@@ -59,7 +59,12 @@ class StepPrinter(Hook[StepValues]):
     def _show_live(self, step: Step[StepValues]) -> None:
         flags, target = self._plan.params.run, self._plan.params.results.target_seconds
         if step.phase is Phase.WARMUP:
-            self._console.steps('warm-up step', step.index, flags.num_warmup_batches)
+            self._console.steps(
+                'warm-up step',
+                step.index,
+                flags.num_warmup_batches,
+                until=' until the timed steps',
+            )
             return
         rate, total = self._recorder.rate(), flags.num_timed
         if self._target and self._target.num_timed is not None:

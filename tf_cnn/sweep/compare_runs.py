@@ -13,7 +13,7 @@ from tf_cnn.compare import changes
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.run_sets import RunSet, make_run_set
 from tf_cnn.results.document import Result
-from tf_cnn.run.params import SPECS
+from tf_cnn.run.params import SPECS, Params
 from tf_cnn.run.parsing import parse_argv
 from tf_cnn.run.plan import check_launch
 from tf_cnn.sweep.folder import Folder
@@ -28,8 +28,8 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag, plural, warn
 from tf_cnn.system.signals import SIGNALS
 
 
-def _read_run_flags(text: str) -> list[str]:
-    """Returns the words of a --run; raises UsageError if the flags are not usable."""
+def _read_run_flags(text: str) -> tuple[list[str], Params]:
+    """Returns the words and the settings of a --run; raises UsageError if they are not usable."""
     try:
         argv = shlex.split(text)
     except ValueError as error:
@@ -49,7 +49,22 @@ def _read_run_flags(text: str) -> list[str]:
             '--rounds for the number of runs'
         )
     check_launch(params, is_single_process=True)
-    return argv
+    return argv, params
+
+
+def _check_same_work(params: Sequence[Params]) -> None:
+    """Raises UsageError if the flags alone say that the runs do different work. Other differences
+    are found when both have run.
+    """
+    for name, (before, after) in {
+        'model': [each.run.model for each in params],
+        'role': [each.role.value for each in params],
+    }.items():
+        if before != after:
+            raise UsageError(
+                f'--run: A and B measure different work: {name} {before} and {after}; compare runs '
+                'of the same work, or use --force'
+            )
 
 
 def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list[RunSet]:
@@ -60,9 +75,12 @@ def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list
             'twice, for A and B'
         )
     # A folder of results for each run.
+    flags = [_read_run_flags(text) for text in flag_texts]
+    if not options.force:
+        _check_same_work([params for _, params in flags])
     commands = [
-        command_of_flags(f'{name}/{name}', _read_run_flags(text))
-        for name, text in zip('ab', flag_texts, strict=True)
+        command_of_flags(f'{name}/{name}', argv)
+        for name, (argv, _) in zip('ab', flags, strict=True)
     ]
     runner = Runner(environment=environment_for_runs(os.environ, 'compare --run', warn))
     folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
@@ -97,8 +115,6 @@ def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list
         print(f'The results and logs are in {folder.path}', file=sys.stderr)
     for text, runs in zip(flag_texts, interleaved_runs.outcomes.values(), strict=True):
         if failed := next((run for run in runs if not succeeded(run)), None):
-            raise RunError(
-                f'{format_flag("run", text)}: {failed.reason}; to try this run again, delete '
-                f'{failed.source}'
-            )
+            again = f'; to try this run again, delete {failed.source}' if options.output else ''
+            raise RunError(f'{format_flag("run", text)}: {failed.reason}{again}')
     return make_sides()

@@ -120,7 +120,7 @@ def _read_setting(name: str, value: object, where: str) -> Setting:
     spec = FLAGS.get(name)
     if spec is None:
         near = nearest(name, [SHAPE, *SPECS])
-        hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'
+        hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help=all lists all flags'
         raise UsageError(
             f'{where} {format_key_value(name, value, where)}: unknown flag --{name}; {hint}'
         )
