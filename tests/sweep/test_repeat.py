@@ -51,6 +51,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path):
         assert f'run {number} of 3: 80.0 images/sec' in text
     (line,) = (line for line in repeats.err if line.startswith('rate of 3 runs: 80.0 '))
     check_line(line, '95 % interval 80.0 to 80.0 (+/- 0.0 %)')
+    assert repeats.err[-1] == f'results: {tmp_path}/lenet-8.1.json to {tmp_path}/lenet-8.3.json'
 
 
 def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path):
@@ -62,7 +63,8 @@ def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path
         repeats.run(*argv)
         added = {*tmp_path.glob('new/*/*.json')} - before
         assert sorted(str(path.relative_to(tmp_path / 'new')) for path in added) == expected
-    assert f'{tmp_path}/new/3/1*1.json' in '\n'.join(repeats.err)
+    assert f'{tmp_path}/new/1/1*1.json exists' in '\n'.join(repeats.err)
+    assert repeats.err[-1] == f'results: {tmp_path}/new/3/1*1.json to {tmp_path}/new/4/1*1.json'
     assert len({read_result(path).id for path in tmp_path.glob('new/*/*.json')}) == 4
 
 

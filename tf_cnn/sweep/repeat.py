@@ -40,6 +40,7 @@ def run_repeats(
     result cannot be written.
     """
     outcomes: list[Outcome] = []
+    paths: list[str] = []
     runner = runner or Runner(
         environment=environment_for_runs(
             os.environ, f'--repeat={params.results.repeat}', console.warning
@@ -66,12 +67,14 @@ def run_repeats(
                     f'{describe_outcome(finished_run.outcome)}'
                 )
                 if params.results.result_file and isinstance(finished_run.outcome, Result):
-                    _write_result(
-                        finished_run.outcome,
-                        params,
-                        params.results.result_file,
-                        finished_run.round_number,
-                        console,
+                    paths.append(
+                        _write_result(
+                            finished_run.outcome,
+                            params,
+                            params.results.result_file,
+                            finished_run.round_number,
+                            console,
+                        )
                     )
                 if finished_run.round_number < params.results.repeat:
                     console.phase(f'Run {finished_run.round_number + 1} of {params.results.repeat}')
@@ -86,6 +89,8 @@ def run_repeats(
     if not any(map(succeeded, outcomes)):
         raise RunError(f'--repeat={params.results.repeat}: no run succeeded; {outcomes[0].reason}')
     _print_summary(outcomes, console)
+    if paths:
+        console.note(f'results: {paths[0]} to {paths[-1]}')
     return int(not all(map(succeeded, outcomes)))
 
 
@@ -164,7 +169,8 @@ def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> None:
+def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> str:
+    """Returns the path of the written file."""
     run_values = (result.model.name, result.run.batch_size, result.shape)
     target = _result_path(params, path, *run_values, number)
     numbered = _result_path(params, path, *run_values, RUN_FIELD)
@@ -179,6 +185,7 @@ def _write_result(result: Result, params: Params, path: str, number: int, consol
         ) from error
     if file.path != target:
         console.note(f'{target} exists, so the result goes to {file.path}')
+    return str(file.path)
 
 
 def _result_path(
