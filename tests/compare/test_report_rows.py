@@ -73,6 +73,16 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns():
     assert [row.properties['machine'] for row in summary.rows] == ['alpha', 'beta']
 
 
+def test_a_variable_that_a_flag_sets_is_no_column():
+    runs = [
+        sample_record(flags={'onednn': value}, environment={'TF_ENABLE_ONEDNN_OPTS': f'{value:d}'})
+        for value in (True, False)
+    ]
+    columns = summary_of(*runs).columns
+    assert 'onednn' in columns
+    assert 'TF_ENABLE_ONEDNN_OPTS' not in columns
+
+
 def test_repeats_are_one_row_with_the_interval_of_their_mean():
     runs = [
         sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed})

@@ -18,7 +18,7 @@ from tf_cnn.compare.repeats import (
     repeat_key,
     workload_differences,
 )
-from tf_cnn.compare.settings import default_setting, is_setting, settings_of
+from tf_cnn.compare.settings import default_setting, environment_of, is_setting, settings_of
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.collection import Collection, ResultSource
 from tf_cnn.results.document import Failure, Result
@@ -370,7 +370,7 @@ def _result_properties(result: Result, limits: Iterable[str]) -> dict[str, str]:
         for name, value in (defaults | settings_of(result)).items()
         if name not in _FLAGS_WITH_COLUMNS
     }
-    environment = dict(result.environment)
+    environment = environment_of(result)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
     return {

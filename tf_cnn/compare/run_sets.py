@@ -10,7 +10,7 @@ from tf_cnn.compare.differences import Properties, find_varying_names, format_pr
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.original_logs import Run, read_log
 from tf_cnn.compare.repeats import baseline_indices, differing_limits, equality_key, group_repeats
-from tf_cnn.compare.settings import settings_of
+from tf_cnn.compare.settings import environment_of, settings_of
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
 from tf_cnn.results.tables import format_setting
@@ -39,7 +39,7 @@ class Group(Measured):
             name: value and format_property(value) for name, value in self.first.limits.items()
         }
         versions = self.first.machine.get('versions') or {}
-        return {**limits, **self.flag_values, **versions, **(self.first.environment or {})}
+        return {**limits, **self.flag_values, **versions, **environment_of(self.first)}
 
     @property
     def first(self) -> Run:

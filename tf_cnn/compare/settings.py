@@ -29,6 +29,14 @@ def settings_of(run: Run) -> dict[str, Any]:
     return settings | _resolved_settings(run)
 
 
+def environment_of(run: Run) -> dict[str, Any]:
+    """Returns the environment variables of a run that no given flag sets."""
+    set_by_flags = {SPECS[name].target for name in run.given_flags if name in SPECS}
+    return {
+        name: value for name, value in (run.environment or {}).items() if name not in set_by_flags
+    }
+
+
 def non_default_settings(run: Run) -> tuple[tuple[str, Any], ...]:
     """Returns the settings that are not defaults, sorted by name. Runs with equal ones have one
     configuration.
