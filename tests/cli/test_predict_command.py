@@ -183,6 +183,15 @@ def test_clusters_of_one_number_of_servers_are_one_series():
     assert rows['8*1+2']['images_per_second'] == pytest.approx(800 * 0.95**3)
 
 
+def test_gpus_of_one_process_say_nothing_about_several_processes():
+    mode = 'distributed_replicated'
+    names = write(
+        *(a_result(rate, shape, mode=mode) for rate, shape in ((100, '1*1'), (190, '1*2')))
+    )
+    _, error = run_main('predict', *names, '--workers=2', '--num_gpus=2', code=2)
+    check_line(error, 'the results say nothing about these devices')
+
+
 def test_a_link_alone_gives_a_band_without_a_middle():
     rows = rows_of(*write(a_result(100)), '--network=1Gbit', '--workers=2')
     assert {row['variable_update'] for row in rows} == {
