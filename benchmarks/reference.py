@@ -34,7 +34,7 @@ PAGE = ROOT / 'docs' / 'reference_results.md'
 _NAME = re.compile(r'[a-z0-9][a-z0-9_.-]*')
 # The features that TensorFlow's kernels for CPUs choose between.
 _FEATURES = ('avx2', 'avx512f', 'avx512_vnni', 'avx512_bf16', 'amx_bf16', 'amx_int8')
-# The flags of every case, and of the way in which results were made.
+# The flags that set the length of a run, and all that say nothing about the case.
 _LENGTH = ('num_warmup_batches', 'target_seconds')
 _COMMON_FLAGS = frozenset({*_LENGTH, 'result_file', 'device', 'num_gpus'})
 

@@ -57,7 +57,7 @@ def test_rows_stand_below_each_other_where_the_table_does_not_fit(monkeypatch):
 
 
 @pytest.mark.parametrize('terminal', ['xterm', 'dumb', 'unknown'])
-@pytest.mark.parametrize('columns', ['10', '60', '93', '110'])
+@pytest.mark.parametrize('columns', ['10', '40', '60', '93', '110'])
 def test_every_terminal_shows_all_words_of_every_column(terminal, columns, monkeypatch):
     monkeypatch.setenv('TERM', terminal)
     monkeypatch.setenv('COLUMNS', columns)

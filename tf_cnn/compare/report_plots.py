@@ -366,7 +366,7 @@ def _steps_plot(summary: Summary) -> Plot | None:
         'Step times',
         'A narrow box is a steady setting. The stroke is the median; the right side shows its '
         'time. Half of all timed steps lie in the box, 90 % on the line.',
-        f'The longest line is {format_percent(spans[unsteady])} of the median long, of '
+        f'The longest line spans {format_percent(spans[unsteady])} of the median, for '
         f'{rows[unsteady].label}; the slowest step took {format_number(slowest)} times the '
         f'median.{_omission_note(rows, with_steps)}',
         figure,

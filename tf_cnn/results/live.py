@@ -66,7 +66,7 @@ class LiveLine:
     ) -> None:
         """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
 
-        until: what follows the phase, in ' until it'.
+        until: ends the line, such as ' until the timed steps'.
         """
         now = self._clock()
         if phase != self._first[0] or num_done < self._first[1]:

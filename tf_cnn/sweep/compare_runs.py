@@ -74,10 +74,10 @@ def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list
             f'--run={flag_texts[0]}: it appears {plural(len(flag_texts), "time")}; use it '
             'twice, for A and B'
         )
-    # A folder of results for each run.
     flags = [_read_run_flags(text) for text in flag_texts]
     if not options.force:
         _check_same_work([params for _, params in flags])
+    # A folder of results for each run.
     commands = [
         command_of_flags(f'{name}/{name}', argv)
         for name, (argv, _) in zip('ab', flags, strict=True)
