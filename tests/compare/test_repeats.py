@@ -11,7 +11,7 @@ from tests.support.outputs import check_line
 from tests.support.programs import run_main
 from tests.support.sample_results import record_of, sample_document, write_document
 from tests.sweep.fake_runs import plan_of
-from tf_cnn.compare.differences import flag_differences, machine_differences
+from tf_cnn.compare.differences import flag_differences, format_differences, machine_differences
 from tf_cnn.compare.regression import check_regression, regression_notes
 from tf_cnn.compare.repeats import repeat_key, workload_differences
 from tf_cnn.compare.report_rows import summarize_collection
@@ -128,6 +128,19 @@ def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(name):
         assert len(keys) == 2
     assert machine_differences([before, after]) == {name: LIMITS[name]}
     assert machine_differences([after, before]) == {name: LIMITS[name][::-1]}
+
+
+@pytest.mark.parametrize(
+    ('values', 'text'),
+    [
+        ((['avx2', 'f16c', 'fma'], ['avx2', 'avx512f', 'fma']), 'cpu_features f16c -> avx512f'),
+        ((['avx2', 'fma'], ['avx2']), 'cpu_features fma -> none'),
+        (([], ['avx2']), 'cpu_features none -> avx2'),
+        ((['avx2', 'fma'], None), 'cpu_features avx2, fma -> none'),
+    ],
+)
+def test_of_the_features_of_processors_only_those_that_differ_are_named(values, text):
+    assert format_differences({'cpu_features': values}) == text
 
 
 def test_a_limit_that_an_older_result_lacks_and_a_later_one_does_not_know_is_no_difference():

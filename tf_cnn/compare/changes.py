@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from tf_cnn.compare.differences import (
     find_varying_names,
     flag_differences,
-    format_property,
+    format_differences,
     machine_differences,
 )
 from tf_cnn.compare.intervals import MIN_RUNS, Estimate
@@ -243,10 +243,7 @@ def _difference_lines(
     compared = [(row, changes) for row, changes in changes_of_rows if row.baseline is not None]
     for row, changes in compared:
         if changes:
-            text = ', '.join(
-                f'{name} {" -> ".join(map(format_property, values))}'
-                for name, values in changes.items()
-            )
+            text = format_differences(changes)
             by_text.setdefault(text, []).append(escape_unprintable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MAX_LINES:

@@ -78,6 +78,17 @@ def format_property(value: object) -> str:
     )
 
 
+def format_differences(differences: Mapping[str, Sequence[Any]]) -> str:
+    """Formats differences for people; of the features of processors, only those that some lack."""
+    texts = []
+    for name, values in differences.items():
+        if name == 'cpu_features' and all(values):
+            common = set.intersection(*map(set, values))
+            values = [[item for item in features if item not in common] for features in values]
+        texts.append(f'{name} {" -> ".join(map(format_property, values))}')
+    return ', '.join(texts)
+
+
 def _machine_properties(result: Run) -> Properties:
     """Returns the machine and software as one flat mapping: 'cpu_model', 'versions.tensorflow'."""
     ignored_names = {'fingerprint', 'load_average', *result.limits}

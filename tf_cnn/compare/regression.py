@@ -11,7 +11,7 @@ from typing import Any
 
 from tf_cnn.compare.differences import (
     Differences,
-    format_property,
+    format_differences,
     limit_differences,
     machine_differences,
 )
@@ -212,12 +212,7 @@ def regression_document(rows: Sequence[RegressionCheck]) -> dict[str, Any]:
 
 
 def _format_changes(changes: Differences) -> str:
-    return escape_unprintable(
-        ', '.join(
-            f'{name} {" -> ".join(map(format_property, values))}'
-            for name, values in changes.items()
-        )
-    )
+    return escape_unprintable(format_differences(changes))
 
 
 def _machine_changes(results: Sequence[Run]) -> Differences:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tf_cnn.compare.differences import format_property, machine_differences
+from tf_cnn.compare.differences import format_differences, machine_differences
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.ratios import Ratio
 from tf_cnn.compare.repeats import baseline_indices, group_repeats
@@ -173,10 +173,7 @@ def _make_row(configuration: Configuration, outcomes: Sequence[Outcome]) -> _Row
         # The sweep was resumed on another machine or under another limit: only the newest runs
         # describe the machine as it is now.
         changes = machine_differences([groups[-2][-1], groups[-1][0]])
-        change_text = ', '.join(
-            f'{name} {" -> ".join(map(format_property, values))}'
-            for name, values in changes.items()
-        )
+        change_text = format_differences(changes)
         status = (
             f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no '
             f'repeats: {change_text}'
