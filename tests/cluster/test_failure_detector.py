@@ -2,11 +2,17 @@
 given up.
 """
 
+import contextlib
+import os
 import socket
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from unittest import mock
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
@@ -20,6 +26,7 @@ from tests.cluster.local_cluster import (
     result,
 )
 from tests.support.outputs import check_line, failed
+from tf_cnn.cluster import server
 from tf_cnn.cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
 from tf_cnn.cluster.serve import serve
 from tf_cnn.cluster.server import LivenessProbe
@@ -35,6 +42,40 @@ def test_only_tasks_that_are_there_answer():
         ports = [end.getsockname()[1] for end in (mute, silent)]
         tasks = [Task('worker', index, f'127.0.0.1:{port}') for index, port in enumerate(ports)]
         assert LivenessProbe().incarnations(tasks) == dict.fromkeys(tasks)
+
+
+@contextlib.contextmanager
+def busy(address: str, task: Task) -> Iterator[None]:
+    """Keeps all inter-op threads of the server in a step during the block."""
+    release = threading.Event()
+    config = tf.ConfigProto(device_filters=[task.device])
+    with tf.Graph().as_default(), tf.Session(f'grpc://{address}', config=config) as session:
+        num_ops = 4 * (os.cpu_count() or 1)
+        step = begin(
+            session.run, [tf.numpy_function(release.wait, [], tf.bool) for _ in range(num_ops)]
+        )
+        try:
+            # Another probe has no earlier answer.
+            while LivenessProbe().incarnations([task])[task] is not None:
+                assert not step.done()
+            yield
+        finally:
+            release.set()
+            result(step)
+
+
+def test_a_task_that_is_busy_with_a_long_step_is_up_until_it_is_gone(make_cluster):
+    cluster = make_cluster()
+    address, task = cluster.start('worker 1').address, cluster.task('worker 1')
+    probe = LivenessProbe()
+    before = probe.incarnations([task])
+    with mock.patch.object(server, '_BUSY_SECS', 0.1), busy(address, task):
+        for _ in range(2):
+            assert probe.incarnations([task]) == before
+            assert time.monotonic() - probe.last_answer(task) < 0.1
+        assert probe.incarnations([task], patient=False) == {task: None}
+        cluster.stop('worker 1')
+        assert probe.incarnations([task]) == {task: None}
 
 
 class Detecting:

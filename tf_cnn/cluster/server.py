@@ -21,9 +21,12 @@ _NO_PROXY = 'no_grpc_proxy'
 _servers: list[tf.train.Server] = []
 # From tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
+# A method that no server has. gRPC refuses it on its own threads, while GetStatus waits for one of
+# the inter-op threads, which a long step may keep busy for minutes.
+_UNKNOWN_METHOD = '/tensorflow.WorkerService/Ping'
 # How long a task may take to answer.
 _ANSWER_SECS = 1.0
-# With more processes than cores, a process may answer late. A killed process refuses connections at
+# With more processes than cores, even gRPC may answer late. A killed process refuses connections at
 # once.
 _BUSY_SECS = 5.0
 _CHANNEL_OPTIONS = (
@@ -86,43 +89,50 @@ class LivenessProbe:
 
     def __init__(self) -> None:
         self._last_answers: dict[Task, tuple[int, float]] = {}
-        self._requests: dict[Task, Any] = {}
+        # GetStatus and the unknown method.
+        self._requests: dict[Task, tuple[Any, Any]] = {}
 
     def incarnations(
         self, tasks: Iterable[Task], *, patient: bool = True
     ) -> dict[Task, int | None]:
         """Returns the incarnation of each task; None if its server does not answer.
 
-        If patient, a task that is slow to answer on an open connection counts as up for some
-        seconds.
+        If patient, a task that is busy with a long step counts as up, and for some seconds also a
+        task that does not answer on an open connection.
         """
         calls = {}
         for task in tasks:
             if task not in self._requests:
                 channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
-                self._requests[task] = channel.unary_unary(
-                    _METHOD, response_deserializer=_read_incarnation
+                self._requests[task] = (
+                    channel.unary_unary(_METHOD, response_deserializer=_read_incarnation),
+                    channel.unary_unary(_UNKNOWN_METHOD),
                 )
-            calls[task] = self._requests[task].future(b'', timeout=_ANSWER_SECS)
+            calls[task] = [
+                request.future(b'', timeout=_ANSWER_SECS) for request in self._requests[task]
+            ]
         return {
-            task: self._read_answer(task, call, patient=patient) for task, call in calls.items()
+            task: self._read_answer(task, *futures, patient=patient)
+            for task, futures in calls.items()
         }
 
     def last_answer(self, task: Task) -> float:
         """Returns when a task last answered (time.monotonic); now if it never did."""
         return self._last_answers.get(task, (0, time.monotonic()))[1]
 
-    def _read_answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
+    def _read_answer(self, task: Task, status: Any, ping: Any, *, patient: bool) -> int | None:
         try:
-            incarnation = int(call.result())
+            incarnation = int(status.result())
         except grpc.RpcError as error:
-            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return None
             last_incarnation, answered_at = self._last_answers.get(task, (None, 0.0))
-            return (
-                last_incarnation
-                if is_late and patient and time.monotonic() - answered_at < _BUSY_SECS
-                else None
-            )
+            if last_incarnation is not None and ping.code() is grpc.StatusCode.UNIMPLEMENTED:
+                # A new process would not be busy yet, so this is the one that answered last.
+                answered_at = time.monotonic()
+                self._last_answers[task] = last_incarnation, answered_at
+            is_up = patient and time.monotonic() - answered_at < _BUSY_SECS
+            return last_incarnation if is_up else None
         self._last_answers[task] = incarnation, time.monotonic()
         return incarnation
 
