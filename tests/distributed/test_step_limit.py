@@ -76,3 +76,27 @@ def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(mode
             os.close(reader)
             stuck.out_file.unlink()
         assert not tasks.still_running(30)
+
+
+# A network with an operation that takes longer than a silent task has time.
+SLOW_MODEL = """
+import time
+import tensorflow.compat.v1 as tf
+from tf_cnn_benchmarks import register_model
+
+def network(cnn, x, num_classes):
+    with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(9), [], [])]):
+        x = tf.identity(x)
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+register_model('slow', network, data_set='cifar10', image_size=32, learning_rate=0.05)
+"""
+
+
+@pytest.mark.parametrize('mode', ['collective_all_reduce', *all_modes(('parameter_server',))])
+def test_no_worker_is_lost_because_a_step_keeps_its_only_thread_busy(mode, tmp_path):
+    (tmp_path / 'slow.py').write_text(SLOW_MODEL)
+    flags = f'--model=slow --model_file={tmp_path}/slow.py --num_inter_threads=1'
+    with training(mode, f'{flags} --num_warmup_batches=0 --num_batches=1', tmp_path) as tasks:
+        tasks.start()
+        tasks.assert_end(0)
