@@ -375,13 +375,17 @@ class Rendezvous:
         """
         deadline, num_signals = time.monotonic() + secs, SIGNALS.count
         while time.monotonic() < deadline and SIGNALS.count == num_signals:
-            incarnations, entries = self.incarnations(), self.entries() or {}
-            exits = self.exits(entries, incarnations)
-            if all(
-                task in exits
-                or not (all_will_end or self._is_participant(task, incarnations[task]))
+            incarnations = self.incarnations()
+            remaining = [
+                task
                 for task in tasks
-            ):
+                if all_will_end or self._is_participant(task, incarnations[task])
+            ]
+            if not remaining:
+                # The task with the store may be ending too, and then a call to it hangs.
+                return
+            exits = self.exits(self.entries() or {}, incarnations)
+            if all(task in exits for task in remaining):
                 return
             time.sleep(_POLL_SECS)
 
