@@ -29,7 +29,7 @@ def launch(
     err: TextIO | None = None,
     quiet: bool = False,
     num_restarts: int = 0,
-    grace_secs: float = 15.0,
+    grace_secs: float = 60.0,
     servers_end_secs: float = 30.0,
 ) -> int:
     """Runs the commands in parallel until all have ended. Call it from the main thread.
@@ -52,6 +52,8 @@ def launch(
       quiet: show only warnings and errors; if a process fails, also the last hidden lines.
       num_restarts: how often all processes are started again after a failure, except after a usage
         error.
+      grace_secs: how long a process may take to end, which includes its current step and a
+        checkpoint.
       servers_end_secs: how long servers may run after the others; then they are stopped, which is a
         failure with exit code 1.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from tf_cnn.system.child_process import ChildProcess, read_log_tail
 from tf_cnn.system.errors import RunError, UsageError
 
-# How long a run may take to exit after SIGTERM. `cluster` gives its processes 15 s.
+# How long a run may take to exit after SIGTERM. Nothing of it is kept.
 _GRACE_SECS = 20.0
 
 # An error line of the program. In the output of a cluster, the process's name precedes it.
