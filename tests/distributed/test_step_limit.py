@@ -78,7 +78,7 @@ def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(mode
         assert not tasks.still_running(30)
 
 
-# A network with an operation that takes longer than a silent task has time.
+# A network with an operation that takes longer than a task may be silent.
 SLOW_MODEL = """
 import time
 import tensorflow.compat.v1 as tf
