@@ -20,8 +20,8 @@ from tests.support.images import encoded, example, header_of, write_shard
 from tests.support.outputs import check_error, failed
 from tests.support.programs import PROGRAM, run, run_main
 from tests.support.runs import made
+from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.run.instruments import write_scalars
 from tf_cnn.run.session import Stepper
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]

@@ -22,9 +22,10 @@ from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 from tests.support.files import file_size_limit
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, made, ran, values_in
+from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.results.benchmark_log import BenchmarkLog, run_info
 from tf_cnn.results.console import Console
-from tf_cnn.run.instruments import StepProfiler, write_scalars
+from tf_cnn.run.instruments import StepProfiler
 from tf_cnn.system.errors import RunError
 
 pytestmark = pytest.mark.graph

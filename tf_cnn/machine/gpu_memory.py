@@ -10,19 +10,10 @@ from tf_cnn.machine.config import TARGETS
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
-    from tf_cnn.run.params import Params
-
 _OPTIONS = 'gpu_options.'
-
-
-def memory_flags(params: 'Params') -> dict[str, Any]:
-    """Returns the values of the flags that set a field of GPUOptions, by name.
-
-    GPUOptions.Experimental in tensorflow/core/protobuf/config.proto explains most of them.
-    """
-    return {
-        name: params.value(name) for name, target in TARGETS.items() if target.startswith(_OPTIONS)
-    }
+# The flags that set a field of GPUOptions. GPUOptions.Experimental in
+# tensorflow/core/protobuf/config.proto explains most of them.
+MEMORY_FLAGS = tuple(name for name, target in TARGETS.items() if target.startswith(_OPTIONS))
 
 
 def make_gpu_options(flags: Mapping[str, Any]) -> 'tf.GPUOptions':

@@ -15,12 +15,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
 from tf_cnn.machine.config import TARGETS, parse_gpu_indices
-from tf_cnn.machine.gpu_memory import memory_flags
+from tf_cnn.machine.gpu_memory import MEMORY_FLAGS
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
 from tf_cnn.machine.process_environment import ProcessEnvironment
@@ -126,6 +126,11 @@ def choose_start(
             )
     memory = memory_flags(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
+
+
+def memory_flags(params: 'Params') -> dict[str, Any]:
+    """Returns the values of the flags that set a field of GPUOptions, by name."""
+    return {name: params.value(name) for name in MEMORY_FLAGS}
 
 
 def _onednn_switch(params: 'Params', environment: ProcessEnvironment) -> str | None:

@@ -35,7 +35,7 @@ class ProcessSettings:
 
     gpus: str | None = None  # CUDA_VISIBLE_DEVICES; None: the host has no GPU
     memory: Mapping[str, int] | None = (
-        None  # see machine.gpu_memory.memory_flags; None: the process does not compute on GPUs
+        None  # see process_settings.memory_flags; None: the process does not compute on GPUs
     )
     keeps_memory: bool = False
     variables: Mapping[str, str | None] = field(

@@ -10,10 +10,10 @@ import tensorflow.compat.v1 as tf
 from models.networks import build_network, label_ranks
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.graph.variables import Initializer, create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.results.steps import Accuracy
-from tf_cnn.run.instruments import write_scalars
 from tf_cnn.run.step_config import StepConfig
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoints import Slice, full_slice, join_slices

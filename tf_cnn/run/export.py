@@ -13,9 +13,9 @@ from models.layers import Tensor
 from models.model_spec import Network
 from models.networks import build_network
 from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.event_files import report_write_errors
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.run.evaluation import InferenceVariables, read_whole
-from tf_cnn.run.instruments import report_write_errors
 from tf_cnn.system.atomic import move_atomically
 from tf_cnn.training.checkpoints import Slice
 

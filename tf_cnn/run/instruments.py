@@ -2,13 +2,8 @@
 summaries.
 """
 
-import contextlib
-import functools
-import itertools
-import os
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,37 +11,17 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from tf_cnn.flags.spec import parse_numbers
+from tf_cnn.graph.event_files import open_event_file, report_write_errors
 from tf_cnn.graph.variables import Variable
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.config import InstrumentConfig
 from tf_cnn.run.step_loop import Hook
 from tf_cnn.system.atomic import move_atomically, write_atomically
-from tf_cnn.system.errors import RunError, plural
+from tf_cnn.system.errors import plural
 
 Tensor = Any
 Values = TypeVar('Values')
-
-# TensorFlow's summary writer raises these errors for a full disk, a file that is too large, and a
-# missing folder.
-_WRITER_ERRORS = (RuntimeError, IndexError, ValueError)
-_file_numbers = itertools.count()
-
-
-@contextlib.contextmanager
-def report_write_errors(flag: str, path: str) -> Iterator[None]:
-    """Turns errors of writing a file, such as a full disk, into RunError."""
-    try:
-        yield
-    except (OSError, tf.errors.OpError, *_WRITER_ERRORS) as error:
-        reason = (
-            error.strerror
-            if isinstance(error, OSError)
-            else str(getattr(error, 'message', error)).splitlines()[0]
-        )
-        raise RunError(
-            f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere'
-        ) from error
 
 
 def write_graph(graph: tf.Graph, path: str) -> None:
@@ -211,7 +186,7 @@ class SummaryWriter:
             )
         self._train_dir = train_dir
         with report_write_errors('train_dir', train_dir):
-            self._writer = _open_event_file(train_dir, tf.get_default_graph())
+            self._writer = open_event_file(train_dir, tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
         return index % self._step_interval == 0
@@ -253,47 +228,3 @@ def step_scalars(step: Step[StepValues], loss_name: str, num_images: int) -> dic
         'top_5_accuracy': step.values.top_5,
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _open_event_file(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
-    """Opens a new event file in a folder.
-
-    TensorFlow names event files by the time in seconds. Without the suffix, the second file of a
-    second would replace the first. TensorBoard reads files in the order of their names; for one
-    process this is the order of creation.
-    """
-    _silence_event_threads()
-    return tf.summary.FileWriter(
-        folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}'
-    )
-
-
-@functools.cache
-def _silence_event_threads() -> None:
-    """Keeps the threads that write event files from printing tracebacks.
-
-    flush and close raise the errors of these threads.
-    """
-    tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
-    default_hook = threading.excepthook
-
-    def report_other_threads(failure: threading.ExceptHookArgs) -> None:
-        if failure.thread is None or failure.thread.name != 'EventLoggerThread':
-            default_hook(failure)
-
-    threading.excepthook = report_other_threads
-
-
-def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Writes scalars of a step to the folder as a TensorBoard summary.
-
-    Errors name `flag`, the source of the folder.
-    """
-    values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-    # FileWriter needs graph mode, which tf.Graph().as_default() ensures.
-    with (
-        report_write_errors(flag, folder),
-        tf.Graph().as_default(),
-        contextlib.closing(_open_event_file(folder)) as writer,
-    ):
-        writer.add_summary(tf.Summary(value=values), step)

@@ -121,7 +121,8 @@ class Plan:
     def precision(self) -> 'Precision':
         from tf_cnn.training.precision import make_precision
 
-        return make_precision(self.params)
+        has_loss = self.params.trains and not self.params.run.exchange_only
+        return make_precision(self.params.precision, has_loss=has_loss)
 
     @property
     def context(self) -> Context:

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.graph.onednn import uses_onednn
-from tf_cnn.machine.gpu_memory import make_gpu_options, memory_flags
+from tf_cnn.machine.gpu_memory import make_gpu_options
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.process_settings import (
     XLA_ON_CPU,
@@ -16,6 +16,7 @@ from tf_cnn.machine.process_settings import (
     choose_binding,
     choose_gpu_variables,
     choose_threads,
+    memory_flags,
     process_cores,
 )
 from tf_cnn.machine.this_process import INTRA, NUMA, TF32, ProcessSettings

@@ -21,7 +21,10 @@ def check_user_network(params: Params, model: ModelSpec, data: Data) -> None:
     check = functools.partial(
         check_network, model.network, model.name, data.image_shape, data.data_set.num_classes
     )
-    data_format, dtype = params.devices.layout, make_precision(params).compute_dtype
+    data_format, dtype = (
+        params.devices.layout,
+        make_precision(params.precision, has_loss=False).compute_dtype,
+    )
     if not params.evaluation.eval:
         check(data_format, dtype, batch_size=params.run.batch_size, trains=params.trains)
     if params.evaluates:

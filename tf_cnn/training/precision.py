@@ -9,16 +9,14 @@ range of float32.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.graph.variables import Variable
+from tf_cnn.training.config import PrecisionConfig
 from tf_cnn.training.contents import OPTIONAL_PREFIX
-
-if TYPE_CHECKING:
-    from tf_cnn.run.params import Params
 
 Tensor = Any
 
@@ -70,9 +68,9 @@ class Precision:
 FP32 = Precision()
 
 
-def make_precision(params: 'Params') -> Precision:
-    flags = params.precision
-    if flags.precision != 'fp16' or not params.trains or params.run.exchange_only:
+def make_precision(flags: PrecisionConfig, *, has_loss: bool) -> Precision:
+    """Returns the precision of a run; only a loss that is trained is scaled."""
+    if flags.precision != 'fp16' or not has_loss:
         return Precision(flags.precision, flags.fp16_vars)
     return Precision(
         'fp16',
