@@ -16,15 +16,14 @@ from tf_cnn.machine.peak import measure_peak
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.quiet import quiet_start
 from tf_cnn.machine.this_process import THIS_PROCESS
+from tf_cnn.plan.params import Params, Role
+from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
+from tf_cnn.plan.schedule import Schedule
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.banner import make_banner
-from tf_cnn.run.build import build_evaluation, build_step, export
-from tf_cnn.run.evaluation import Evaluation, SlicedVariables
 from tf_cnn.run.evaluator import evaluate_checkpoints
-from tf_cnn.run.export import ModelValues
-from tf_cnn.run.graph_loop import GraphLoop
 from tf_cnn.run.hooks import (
     Checkpoints,
     EndOfTraining,
@@ -36,14 +35,15 @@ from tf_cnn.run.input_only import measure_input
 from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
-from tf_cnn.run.params import Params, Role
-from tf_cnn.run.plan import Plan, ServerPlan, make_plan
 from tf_cnn.run.run_report import RunReport
-from tf_cnn.run.schedule import Schedule
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
-from tf_cnn.run.step_graph import StepGraph
 from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
+from tf_cnn.step.build import build_evaluation, build_step, export
+from tf_cnn.step.evaluation import Evaluation, SlicedVariables
+from tf_cnn.step.export import ModelValues
+from tf_cnn.step.graph_loop import GraphLoop
+from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 

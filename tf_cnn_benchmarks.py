@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from benchmark_cnn import BenchmarkCNN
     from models.registry import register_model
     from tf_cnn.managers.user_modes import register_variable_mgr
+    from tf_cnn.plan.parsing import make_params
     from tf_cnn.results.document import Result, read_result
-    from tf_cnn.run.parsing import make_params
     from variable_mgr import (
         VariableMgr,
         VariableMgrCollectiveAllReduce,
@@ -101,7 +101,7 @@ _PUBLIC_NAMES = {
     'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
     'Result': 'tf_cnn.results.document:Result',
     'VariableMgr': 'variable_mgr:VariableMgr',
-    'make_params': 'tf_cnn.run.parsing:make_params',
+    'make_params': 'tf_cnn.plan.parsing:make_params',
     'read_result': 'tf_cnn.results.document:read_result',
     'register_model': 'models.registry:register_model',
     'register_variable_mgr': 'tf_cnn.managers.user_modes:register_variable_mgr',

@@ -35,9 +35,9 @@ from benchmarks.turns import (
     run_in_turns,
     run_script,
 )
-from tf_cnn.run.build import build_step
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import make_params
+from tf_cnn.step.build import build_step
 from tf_cnn.sweep.runner import order_of_round
 
 _OURS = 'harness'

@@ -24,8 +24,8 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.turns import Numbers, make_parser, print_report, run_in_turns, run_script
 from tf_cnn.inputs.array_order import ImagePositions, shuffled_indices
-from tf_cnn.run.graph_loop import GraphLoop, use_frame_loops
-from tf_cnn.run.step_graph import Fetches
+from tf_cnn.step.graph_loop import GraphLoop, use_frame_loops
+from tf_cnn.step.step_graph import Fetches
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
 

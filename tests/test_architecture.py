@@ -21,7 +21,7 @@ FLOORS = (
     ('training', 'preprocessing', 'inputs', 'models', 'variable_mgr', 'managers'),
     ('results',),
     ('cluster',),
-    ('run', 'benchmark_cnn'),
+    ('plan', 'step', 'run', 'benchmark_cnn'),
     ('compare', 'launch', 'sweep', 'convert', 'doctor'),
     ('cli', 'tf_cnn_benchmarks'),
 )
@@ -92,5 +92,10 @@ def test_what_is_needed_before_a_run_imports_no_tensorflow():
     ]
     names = {'.'.join(part).removesuffix('.__init__') for part in parts}
     # The imports of the last three are all that a refused flag needs.
-    names |= {'tf_cnn.launch.launcher', 'tf_cnn.run.plan', 'tf_cnn.run.parsing', 'models.registry'}
+    names |= {
+        'tf_cnn.launch.launcher',
+        'tf_cnn.plan.plan',
+        'tf_cnn.plan.parsing',
+        'models.registry',
+    }
     run_python(f'import {", ".join(names)}, sys; assert "tensorflow" not in sys.modules')

@@ -13,10 +13,10 @@ from benchmark_cnn import BenchmarkCNN
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import run_python
 from tests.support.runs import losses, made, ran
+from tf_cnn.plan.parsing import make_params
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.sections import Phase
-from tf_cnn.run.parsing import make_params
 from tf_cnn.system.signals import Stopped
 from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoint
 

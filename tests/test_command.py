@@ -165,7 +165,7 @@ sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
 planning = types.SimpleNamespace(
     make_plan=lambda params, environment: params, ServerPlan=int
 )
-sys.modules['tf_cnn.run.plan'] = planning
+sys.modules['tf_cnn.plan.plan'] = planning
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 

@@ -24,9 +24,9 @@ from tests.support.programs import ROOT
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.params import Params, RuleContext
-from tf_cnn.run.parsing import parse_argv
-from tf_cnn.run.plan import Plan, ServerPlan, make_plan
+from tf_cnn.plan.params import Params, RuleContext
+from tf_cnn.plan.parsing import parse_argv
+from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
 from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
 

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks import reference
 from tests.support.sample_results import sample_document, write_document, write_sample
+from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import as_float
-from tf_cnn.run.params import SPECS
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

@@ -11,10 +11,10 @@ import pytest
 from tests.support.machines import use_pynvml
 from tests.support.outputs import check_line, refused
 from tf_cnn.cli import cluster as cluster_command
-from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import ClusterTask, reserve_addresses, share_cores
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.parsing import parse_argv
 
 SERVED = [ClusterTask('ps', 0, 'p:1'), ClusterTask('worker', 0, 'a:1')]
 SERVED += [ClusterTask('worker', 1, 'b:1')]

@@ -9,10 +9,10 @@ import pytest
 from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
 from tests.support.machines import TF_JOB, found, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
-from tf_cnn.cluster.discovery import check_mode, find_cluster
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.discovery import check_mode, find_cluster
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

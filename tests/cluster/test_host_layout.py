@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.outputs import refused
 from tf_cnn.cli import cluster as cluster_command
-from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.launch.host_layout import lay_out_tasks, read_host_file, read_hosts_flag
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 

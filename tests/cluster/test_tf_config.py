@@ -9,9 +9,9 @@ import pytest
 from tests.cluster.sample_clusters import FLAGS, PS, WORKERS
 from tests.support.machines import COLLECTIVE, TF_JOB, find, found, replicas, tf_config
 from tests.support.outputs import refused
-from tf_cnn.cluster.discovery import evaluator_params, find_cluster
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.discovery import evaluator_params, find_cluster
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import make_params
 
 pytestmark = pytest.mark.unit
 

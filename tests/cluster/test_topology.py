@@ -13,8 +13,8 @@ from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
 from tests.support.outputs import check_line
 from tf_cnn.cluster.rendezvous import find_difference, shared_settings
 from tf_cnn.cluster.topology import Cluster, Task, public_hosts
-from tf_cnn.run.params import SPECS
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.params import SPECS
+from tf_cnn.plan.parsing import make_params
 
 pytestmark = pytest.mark.unit
 

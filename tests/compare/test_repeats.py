@@ -15,8 +15,8 @@ from tf_cnn.compare.differences import flag_differences, format_differences, mac
 from tf_cnn.compare.regression import check_regression, regression_notes
 from tf_cnn.compare.repeats import repeat_key, workload_differences
 from tf_cnn.compare.report_rows import summarize_collection
+from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect
-from tf_cnn.run.params import SPECS
 from tf_cnn.sweep.texts import result_table
 
 pytestmark = pytest.mark.unit

@@ -17,10 +17,10 @@ from packaging.version import Version
 
 from tests.support.documents import split_line
 from tests.support.programs import ROOT
-from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 

@@ -20,8 +20,8 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from tests.distributed.clusters import DEADLINE_SECS, Task, launched
 from tests.support.programs import ROOT
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import Result
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed

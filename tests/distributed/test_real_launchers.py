@@ -84,9 +84,9 @@ MPIRUN = 'mpirun --allow-run-as-root --bind-to none'
 PLACE = """
 import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
-from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.plan.discovery import find_cluster
 from tf_cnn.system.errors import UsageError
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.parsing import parse_argv
 try:
     cluster = find_cluster(parse_argv(sys.argv[2:]).params, os.environ)
     found = cluster and {'spec': cluster.spec, 'source': cluster.source}

@@ -5,9 +5,9 @@ import pytest
 from models.registry import MODELS
 from tests.support.outputs import refused
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.params import RuleContext
-from tf_cnn.run.parsing import make_params, parse_argv
-from tf_cnn.run.plan import make_plan
+from tf_cnn.plan.params import RuleContext
+from tf_cnn.plan.parsing import make_params, parse_argv
+from tf_cnn.plan.plan import make_plan
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,8 @@ from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.help import flag_help
 from tf_cnn.flags.spec import ITS_DEFAULT
-from tf_cnn.run.original_flags import FLAGS, TABLE
-from tf_cnn.run.params import SPECS
+from tf_cnn.plan.original_flags import FLAGS, TABLE
+from tf_cnn.plan.params import SPECS
 
 pytestmark = pytest.mark.unit
 

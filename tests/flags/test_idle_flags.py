@@ -4,8 +4,8 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import check_line
-from tf_cnn.run.params import SPECS, RuleContext
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.params import SPECS, RuleContext
+from tf_cnn.plan.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 

@@ -5,8 +5,8 @@ import pytest
 from tests.support.outputs import check_line, refused
 from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
-from tf_cnn.run.params import RuleContext
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.params import RuleContext
+from tf_cnn.plan.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 

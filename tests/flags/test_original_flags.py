@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.outputs import check_line, refused
 from tf_cnn.flags.spec import ITS_DEFAULT
-from tf_cnn.run.original_flags import TABLE, Status
-from tf_cnn.run.params import SPECS, Params
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.original_flags import TABLE, Status
+from tf_cnn.plan.params import SPECS, Params
+from tf_cnn.plan.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 

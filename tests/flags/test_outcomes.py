@@ -21,8 +21,8 @@ import pytest
 
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ThisProcess
-from tf_cnn.run import plan
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan import plan
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import BenchmarkError
 
 pytestmark = pytest.mark.unit

@@ -8,10 +8,10 @@ import pytest
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.outputs import check_file, check_outputs, check_path_conflicts
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import make_params
-from tf_cnn.run.plan import make_plan
+from tf_cnn.plan.outputs import check_file, check_outputs, check_path_conflicts
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import make_params
+from tf_cnn.plan.plan import make_plan
 from tf_cnn.system.atomic import write_atomically
 
 pytestmark = pytest.mark.unit

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from models.registry import MODELS
 from tests.support.outputs import refused
 from tf_cnn.inputs.pipeline_stages import STAGES
-from tf_cnn.run.params import SPECS, Params, output_flags
-from tf_cnn.run.parsing import make_params, parse_argv
+from tf_cnn.plan.params import SPECS, Params, output_flags
+from tf_cnn.plan.parsing import make_params, parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

@@ -13,14 +13,14 @@ from benchmark_cnn import BenchmarkCNN
 from tests.support.outputs import check_line, refused
 from tests.support.programs import ROOT, run_main, run_process
 from tests.support.runs import losses, made, ran
-from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.compare.repeats import repeat_key
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.modes import MODES
 from tf_cnn.managers.user_modes import register_variable_mgr
-from tf_cnn.run.params import RuleContext
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.discovery import check_mode
+from tf_cnn.plan.params import RuleContext
+from tf_cnn.plan.parsing import make_params
 from variable_mgr import VariableMgr
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_modes', 'forget_models')]
@@ -56,7 +56,7 @@ def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends
 def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path):
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
-        'import sys; from tf_cnn.run.parsing import parse_argv; from tf_cnn.managers.modes import '
+        'import sys; from tf_cnn.plan.parsing import parse_argv; from tf_cnn.managers.modes import '
         'MODES; parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     flags = ['--variable_update=mine', f'--variable_mgr_file={path}']

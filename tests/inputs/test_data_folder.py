@@ -28,8 +28,8 @@ from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.parsing import make_params
-from tf_cnn.run.plan import Plan, check_launch, make_plan
+from tf_cnn.plan.parsing import make_params
+from tf_cnn.plan.plan import Plan, check_launch, make_plan
 
 pytestmark = pytest.mark.graph
 

@@ -20,9 +20,9 @@ import json, os, sys
 import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from tf_cnn.system.errors import UsageError
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.parsing import make_params
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.plan import make_plan
+from tf_cnn.plan.plan import make_plan
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
 for name, runs in json.loads(sys.argv[1]).items():

@@ -20,7 +20,7 @@ from tests.support.graphs import (
     training_step,
 )
 from tests.support.oracles import OPTIMIZERS, Weights
-from tf_cnn.run.step_graph import build_step_graph
+from tf_cnn.step.step_graph import build_step_graph
 
 pytestmark = pytest.mark.graph
 

@@ -11,8 +11,8 @@ from models.model_spec import Build
 from tests.support.graphs import FixedInput, cpus, make_manager, plain, train_towers, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.run.exchange import GradientsInMemory
-from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.step.exchange import GradientsInMemory
+from tf_cnn.step.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.precision import FP32, Precision
 from variable_mgr import VariableMgr
 

@@ -14,11 +14,11 @@ from tensorflow.python.framework import kernels
 
 from tests.support.graphs import needed_by
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.build import build_evaluation, build_step
-from tf_cnn.run.evaluation import SlicedVariables
-from tf_cnn.run.parsing import make_params
-from tf_cnn.run.plan import Plan, make_plan
-from tf_cnn.run.step_graph import StepGraph
+from tf_cnn.plan.parsing import make_params
+from tf_cnn.plan.plan import Plan, make_plan
+from tf_cnn.step.build import build_evaluation, build_step
+from tf_cnn.step.evaluation import SlicedVariables
+from tf_cnn.step.step_graph import StepGraph
 
 Flags = Mapping[str, Any]
 

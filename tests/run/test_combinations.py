@@ -26,10 +26,10 @@ from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import FlagSpec
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.original_flags import FLAGS, TABLE, Status
-from tf_cnn.run.params import SPECS, Params
-from tf_cnn.run.parsing import ParsedFlags, parse_argv
-from tf_cnn.run.plan import Plan, ServerPlan, make_plan
+from tf_cnn.plan.original_flags import FLAGS, TABLE, Status
+from tf_cnn.plan.params import SPECS, Params
+from tf_cnn.plan.parsing import ParsedFlags, parse_argv
+from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -17,7 +17,7 @@ from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.programs import ROOT
 from tests.support.runs import losses, made, params_of
-from tf_cnn.run.params import RuleContext
+from tf_cnn.plan.params import RuleContext
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

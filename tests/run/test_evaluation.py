@@ -37,8 +37,8 @@ from tf_cnn.inputs.validation import (
 )
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
-from tf_cnn.run.evaluation import Evaluation, RestoredVariables
 from tf_cnn.run.session import Stepper
+from tf_cnn.step.evaluation import Evaluation, RestoredVariables
 from tf_cnn.system.signals import Stopped
 from tf_cnn.training.checkpoint_files import has_training_ended
 

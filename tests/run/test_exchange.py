@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import open_session
 from tests.support.outputs import check_warning, refused, warnings_in
 from tests.support.runs import document_in, params_of, plan_of, ran
-from tf_cnn.run.build import build_step
+from tf_cnn.step.build import build_step
 
 pytestmark = pytest.mark.graph
 NUM_STEPS = 3

@@ -30,16 +30,16 @@ from tests.support.images import write_cifar, write_noise
 from tests.support.runs import made, params_of
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.process_settings import Threads
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.machine.this_process import THIS_PROCESS, ThisProcess
+from tf_cnn.plan.devices import Devices
+from tf_cnn.plan.original_flags import TABLE, Status
+from tf_cnn.plan.parsing import split_argv
+from tf_cnn.plan.plan import make_plan
+from tf_cnn.plan.process_settings import Threads
+from tf_cnn.plan.session_config import session_config
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import as_float
-from tf_cnn.run.devices import Devices
-from tf_cnn.run.original_flags import TABLE, Status
-from tf_cnn.run.parsing import split_argv
-from tf_cnn.run.plan import make_plan
-from tf_cnn.run.session_config import session_config
 from tf_cnn.system.errors import UsageError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import tf_cnn.run.constant_weights
+import tf_cnn.step.constant_weights
 from models.folding import FoldedNetwork, fold_batch_norms
 from models.model_spec import Network
 from models.networks import build_network
@@ -18,9 +18,9 @@ from tests.support.graphs import DATA_FORMATS, open_session, random_images, rand
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 from tf_cnn.run.banner import make_banner
-from tf_cnn.run.build import build_step
-from tf_cnn.run.constant_weights import FrozenNetwork
-from tf_cnn.run.evaluation import InferenceVariables
+from tf_cnn.step.build import build_step
+from tf_cnn.step.constant_weights import FrozenNetwork
+from tf_cnn.step.evaluation import InferenceVariables
 
 pytestmark = pytest.mark.graph
 
@@ -156,7 +156,7 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model):
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch):
-    monkeypatch.setattr(tf_cnn.run.constant_weights, '_MAX_GRAPH_BYTES', 1000)
+    monkeypatch.setattr(tf_cnn.step.constant_weights, '_MAX_GRAPH_BYTES', 1000)
     frozen = FrozenNetwork(FoldedNetwork({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
     for number in range(2):
         frozen.constants_for(f'/gpu:{number}')

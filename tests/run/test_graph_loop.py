@@ -26,8 +26,8 @@ from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.record_pipeline import RecordPipeline
-from tf_cnn.run.graph_loop import GraphLoop
-from tf_cnn.run.step_graph import Fetches
+from tf_cnn.step.graph_loop import GraphLoop
+from tf_cnn.step.step_graph import Fetches
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]

@@ -8,15 +8,15 @@ import tensorflow.compat.v1 as tf
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run, run_python
 from tests.support.runs import params_of, plan_of
-from tf_cnn.cluster.cluster_role import ClusterRole, find_cluster_role
 from tf_cnn.machine.config import DeviceConfig
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ProcessSettings
-from tf_cnn.run.devices import Devices, choose_devices
-from tf_cnn.run.params import Params, RuleContext
-from tf_cnn.run.plan import make_plan
-from tf_cnn.run.session_config import configure_session
+from tf_cnn.plan.cluster_role import ClusterRole, find_cluster_role
+from tf_cnn.plan.devices import Devices, choose_devices
+from tf_cnn.plan.params import Params, RuleContext
+from tf_cnn.plan.plan import make_plan
+from tf_cnn.plan.session_config import configure_session
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 
@@ -79,7 +79,7 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here):
 def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
     num_gpus_here, device, monkeypatch
 ):
-    monkeypatch.setattr('tf_cnn.run.devices.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('tf_cnn.plan.devices.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     plan = make_plan(params_of('--model=lenet', device=device), ProcessEnvironment({}))
     told = [line for line in plan.warnings if 'NVIDIA' in line]

@@ -50,9 +50,9 @@ def test_a_variable_of_another_value_is_refused_with_both_named():
 RUNS = """
 import sys
 from tf_cnn.system.errors import UsageError
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.parsing import make_params
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.run.plan import make_plan
+from tf_cnn.plan.plan import make_plan
 
 for before, onednn in {steps}:
     if before:

@@ -13,13 +13,13 @@ from tests.support.outputs import check_line, refused
 from tests.support.programs import run_python
 from tests.support.runs import params_of
 from tests.support.sample_results import sample_record
-from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.process_settings import Threads, choose_start, choose_threads
 from tf_cnn.machine.this_process import INTRA, ProcessSettings, ThisProcess
+from tf_cnn.plan.cluster_role import find_cluster_role
+from tf_cnn.plan.devices import Devices
+from tf_cnn.plan.evaluations import EvalSchedule
+from tf_cnn.plan.process_settings import Threads, choose_start, choose_threads
 from tf_cnn.results.summary import format_summary
-from tf_cnn.run.devices import Devices
-from tf_cnn.run.evaluations import EvalSchedule
 
 pytestmark = pytest.mark.unit
 

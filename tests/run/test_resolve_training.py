@@ -13,8 +13,8 @@ from tests.support.runs import params_of, plan_of
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
 from tf_cnn.managers.config import VariableConfig
-from tf_cnn.run.build import build_step
-from tf_cnn.run.plan import make_plan
+from tf_cnn.plan.plan import make_plan
+from tf_cnn.step.build import build_step
 
 pytestmark = pytest.mark.graph
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.runs import plan_of
 from tf_cnn.flags.spec import specs_of
 from tf_cnn.managers.modes import MODES
-from tf_cnn.run.params import GROUPS, SPECS
+from tf_cnn.plan.params import GROUPS, SPECS
 
 WORKERS = '--worker_hosts=10.0.0.1:1,10.0.0.2:1'
 ROLES = ['', '--forward_only', '--eval --train_dir=t', '--exchange_only']

@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.machines import use_pynvml
 from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.plan.parsing import make_params
+from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.results.sections import NoiseSection, Phase
-from tf_cnn.run.parsing import make_params
-from tf_cnn.run.plan import Plan, make_plan
 from tf_cnn.run.run_meters import RunMeters
 
 pytestmark = pytest.mark.graph

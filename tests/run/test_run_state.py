@@ -25,8 +25,8 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.synchronous_step import SynchronousStep
-from tf_cnn.run.build import build_step
 from tf_cnn.run.state import RunState, find_resume_point
+from tf_cnn.step.build import build_step
 from tf_cnn.training.checkpoint_files import (
     clear_training_begun,
     latest_checkpoint,

@@ -22,8 +22,8 @@ from tests.support.outputs import check_warning, failed
 from tests.support.programs import run_python
 from tests.support.runs import Ran, made, ran
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.run.evaluation import RestoredVariables
-from tf_cnn.run.export import export_saved_model
+from tf_cnn.step.evaluation import RestoredVariables
+from tf_cnn.step.export import export_saved_model
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
 

@@ -22,7 +22,7 @@ from tests.support.graphs import (
     training_step,
 )
 from tests.support.oracles import OPTIMIZERS
-from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.step.step_graph import StepGraph, build_step_graph
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph

@@ -7,16 +7,16 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
 from tests.support.runs import params_of
-from tf_cnn.cluster.cluster_role import find_cluster_role
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.process_settings import choose_start
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.machine.this_process import ProcessSettings, ThisProcess
 from tf_cnn.machine.visible_gpus import choose_visible_gpus
-from tf_cnn.run.devices import Devices
-from tf_cnn.run.params import RuleContext
-from tf_cnn.run.session_config import configure_session
+from tf_cnn.plan.cluster_role import find_cluster_role
+from tf_cnn.plan.devices import Devices
+from tf_cnn.plan.params import RuleContext
+from tf_cnn.plan.process_settings import choose_start
+from tf_cnn.plan.session_config import configure_session
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

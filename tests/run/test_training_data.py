@@ -21,7 +21,7 @@ from tests.support.outputs import check_warning, refused
 from tests.support.runs import Ran, document_in, losses, params_of, plan_of, ran
 from tf_cnn.cli import records
 from tf_cnn.inputs.pipeline import InputPipeline
-from tf_cnn.run.build import build_step
+from tf_cnn.step.build import build_step
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

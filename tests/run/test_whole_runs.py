@@ -171,7 +171,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed, 
 
 def test_steps_that_a_program_leaves_behind_end_silently_with_it():
     code = (
-        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.run.parsing import make_params\n'
+        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.plan.parsing import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
         'next(steps); next(steps)'
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.programs import ROOT
 from tf_cnn.flags.spec import Output
-from tf_cnn.run.params import SPECS, output_flags
+from tf_cnn.plan.params import SPECS, output_flags
 
 
 def python_block(page: str, file: str = '') -> str:

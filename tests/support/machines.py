@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.files import write_files
-from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.run.params import Params
+from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.params import Params
 
 # A container has its own namespace of control groups.
 CONTAINER = {

@@ -16,12 +16,12 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import make_params, split_argv
+from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.results import schema
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import make_params, split_argv
-from tf_cnn.run.plan import Plan, make_plan
 from tf_cnn.training.contents import CLASS_NAMES
 
 # ---- from Python, in this process ----------------------------------------------------------------

@@ -9,8 +9,8 @@ from tests.support.outputs import check_line, refused
 from tests.sweep.fake_runs import plan_of
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.managers.modes import MODES
-from tf_cnn.run.params import Params
-from tf_cnn.run.plan import check_launch
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.plan import check_launch
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.duration import format_seconds, guess_seconds
 from tf_cnn.sweep.request import add_device_cpu, override, read_grid

@@ -10,9 +10,9 @@ from tests.support.outputs import check_line, failed, refused
 from tests.support.sample_results import sample_document, write_document
 from tests.sweep.fake_runs import fake_runner, interrupt_when_waiting
 from tf_cnn.cli.benchmark import main
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.console import Console, format_total
 from tf_cnn.results.document import Result, read_result
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.repeat import run_repeats
 from tf_cnn.sweep.runner import Runner
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from tf_cnn.machine import quiet
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import THIS_PROCESS
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import parse_argv
+from tf_cnn.plan.plan import ServerPlan, make_plan
 from tf_cnn.results.console import Console, reserve_stdout
 from tf_cnn.results.file_names import STDOUT
 from tf_cnn.run.invocation import invocation_of_command
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import parse_argv
-from tf_cnn.run.plan import ServerPlan, make_plan
 from tf_cnn.system.errors import format_flag
 
 
@@ -28,8 +28,8 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if arguments.params.results.repeat > 1:
-            from tf_cnn.run.outputs import check_file
-            from tf_cnn.run.plan import check_launch
+            from tf_cnn.plan.outputs import check_file
+            from tf_cnn.plan.plan import check_launch
             from tf_cnn.sweep.repeat import result_paths, run_repeats
 
             check_launch(arguments.params, is_single_process=True)

@@ -18,8 +18,8 @@ from tf_cnn.launch.commands import (
 from tf_cnn.launch.config import ClusterOptions
 from tf_cnn.launch.launcher import launch
 from tf_cnn.managers.modes import format_modes
-from tf_cnn.run.parsing import parse_argv
-from tf_cnn.run.plan import check_launch
+from tf_cnn.plan.parsing import parse_argv
+from tf_cnn.plan.plan import check_launch
 from tf_cnn.system.errors import UsageError, warn
 
 # With these flags no process is started on this machine.

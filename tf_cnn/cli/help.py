@@ -35,7 +35,7 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    from tf_cnn.run.original_flags import FLAGS
+    from tf_cnn.plan.original_flags import FLAGS
 
     # `help --batch_size` means `help batch_size`.
     words = [word.lstrip('-') if word.lstrip('-') in FLAGS else word for word in argv]
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 def print_requested_help(argv: Sequence[str]) -> int:
     """Prints the help for --help or --help=NAME in a command line without a subcommand."""
-    from tf_cnn.run.parsing import read_modes_of
+    from tf_cnn.plan.parsing import read_modes_of
 
     read_modes_of(argv)
     name = requested_help_topic(argv)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tf_cnn.cli.subcommands import Subcommand
 from tf_cnn.flags.help import flag_help, wrap_text
-from tf_cnn.run.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
-from tf_cnn.run.params import SPECS
+from tf_cnn.plan.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
+from tf_cnn.plan.params import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
 
 _PURPOSE = 'Measures how fast this machine trains a neural network, in images/sec.'

@@ -11,7 +11,7 @@ from tf_cnn.flags.spec import NEW, Ignored, flag
 from tf_cnn.managers.modes import format_modes
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Params, RuleContext
+    from tf_cnn.plan.params import Params, RuleContext
 
 PROTOCOL = 'grpc'
 # The flags that say which process of a cluster this is.

@@ -8,8 +8,8 @@ from typing import Any
 
 from tf_cnn.compare.original_logs import Log, Run
 from tf_cnn.compare.settings import default_setting, settings_of
+from tf_cnn.plan.params import SPECS
 from tf_cnn.results.document import as_json
-from tf_cnn.run.params import SPECS
 
 Properties = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]

@@ -8,9 +8,9 @@ from pathlib import Path
 from tf_cnn.compare.config import ReportOptions
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import plot_warnings
+from tf_cnn.plan.outputs import check_file
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import escape_unprintable
-from tf_cnn.run.outputs import check_file
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 

@@ -19,11 +19,11 @@ from tf_cnn.compare.repeats import (
     workload_differences,
 )
 from tf_cnn.compare.settings import default_setting, environment_of, is_setting, settings_of
+from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.collection import Collection, ResultSource
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number, format_setting
-from tf_cnn.run.params import SPECS
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'

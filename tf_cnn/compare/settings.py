@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_cnn.compare.original_logs import Log, Run
-from tf_cnn.run.params import SPECS
+from tf_cnn.plan.params import SPECS
 
 
 def settings_of(run: Run) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from tf_cnn.managers.all_reduce import Algorithm, make_algorithm
 from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, NCCL_TRANSFER_DTYPES, parse_spec
 from tf_cnn.managers.collective import collective_algorithm
 from tf_cnn.managers.modes import MODES, Topology
-from tf_cnn.run.parsing import make_params
+from tf_cnn.plan.parsing import make_params
 from tf_cnn.sweep.runner import PROGRAM
 from tf_cnn.system.documents import read_json
 from tf_cnn.system.errors import RunError, plural

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port
 from tf_cnn.flags.spec import Output
 from tf_cnn.launch.config import ClusterOptions
@@ -25,8 +24,9 @@ from tf_cnn.launch.ssh import SshTarget, prepare_hosts
 from tf_cnn.machine.config import parse_gpu_indices
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.managers.modes import MODES, Mode, Topology
-from tf_cnn.run.params import Params, output_flags
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.params import Params, output_flags
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.system.place import FOLDER
 

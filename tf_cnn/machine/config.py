@@ -9,7 +9,7 @@ from tf_cnn.flags.spec import NEW, OTHER, Ignored, flag, specs_of
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Params, RuleContext
+    from tf_cnn.plan.params import Params, RuleContext
 
 _KINDS = ('cpu', 'gpu')
 

@@ -1,1 +1,1 @@
-"""One run: its plan, the graph of a step, the session, and the work between two steps."""
+"""Takes the steps of a run, and ends well."""

@@ -3,13 +3,13 @@
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.inputs.catalog import pipeline_row_for
+from tf_cnn.plan.params import Role
+from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
 from tf_cnn.results.sections import NO_TRANSFER
 from tf_cnn.results.summary import format_machine
-from tf_cnn.run.params import Role
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.result_builder import run_section
-from tf_cnn.run.step_graph import StepGraph
+from tf_cnn.step.step_graph import StepGraph
 
 
 def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | None = None) -> str:

@@ -10,18 +10,18 @@ from models.network_check import explain_network_errors
 from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.banner import make_banner
-from tf_cnn.run.build import build_evaluation, export
-from tf_cnn.run.evaluation import RestoredVariables, combine_accuracy, write_accuracy_summary
-from tf_cnn.run.export import ModelValues
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session
+from tf_cnn.step.build import build_evaluation, export
+from tf_cnn.step.evaluation import RestoredVariables, combine_accuracy, write_accuracy_summary
+from tf_cnn.step.export import ModelValues
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (

@@ -13,9 +13,9 @@ from tensorflow.python.client import timeline
 from tf_cnn.flags.spec import parse_numbers
 from tf_cnn.graph.event_files import open_event_file, report_write_errors
 from tf_cnn.graph.variables import Variable
+from tf_cnn.plan.config import InstrumentConfig
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.run.config import InstrumentConfig
 from tf_cnn.run.step_loop import Hook
 from tf_cnn.system.atomic import move_atomically, write_atomically
 from tf_cnn.system.errors import plural

@@ -17,10 +17,10 @@ from tf_cnn.cluster.horovod_worker import HorovodWorker
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ForeignTaskError, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.data_sets import Shards
+from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.shard_faults import (
     check_record_lengths,

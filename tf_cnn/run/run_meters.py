@@ -10,10 +10,10 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.machine.gpu_meter import GpuMeter
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
+from tf_cnn.plan.plan import Plan
 from tf_cnn.results import sections
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.step_loop import Hook
 
 

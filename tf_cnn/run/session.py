@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.inputs.pipeline import StepInput
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import StepValues
-from tf_cnn.run.graph_loop import GraphLoop
 from tf_cnn.run.instruments import StepTracer, SummaryWriter
-from tf_cnn.run.step_graph import Fetches
+from tf_cnn.step.graph_loop import GraphLoop
+from tf_cnn.step.step_graph import Fetches
 
 
 @contextlib.contextmanager

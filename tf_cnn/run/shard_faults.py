@@ -12,7 +12,7 @@ from tf_cnn.inputs.framing import FRAME_BYTES, scan_shards
 from tf_cnn.inputs.layout import DATASET_INFO_FILE
 from tf_cnn.inputs.shard_check import error_cause, first_fault
 from tf_cnn.machine.tensorflow_build import explain_kernel_fault
-from tf_cnn.run.plan import Plan
+from tf_cnn.plan.plan import Plan
 from tf_cnn.system.errors import RunError, plural
 
 # The errors that TensorFlow raises for bad records.

@@ -7,9 +7,9 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.run.plan import Plan
-from tf_cnn.run.schedule import Schedule, make_schedule
-from tf_cnn.run.step_graph import StepGraph
+from tf_cnn.plan.plan import Plan
+from tf_cnn.plan.schedule import Schedule, make_schedule
+from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.training.checkpoint_files import (
     checkpoint_step,

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_cnn.plan.params import Role
+from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
 from tf_cnn.results.benchmark_log import BenchmarkLog
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Accuracy, PauseCause, Step, StepLog, StepValues
-from tf_cnn.run.params import Role
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.step_loop import Hook, TargetSeconds
 from tf_cnn.run.step_recorder import StepRecorder
 

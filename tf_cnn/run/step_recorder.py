@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tf_cnn.cluster.worker import Worker
+from tf_cnn.plan.plan import Plan
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.statistics import Rate, RunningRate
 from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
-from tf_cnn.run.plan import Plan
 from tf_cnn.run.result_builder import run_section
 from tf_cnn.run.step_loop import Hook
 

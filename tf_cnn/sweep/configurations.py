@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.managers.modes import Topology
-from tf_cnn.run.params import SPECS, Params, output_flags
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.params import SPECS, Params, output_flags
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.sweep.request import SHAPE, Setting, SweepRequest, SweepSettings
 from tf_cnn.system.errors import UsageError, format_flag
 

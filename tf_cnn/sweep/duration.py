@@ -7,9 +7,9 @@ from models.costs import list_costs
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.processors import usable_cores
-from tf_cnn.run.config import NUM_BATCHES
-from tf_cnn.run.params import Params
-from tf_cnn.run.parsing import parse_argv
+from tf_cnn.plan.config import NUM_BATCHES
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.system.errors import plural
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from tf_cnn.flags.spec import specs_of
 from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.run.parsing import read_modes_of
-from tf_cnn.run.plan import check_launch
+from tf_cnn.plan.parsing import read_modes_of
+from tf_cnn.plan.plan import check_launch
 from tf_cnn.sweep.config import SweepOptions
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.duration import format_seconds, least_seconds

@@ -11,12 +11,12 @@ from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare.changes import format_outliers, format_runs
 from tf_cnn.compare.ratios import estimate
 from tf_cnn.compare.repeats import outlier_rates
+from tf_cnn.plan.outputs import field_values
+from tf_cnn.plan.params import Params
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result, as_json
 from tf_cnn.results.file_names import RUN_FIELD, fill_fields
 from tf_cnn.results.result_file import reserve
-from tf_cnn.run.outputs import field_values
-from tf_cnn.run.params import Params
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import (
     InterleavedRuns,

@@ -11,9 +11,9 @@ from tf_cnn.cluster.shape import Shape
 from tf_cnn.flags.spec import FlagSpec, Value, flag
 from tf_cnn.managers.modes import MODES
 from tf_cnn.managers.user_modes import read_modes
-from tf_cnn.run.original_flags import FLAGS
-from tf_cnn.run.params import SPECS
-from tf_cnn.run.parsing import MODES_FILE, split_argv
+from tf_cnn.plan.original_flags import FLAGS
+from tf_cnn.plan.params import SPECS
+from tf_cnn.plan.parsing import MODES_FILE, split_argv
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 SHAPE = 'shape'

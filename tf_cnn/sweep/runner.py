@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import (
     SCHEMA_VERSION,
     FailedCluster,
@@ -22,7 +23,6 @@ from tf_cnn.results.document import (
     as_json,
 )
 from tf_cnn.results.file_names import STDOUT
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.errors import format_flag

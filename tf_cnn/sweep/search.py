@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import Failure
-from tf_cnn.run.parsing import parse_argv
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import FinishedRun, Runner, command_of_configuration, succeeded

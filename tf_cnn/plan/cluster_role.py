@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.environments import find_launch, find_local_rank_and_size, find_rank_variables
 from tf_cnn.cluster.private_network import is_private
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.process_settings import find_visible_gpus
 from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
+from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.process_settings import find_visible_gpus
 from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Params
+    from tf_cnn.plan.params import Params
 
 # The most ports in a rule of iptables.
 _MOST_PORTS = 15

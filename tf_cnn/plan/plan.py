@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from models.model_spec import ModelSpec
-from tf_cnn.cluster.cluster_role import (
+from tf_cnn.cluster.environments import is_evaluator
+from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.managers.modes import Mode
+from tf_cnn.managers.user_modes import read_modes, run_file_of
+from tf_cnn.plan.cluster_role import (
     ClusterRole,
     add_file_hashes,
     find_cluster_role,
     warn_of_open_ports,
 )
-from tf_cnn.cluster.discovery import evaluator_params
-from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.process_settings import choose_start, find_visible_gpus
-from tf_cnn.managers.modes import Mode
-from tf_cnn.managers.user_modes import read_modes, run_file_of
-from tf_cnn.run.context import Context
-from tf_cnn.run.data import Data, open_data
-from tf_cnn.run.devices import (
+from tf_cnn.plan.context import Context
+from tf_cnn.plan.data import Data, open_data
+from tf_cnn.plan.devices import (
     Devices,
     RunEnvironment,
     choose_devices,
@@ -35,22 +33,24 @@ from tf_cnn.run.devices import (
     replace_no_gpus,
     warn_of_devices,
 )
-from tf_cnn.run.evaluations import Evaluations, find_evaluations
-from tf_cnn.run.learning_rate import make_learning_rate
-from tf_cnn.run.outputs import (
+from tf_cnn.plan.discovery import evaluator_params
+from tf_cnn.plan.evaluations import Evaluations, find_evaluations
+from tf_cnn.plan.learning_rate import make_learning_rate
+from tf_cnn.plan.outputs import (
     check_outputs,
     check_paths,
     find_checkpoints,
     find_result_file,
     remove_outputs_of_other_tasks,
 )
-from tf_cnn.run.params import SPECS, Params, Role, RuleContext
-from tf_cnn.run.workload import check_folder, find_workload, hash_files
+from tf_cnn.plan.params import SPECS, Params, Role, RuleContext
+from tf_cnn.plan.process_settings import choose_start, find_visible_gpus
+from tf_cnn.plan.workload import check_folder, find_workload, hash_files
 from tf_cnn.system.errors import ErrorCollector
 from tf_cnn.training.schedules import LearningRate
 
 if TYPE_CHECKING:
-    from tf_cnn.run.session_config import SessionConfig
+    from tf_cnn.plan.session_config import SessionConfig
     from tf_cnn.training.precision import Precision
 
 # The maximum length of a list of class names in a message.
@@ -280,8 +280,8 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     start = choose_start(params, environment, cluster_role, gpus, warnings)
     # ---- from here on TensorFlow is needed ----
     visible_gpus = environment.process.start_tensorflow(start)
-    from tf_cnn.run.session_config import configure_session
-    from tf_cnn.run.user_network import check_user_network
+    from tf_cnn.plan.session_config import configure_session
+    from tf_cnn.plan.user_network import check_user_network
 
     if cluster_role.is_server:
         if computes:

@@ -25,8 +25,8 @@ from tf_cnn.system.errors import UsageError, format_flag, plural
 from tf_cnn.training.schedules import epochs_to_steps
 
 if TYPE_CHECKING:
-    from tf_cnn.run.context import Context
-    from tf_cnn.run.params import Params, RuleContext
+    from tf_cnn.plan.context import Context
+    from tf_cnn.plan.params import Params, RuleContext
 
 # The default number of timed steps.
 NUM_BATCHES = 100
@@ -653,7 +653,7 @@ class ResultConfig:
 
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         # Params imports this module.
-        from tf_cnn.run.params import SPECS, output_flags
+        from tf_cnn.plan.params import SPECS, output_flags
 
         for field in FIELD.findall(self.result_file or ''):
             if field not in OTHER_FIELDS and field not in SPECS:

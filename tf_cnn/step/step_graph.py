@@ -14,9 +14,9 @@ from tf_cnn.graph.variables import Variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp, StepInput
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.results.sections import TransferSection
-from tf_cnn.run.constant_weights import FrozenNetwork
-from tf_cnn.run.exchange import GradientsInMemory
-from tf_cnn.run.step_config import StepConfig
+from tf_cnn.step.constant_weights import FrozenNetwork
+from tf_cnn.step.exchange import GradientsInMemory
+from tf_cnn.step.step_config import StepConfig
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import LossScale, make_loss_scale

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from models.model_spec import ModelSpec
-from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.cluster.topology import topology_of
 from tf_cnn.managers.modes import Topology
-from tf_cnn.run.data import Data
-from tf_cnn.run.params import Params
+from tf_cnn.plan.cluster_role import ClusterRole
+from tf_cnn.plan.data import Data
+from tf_cnn.plan.params import Params
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from models.model_spec import ModelSpec
 from models.registry import MODELS, load_model_file
 from tf_cnn.inputs.data_folder import DataFolder, open_folder, recognise_data_set
-from tf_cnn.run.params import Params
+from tf_cnn.plan.params import Params
 
 
 def find_workload(params: Params, *, reads: bool) -> tuple[ModelSpec, DataFolder | None]:

@@ -31,9 +31,9 @@ from tf_cnn.machine.visible_gpus import RankAndSize, choose_visible_gpus
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
 if TYPE_CHECKING:
-    from tf_cnn.cluster.cluster_role import ClusterRole
-    from tf_cnn.run.devices import Devices
-    from tf_cnn.run.params import Params
+    from tf_cnn.plan.cluster_role import ClusterRole
+    from tf_cnn.plan.devices import Devices
+    from tf_cnn.plan.params import Params
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'

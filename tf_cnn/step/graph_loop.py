@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.run.step_graph import Fetches
+from tf_cnn.step.step_graph import Fetches
 
 Tensor = Any
 

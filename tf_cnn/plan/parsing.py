@@ -13,14 +13,14 @@ from typing import Any
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import Value
 from tf_cnn.managers.user_modes import read_modes
-from tf_cnn.run.original_flags import (
+from tf_cnn.plan.original_flags import (
     ELSEWHERE,
     FLAGS,
     find_flag_with_choice,
     original_flag_warnings,
     replace_older_names,
 )
-from tf_cnn.run.params import SPECS, Params, make_groups
+from tf_cnn.plan.params import SPECS, Params, make_groups
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'

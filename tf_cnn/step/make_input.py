@@ -19,7 +19,7 @@ from tf_cnn.inputs.validation import (
     read_images,
     record_examples,
 )
-from tf_cnn.run.plan import Plan
+from tf_cnn.plan.plan import Plan
 from tf_cnn.system.loading import load
 from tf_cnn.training.schedules import epochs_to_steps
 

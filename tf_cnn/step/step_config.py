@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from models.model_spec import Network
-from tf_cnn.run.params import Params
+from tf_cnn.plan.params import Params
 from tf_cnn.training.precision import FP32, Precision
 from tf_cnn.training.schedules import LearningRate
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
@@ -15,12 +14,13 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.processors import has_native_arithmetic
 from tf_cnn.machine.run_environment import describe_machine, git_commit, library_variables
 from tf_cnn.managers.all_reduce_spec import parse_spec
+from tf_cnn.plan.cluster_role import ClusterRole
+from tf_cnn.plan.params import Params, RuleContext
 from tf_cnn.results.sections import MachineSection
-from tf_cnn.run.params import Params, RuleContext
 from tf_cnn.system.errors import ErrorCollector, UsageError, plural
 
 if TYPE_CHECKING:
-    from tf_cnn.run.session_config import SessionConfig
+    from tf_cnn.plan.session_config import SessionConfig
 
 
 @dataclass(frozen=True)

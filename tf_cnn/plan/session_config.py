@@ -6,11 +6,14 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
-from tf_cnn.cluster.cluster_role import ClusterRole
 from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpu_memory import make_gpu_options
 from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.process_settings import (
+from tf_cnn.machine.this_process import INTRA, NUMA, TF32, ProcessSettings
+from tf_cnn.plan.cluster_role import ClusterRole
+from tf_cnn.plan.devices import Devices
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.process_settings import (
     XLA_ON_CPU,
     Threads,
     choose_binding,
@@ -19,9 +22,6 @@ from tf_cnn.machine.process_settings import (
     memory_flags,
     process_cores,
 )
-from tf_cnn.machine.this_process import INTRA, NUMA, TF32, ProcessSettings
-from tf_cnn.run.devices import Devices
-from tf_cnn.run.params import Params
 from tf_cnn.system.errors import UsageError, format_flag
 
 # The graph passes that do not speed up the step, and the pass that does: it fuses operations.

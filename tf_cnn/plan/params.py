@@ -14,12 +14,12 @@ from tf_cnn.flags.spec import FlagSpec, Output, specs_of
 from tf_cnn.inputs.config import DataConfig, PipelineConfig
 from tf_cnn.machine.config import DeviceConfig, TensorFlowConfig
 from tf_cnn.managers.config import VariableConfig
-from tf_cnn.run.config import EvaluationConfig, InstrumentConfig, ResultConfig, RunConfig
+from tf_cnn.plan.config import EvaluationConfig, InstrumentConfig, ResultConfig, RunConfig
 from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.training.config import CheckpointConfig, OptimizerConfig, PrecisionConfig
 
 if TYPE_CHECKING:
-    from tf_cnn.run.context import Context
+    from tf_cnn.plan.context import Context
 
 
 class Role(enum.Enum):

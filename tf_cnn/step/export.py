@@ -15,7 +15,7 @@ from models.networks import build_network
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.event_files import report_write_errors
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.run.evaluation import InferenceVariables, read_whole
+from tf_cnn.step.evaluation import InferenceVariables, read_whole
 from tf_cnn.system.atomic import move_atomically
 from tf_cnn.training.checkpoints import Slice
 

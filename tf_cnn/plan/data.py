@@ -9,7 +9,7 @@ from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from tf_cnn.inputs.pipeline_stages import stages_up_to
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, Preprocessor, preprocessor_for
 from tf_cnn.machine.run_environment import free_memory
-from tf_cnn.run.params import Params
+from tf_cnn.plan.params import Params
 from tf_cnn.system.errors import UsageError, format_flag
 
 _CROPPED, _KEPT = 'resized_crop', 'padded_crop'

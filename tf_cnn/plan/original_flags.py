@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tf_cnn.flags.spec import NEW, OTHER, FlagSpec, Value
 from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA
-from tf_cnn.run.params import SPECS
+from tf_cnn.plan.params import SPECS
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
 
 

@@ -9,7 +9,7 @@ from models.layers import Tensor, VariableSource
 from models.model_spec import Network
 from models.networks import build_network
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.run.evaluation import InferenceVariables
+from tf_cnn.step.evaluation import InferenceVariables
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.precision import Precision
 from variable_mgr import seed_of

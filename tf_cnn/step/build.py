@@ -15,14 +15,14 @@ from tf_cnn.managers.all_reduce import (
 )
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.user_modes import convert_manager_errors
-from tf_cnn.run.constant_weights import freeze
-from tf_cnn.run.evaluation import Evaluation, SlicedVariables
-from tf_cnn.run.exchange import GradientsInMemory, gradient_shapes
-from tf_cnn.run.export import Array, export_saved_model
-from tf_cnn.run.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
-from tf_cnn.run.plan import Plan
-from tf_cnn.run.step_config import StepConfig
-from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.plan.plan import Plan
+from tf_cnn.step.constant_weights import freeze
+from tf_cnn.step.evaluation import Evaluation, SlicedVariables
+from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
+from tf_cnn.step.export import Array, export_saved_model
+from tf_cnn.step.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
+from tf_cnn.step.step_config import StepConfig
+from tf_cnn.step.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tf_cnn.flags.spec import parse_numbers
-from tf_cnn.run.config import NUM_BATCHES
-from tf_cnn.run.context import Context
-from tf_cnn.run.params import Params
+from tf_cnn.plan.config import NUM_BATCHES
+from tf_cnn.plan.context import Context
+from tf_cnn.plan.params import Params
 from tf_cnn.system.errors import plural
 from tf_cnn.training.schedules import epochs_to_steps
 

@@ -22,7 +22,7 @@ from tf_cnn.managers.modes import DEFAULT_MODE, Mode, format_modes
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
 
 if TYPE_CHECKING:
-    from tf_cnn.run.params import Params
+    from tf_cnn.plan.params import Params
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints if --eval_interval_secs is not set.

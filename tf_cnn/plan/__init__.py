@@ -1,0 +1,1 @@
+"""Decides: from flags to the plan of a run."""
