@@ -17,8 +17,8 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.quiet import quiet_start
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.plan.params import Params, Role
+from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
-from tf_cnn.plan.schedule import Schedule
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import Step, StepValues
@@ -33,12 +33,11 @@ from tf_cnn.run.hooks import (
 )
 from tf_cnn.run.input_only import measure_input
 from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
-from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
-from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
+from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, run_steps
 from tf_cnn.step.build import build_evaluation, build_step, export
 from tf_cnn.step.evaluation import Evaluation, SlicedVariables
 from tf_cnn.step.export import ModelValues

@@ -77,6 +77,13 @@ def test_a_room_imports_only_from_below_and_from_its_left(room):
     assert used - {room} <= {*ROOMS[: ROOMS.index(room)]}
 
 
+def test_below_the_plan_only_the_groups_of_flags_know_all_flags():
+    rooms = ROOMS[: ROOMS.index('plan')]
+    files = {path for room in rooms for path in files_of(room) if 'tf_cnn.plan' in path.read_text()}
+    assert files == {path for path in files if path.name == 'config.py'}
+    assert not [path for path in files for name in imported(path) if name.startswith('tf_cnn.plan')]
+
+
 def test_private_modules_of_tensorflow_are_imported_in_few_places():
     for room in {*ROOMS} - {'run', 'graph'}:
         for path in files_of(room):

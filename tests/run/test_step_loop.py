@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tf_cnn.plan.schedule import Schedule, make_schedule
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step
-from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
+from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, make_schedule, run_steps
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,7 @@ from tf_cnn.managers.local import VariableMgrIndependent
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.plan.params import Params
-from tf_cnn.step.step_config import StepConfig
-from tf_cnn.step.step_graph import build_step_graph
+from tf_cnn.step.step_graph import StepConfig, build_step_graph
 from tf_cnn.training.optimizers import Optimizer
 from tf_cnn.training.precision import FP32, Precision
 from tf_cnn.training.schedules import LearningRate

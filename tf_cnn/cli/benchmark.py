@@ -11,11 +11,10 @@ from tf_cnn.machine import quiet
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.plan.params import Params
-from tf_cnn.plan.parsing import parse_argv
+from tf_cnn.plan.parsing import invocation_of_command, parse_argv
 from tf_cnn.plan.plan import ServerPlan, make_plan
 from tf_cnn.results.console import Console, reserve_stdout
 from tf_cnn.results.file_names import STDOUT
-from tf_cnn.run.invocation import invocation_of_command
 from tf_cnn.system.errors import format_flag
 
 

@@ -22,8 +22,8 @@ from tf_cnn.inputs.pipeline_stages import STAGES
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS
 
 if TYPE_CHECKING:
-    from tf_cnn.plan.context import Context
     from tf_cnn.plan.params import Params, RuleContext
+    from tf_cnn.plan.workload import Context
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, Topology, format_mo
 from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from tf_cnn.plan.context import Context
     from tf_cnn.plan.params import Params, RuleContext
+    from tf_cnn.plan.workload import Context
 
 # Of eight V100 of the Google Cloud, 0 is linked to 5 and 2 to 7 (`nvidia-smi topo -m` there).
 _GPUS_OF_GCP, _LINKS_OF_GCP = 8, ((0, 5), (2, 7))

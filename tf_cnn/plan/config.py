@@ -25,8 +25,8 @@ from tf_cnn.system.errors import UsageError, format_flag, plural
 from tf_cnn.training.schedules import epochs_to_steps
 
 if TYPE_CHECKING:
-    from tf_cnn.plan.context import Context
     from tf_cnn.plan.params import Params, RuleContext
+    from tf_cnn.plan.workload import Context
 
 # The default number of timed steps.
 NUM_BATCHES = 100

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from tf_cnn.flags.spec import parse_numbers
 from tf_cnn.plan.config import NUM_BATCHES
-from tf_cnn.plan.context import Context
 from tf_cnn.plan.params import Params
+from tf_cnn.plan.workload import Context
 from tf_cnn.system.errors import plural
 from tf_cnn.training.schedules import epochs_to_steps
 

@@ -5,8 +5,8 @@ import math
 from dataclasses import replace
 
 from models.model_spec import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE, ModelSpec, RateSchedule
-from tf_cnn.plan.context import Context
 from tf_cnn.plan.params import Params
+from tf_cnn.plan.workload import Context
 from tf_cnn.training.schedules import LearningRate, epochs_to_whole_steps, parse_piecewise
 
 # The factor of RateSchedule.decay_epochs.

@@ -17,8 +17,8 @@ from typing import Any
 
 from tf_cnn.flags.spec import Output
 from tf_cnn.plan.cluster_role import ClusterRole
-from tf_cnn.plan.context import Context
 from tf_cnn.plan.params import SPECS, Params, output_flags
+from tf_cnn.plan.workload import Context
 from tf_cnn.results.file_names import FIELD, STDOUT, fill_fields, numbered_path
 from tf_cnn.results.result_file import check_not_reserved
 from tf_cnn.system.atomic import resolve_safely

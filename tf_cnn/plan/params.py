@@ -19,7 +19,7 @@ from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.training.config import CheckpointConfig, OptimizerConfig, PrecisionConfig
 
 if TYPE_CHECKING:
-    from tf_cnn.plan.context import Context
+    from tf_cnn.plan.workload import Context
 
 
 class Role(enum.Enum):

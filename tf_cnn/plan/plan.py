@@ -23,8 +23,6 @@ from tf_cnn.plan.cluster_role import (
     find_cluster_role,
     warn_of_open_ports,
 )
-from tf_cnn.plan.context import Context
-from tf_cnn.plan.data import Data, open_data
 from tf_cnn.plan.devices import (
     Devices,
     RunEnvironment,
@@ -45,7 +43,7 @@ from tf_cnn.plan.outputs import (
 )
 from tf_cnn.plan.params import SPECS, Params, Role, RuleContext
 from tf_cnn.plan.process_settings import choose_start, find_visible_gpus
-from tf_cnn.plan.workload import check_folder, find_workload, hash_files
+from tf_cnn.plan.workload import Context, Data, check_folder, find_workload, hash_files, open_data
 from tf_cnn.system.errors import ErrorCollector
 from tf_cnn.training.schedules import LearningRate
 

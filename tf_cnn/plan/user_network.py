@@ -6,8 +6,8 @@ import tensorflow.compat.v1 as tf
 
 from models.model_spec import ModelSpec
 from models.network_check import check_network
-from tf_cnn.plan.data import Data
 from tf_cnn.plan.params import Params
+from tf_cnn.plan.workload import Data
 from tf_cnn.training.precision import make_precision
 
 

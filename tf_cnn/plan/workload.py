@@ -1,9 +1,24 @@
-"""Finds the model and the data folder of a run. Does not import TensorFlow."""
+"""What a run trains or evaluates, and on which images; with the processes, all that flags cannot
+know. Does not import TensorFlow.
+"""
+
+from dataclasses import dataclass, field
 
 from models.model_spec import ModelSpec
 from models.registry import MODELS, load_model_file
+from tf_cnn.cluster.topology import topology_of
+from tf_cnn.inputs.catalog import RECORD_INPUT, InputRow, Source, pipeline_row_for
 from tf_cnn.inputs.data_folder import DataFolder, open_folder, recognise_data_set
+from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
+from tf_cnn.inputs.pipeline_stages import stages_up_to
+from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, Preprocessor, preprocessor_for
+from tf_cnn.machine.run_environment import free_memory
+from tf_cnn.managers.modes import Topology
+from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import Params
+from tf_cnn.system.errors import UsageError, format_flag
+
+_CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 
 
 def find_workload(params: Params, *, reads: bool) -> tuple[ModelSpec, DataFolder | None]:
@@ -40,3 +55,186 @@ def hash_files(params: Params, model: ModelSpec) -> dict[str, str]:
     if mode.file and params.role.has_manager:
         hashes['variable_mgr_file'] = mode.file.sha256
     return hashes
+
+
+@dataclass(frozen=True)
+class Data:
+    """The images that a run reads.
+
+    Attributes:
+      images: for steps; None: unused or synthetic.
+      validation: for evaluations; None: unused or synthetic.
+      image_size: height and width in pixels of the images given to the model.
+      augmentation: the value of --augmentation that the run uses for steps.
+      validation_augmentation: does not depend on the input pipeline.
+      input_row: the input pipeline of the steps.
+      input_stages: the stages that --input_only measures; empty without it.
+    """
+
+    data_set: DataSet
+    images: Source
+    validation: Source
+    image_size: int
+    augmentation: str
+    validation_augmentation: str
+    preprocessor: Preprocessor
+    input_row: InputRow
+    input_stages: tuple[str, ...] = ()
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The height, width and channels of the images given to the model."""
+        return self.image_size, self.image_size, self.data_set.channels
+
+    @property
+    def shards(self) -> Shards | None:
+        """The shards that steps read; None if they read none."""
+        return self.images if isinstance(self.images, Shards) else None
+
+    @property
+    def validation_shards(self) -> Shards | None:
+        return self.validation if isinstance(self.validation, Shards) else None
+
+    def num_examples(self, *, validates: bool) -> int:
+        """The images of an epoch; synthetic images have as many as the data set."""
+        if validates:
+            return self.data_set.num_validation_examples
+        return self.data_set.num_train_examples
+
+
+def open_data(
+    params: Params, model: ModelSpec, folder: DataFolder | None, warnings: list[str]
+) -> Data:
+    data_set = folder.data_set if folder else DATA_SETS[model.data_set]
+    in_memory = params.inputs.keeps_images_in_memory(params)
+    usual = params.data.augmentation or data_set.augmentation
+    augmentation = usual
+    if usual == _CROPPED and in_memory and params.trains:
+        augmentation = _KEPT
+        warnings.append(
+            f'{format_flag("input_pipeline", params.inputs.input_pipeline)}: it keeps each image '
+            'in one size, so training only shifts and flips images, without random crops '
+            f'(--augmentation={_KEPT})'
+        )
+    preprocessor = PREPROCESSORS[DEFAULT]
+    if data_set.has_records:
+        preprocessor = preprocessor_for(params.data.input_preprocessor, ml_perf=params.data.ml_perf)
+    images = validation = None
+    if folder and not params.evaluation.eval:
+        subset = folder.subset_for_steps(forward_only=params.run.forward_only)
+        images = _open_subset(params, folder, subset, warnings)
+        if params.data.distortions and not params.run.forward_only and data_set.channels != 3:
+            raise UsageError(
+                '--distortions: changing colours needs 3 channels, and the images of '
+                f'{data_set.name} have {data_set.channels}; use --nodistortions'
+            )
+    if folder and params.evaluates:
+        validation = _open_subset(params, folder, 'validation', warnings)
+    image_size = (model.any_size and data_set.image_size) or model.image_size
+    image_shape = image_size, image_size, data_set.channels
+    is_in_memory = isinstance(images, Arrays) and images.images.shape[1:] == image_shape
+    if images is not None and not is_in_memory and in_memory:
+        _check_memory(params, images.num_images, image_shape)
+    row = pipeline_row_for(images, params.inputs.row(params).name)
+    return Data(
+        data_set=data_set,
+        images=images,
+        validation=validation,
+        image_size=image_size,
+        augmentation=augmentation,
+        validation_augmentation=usual,
+        preprocessor=preprocessor,
+        input_row=row,
+        input_stages=_stages_to_measure(params, row, warnings),
+    )
+
+
+def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list[str]) -> Source:
+    """Opens the images of a subset, and adds warnings about them."""
+    images = folder.open(subset)
+    if isinstance(images, Arrays) and params.data.augmentation == _CROPPED:
+        raise UsageError(
+            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not '
+            f'read from records; use --augmentation={_KEPT} or none'
+        )
+    if warning := folder.completeness_warning(images):
+        warnings.append(warning)
+    return images
+
+
+def _stages_to_measure(params: Params, row: InputRow, warnings: list[str]) -> tuple[str, ...]:
+    if params.inputs.input_only is None:
+        return ()
+    flag_text = format_flag('input_only', params.inputs.input_only)
+    stages = stages_up_to(params.inputs.input_only, row.stages)
+    if not stages:
+        raise UsageError(
+            f'{flag_text}: the stages of the input pipeline {row.name} begin with {row.stages[0]}; '
+            f'use --input_only={row.stages[0]}'
+        )
+    if stages[-1] != params.inputs.input_only:
+        warnings.append(
+            f'{flag_text}: the input pipeline {row.name} has no such stage; it runs up to '
+            f'{stages[-1]}'
+        )
+    return stages
+
+
+def _check_memory(params: Params, num_images: int, image_shape: tuple[int, int, int]) -> None:
+    """Raises UsageError if the images that the run keeps in memory exceed the free memory."""
+    height, width, channels = image_shape
+    needed, most = num_images * height * width * channels, free_memory()
+    if most is not None and needed > most:
+        raise UsageError(
+            f'{format_flag("input_pipeline", params.inputs.input_pipeline)}: the {num_images} '
+            f'images of --data_dir={params.data.data_dir} take {needed} bytes ({height} x {width} '
+            f'x {channels} each), and {most} are free here; use --input_pipeline={RECORD_INPUT} '
+            'for records, or remove it'
+        )
+
+
+@dataclass(frozen=True)
+class Context:
+    """The processes, the model and the images of a run.
+
+    unresolved: the flags before they are resolved; warnings: the lines that resolving adds. The
+    methods need resolved flags.
+    """
+
+    unresolved: Params
+    cluster_role: ClusterRole
+    model: ModelSpec
+    data: Data
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def topology(self) -> Topology:
+        return topology_of(self.cluster_role.cluster)
+
+    def num_towers(self, params: Params) -> int:
+        """The number of devices that this process drives."""
+        return params.devices.num_gpus * self.cluster_role.num_hosts
+
+    def images_of_task(self, params: Params) -> int:
+        """The images per step on all devices that this process drives."""
+        return params.run.batch_size * self.num_towers(params)
+
+    def global_batch_size(self, params: Params) -> int:
+        """The images per step on all devices of all workers."""
+        return self.images_of_task(params) * self.cluster_role.num_training_tasks
+
+    def images_per_global_step(self, params: Params) -> int:
+        """The images of all workers in synchronous modes, else of one worker."""
+        if self.cluster_role.is_synchronous:
+            return self.global_batch_size(params)
+        return self.images_of_task(params)
+
+    def num_epoch_images(self, params: Params) -> int:
+        """The images of an epoch: one pass over the images that this run reads; synthetic images
+        have as many as the data set.
+        """
+        images = self.data.images
+        return self.data.num_examples(
+            validates=params.evaluation.eval
+            or (images is not None and images.subset == 'validation')
+        )

@@ -10,12 +10,12 @@ from models.network_check import explain_network_errors
 from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.banner import make_banner
-from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session

@@ -12,7 +12,6 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.plan.config import EvaluationConfig
 from tf_cnn.plan.evaluations import EvalSchedule
 from tf_cnn.plan.params import Params
-from tf_cnn.plan.schedule import Schedule
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import PauseCause, Step, StepValues
@@ -21,7 +20,7 @@ from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper
 from tf_cnn.run.state import RunState
-from tf_cnn.run.step_loop import Hook
+from tf_cnn.run.step_loop import Hook, Schedule
 from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
 from tf_cnn.system.errors import RunError

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.inputs.pipeline_stages import TRANSFER
+from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.banner import make_banner
-from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session

@@ -18,6 +18,7 @@ from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.inputs.buffers import Buffer, max_total_bytes
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.plan.params import Role, output_flags
+from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import find_warnings
@@ -32,7 +33,6 @@ from tf_cnn.results.sections import (
     WarningRow,
 )
 from tf_cnn.results.steps import Accuracy, StepLog
-from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.system.errors import format_flag, plural
 

@@ -9,6 +9,7 @@ from typing import Any
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.buffers import format_memory
 from tf_cnn.plan.params import Role
+from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
 from tf_cnn.results.console import Console
@@ -18,7 +19,6 @@ from tf_cnn.results.result_file import ResultFile, reserve
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.results.summary import format_summary
-from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.result_builder import ResultBuilder
 from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.run.stage_times import format_stage_table

@@ -8,7 +8,7 @@ from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.plan.plan import Plan
-from tf_cnn.plan.schedule import Schedule, make_schedule
+from tf_cnn.run.step_loop import Schedule, make_schedule
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.training.checkpoint_files import (

@@ -21,8 +21,7 @@ from tf_cnn.step.evaluation import Evaluation, SlicedVariables
 from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.step.export import Array, export_saved_model
 from tf_cnn.step.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
-from tf_cnn.step.step_config import StepConfig
-from tf_cnn.step.step_graph import StepGraph, build_step_graph
+from tf_cnn.step.step_graph import StepConfig, StepGraph, build_step_graph
 from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 

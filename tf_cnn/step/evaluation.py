@@ -14,7 +14,7 @@ from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.graph.variables import Initializer, create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.results.steps import Accuracy
-from tf_cnn.step.step_config import StepConfig
+from tf_cnn.step.step_graph import StepConfig
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoints import Slice, full_slice, join_slices
 

@@ -8,19 +8,41 @@ import tensorflow.compat.v1 as tf
 
 from models.folding import ConstantNorm
 from models.layers import VariableSource
+from models.model_spec import Network
 from models.networks import build_network, label_ranks
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp, StepInput
 from tf_cnn.managers.synchronous_step import SynchronousStep
+from tf_cnn.plan.params import Params
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.exchange import GradientsInMemory
-from tf_cnn.step.step_config import StepConfig
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
-from tf_cnn.training.precision import LossScale, make_loss_scale
+from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
+from tf_cnn.training.schedules import LearningRate
 from variable_mgr import VariableMgr
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """What a step computes.
+
+    Attributes:
+      params: the resolved flags.
+      seed: of dropout.
+      first_tower: the index of this process's first tower among the towers of all processes.
+    """
+
+    params: Params
+    network: Network
+    num_classes: int
+    learning_rate: LearningRate
+    seed: int
+    precision: Precision = FP32
+    first_tower: int = 0
+
 
 Tensor = Any
 

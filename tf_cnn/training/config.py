@@ -23,8 +23,8 @@ from tf_cnn.training.optimizer_table import (
 from tf_cnn.training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
-    from tf_cnn.plan.context import Context
     from tf_cnn.plan.params import Params, RuleContext
+    from tf_cnn.plan.workload import Context
 
 # Each flag in _WHOLE_SCHEDULES sets the rate of the whole training and excludes all others; the
 # flags in _RATE_FLAGS can be combined.
