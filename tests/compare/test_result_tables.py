@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 
 def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
-    monkeypatch.setenv('COLUMNS', '30')
+    monkeypatch.setenv('COLUMNS', '36')
     table = Table(COLUMNS, [('one two three four five six', '1,000')])
     assert table.as_text(io.StringIO()).splitlines() == [
         '  name                           size',

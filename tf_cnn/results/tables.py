@@ -15,6 +15,7 @@ Row = TypeVar('Row')
 # The width of printed tables if standard output is not a terminal: each row stays one line, for
 # grep and the like.
 _COLUMNS = 10_000
+# The width of cells that wrap, in a table that is too wide for the terminal without.
 _WRAPPED = 24
 # Larger numbers are written with an exponent.
 _LARGEST_IN_DIGITS = 1e12
@@ -77,33 +78,28 @@ class Table:
         from rich.console import Console
         from rich.table import Table as Drawing
 
-        width = None if stream.isatty() else _COLUMNS
         # A table needs no height, but with TERM=dumb rich ignores a width without one.
+        width = None if stream.isatty() else _COLUMNS
         console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
-        min_widths = self._min_widths()
-        # rich puts a space before and after each cell, and one between two. On a narrow terminal it
-        # would leave out columns and digits.
-        edges = 3 * len(min_widths) + 1
-        if console.width < sum(min_widths) + edges:
-            return self._as_stacked_rows()
-        # rich would take the room for a long cell from the words of another column.
-        room = (console.width - sum(min_widths) - edges) // max(
-            1, sum(column.wraps for column in self.columns)
-        )
-        drawing = Drawing(box=SIMPLE_HEAD)
-        for column, width in zip(self.columns, min_widths, strict=True):
-            drawing.add_column(
-                column.title,
-                justify='right' if column.is_number else 'left',
-                no_wrap=not column.wraps,
-                overflow='fold' if column.wraps else 'ellipsis',
-                max_width=width + room if column.wraps else None,
-            )
-        for row in self.rows:
-            drawing.add_row(*row)
-        with console.capture() as captured:
-            console.print(drawing)
-        return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+        for max_width in (None, _WRAPPED):
+            drawing = Drawing(box=SIMPLE_HEAD)
+            for column in self.columns:
+                drawing.add_column(
+                    column.title,
+                    justify='right' if column.is_number else 'left',
+                    overflow='fold',
+                    max_width=max_width if column.wraps else None,
+                )
+            for row in self.rows:
+                drawing.add_row(*row)
+            # In a table that does not fit, rich would leave out columns and digits.
+            options = console.options.update(width=_COLUMNS)
+            if console.measure(drawing, options=options).maximum <= console.width:
+                with console.capture() as captured:
+                    console.print(drawing)
+                lines = captured.get().splitlines()
+                return '\n'.join(line.rstrip() for line in lines if line.strip())
+        return self._as_stacked_rows()
 
     def _as_stacked_rows(self) -> str:
         """Formats each row as lines of a title and a cell, below its first cell."""
@@ -120,19 +116,6 @@ class Table:
                 ),
             )
         )
-
-    def _min_widths(self) -> list[int]:
-        """Returns the least width of each column: its longest cell or, if it wraps, its longest
-        word, at most _WRAPPED.
-        """
-        titles = [column.title for column in self.columns]
-        every = zip(titles, *self.rows, strict=True)
-        return [
-            min(_WRAPPED, max(len(word) for cell in column for word in cell.split() or ['']))
-            if kind.wraps
-            else max(map(len, column))
-            for kind, column in zip(self.columns, every, strict=True)
-        ]
 
     def as_markdown(self) -> str:
         titles = [column.title for column in self.columns]
