@@ -1,9 +1,7 @@
-"""One line on a terminal with the progress of a run, redrawn a few times a second until it is
-erased.
-"""
+"""One line on a terminal with the progress of a run, overwritten until it is erased."""
 
-import atexit
 import contextlib
+import math
 import os
 import threading
 import time
@@ -11,8 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 _REDRAW_SECS = 0.25
-_END_SECS = 1.0
-_ERASE = '\r\x1b[K'
 # Values of TERM for terminals, real or not, that do not understand control sequences.
 _PLAIN_TERMINALS = ('', 'dumb', 'unknown')
 
@@ -27,50 +23,43 @@ def can_redraw(stream: TextIO) -> bool:
 class LiveLine:
     """The live line. Without a terminal it does nothing.
 
-    A thread draws it; phase() and steps() only store what to draw. The cursor stays visible at the
-    start of the line, so a killed process leaves nothing to restore, and the next line overwrites
-    what it left.
+    The cursor stays visible at the start of the line, so a killed process leaves nothing to
+    restore, and the next line overwrites what it left. The Live of rich hides the cursor, writes
+    from the background too, and takes a millisecond of the measured time for each drawing.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         # The current text, at any width.
         self.text = ''
+        self.can_redraw = can_redraw(stream)
         self._stream = stream
         self._clock = clock
-        self.can_redraw = can_redraw(stream)
         # The phase, number of steps and time of its first report, to estimate the remaining time.
         self._first = ('', 0, 0.0)
-        # The text on the terminal. The lock guards it, and writing to the terminal.
-        self._visible_text = ''
+        self._drawn_at = -math.inf
+        # Several threads print.
         self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
-        self._is_closed = threading.Event()
 
     def phase(self, text: str) -> None:
         """Shows the current activity; line breaks and control characters become spaces."""
         self.text = ''.join(character if character.isprintable() else ' ' for character in text)
-        if self._thread or not self.can_redraw:
-            return
-        with self._lock:
-            if self._thread is None:
-                self._is_closed = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._redraw, args=(self._is_closed,), daemon=True
-                )
-                self._thread.start()
-                # In case an exception prevents the caller from closing the line.
-                atexit.register(self.close)
+        self._draw(self.text)
 
     def steps(
         self, phase: str, num_done: int, total: int, rate_text: str = '', until: str = ''
     ) -> None:
         """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
 
+        Drawn a few times a second, however many steps there are.
+
         until: ends the line, such as ' until the timed steps'.
         """
         now = self._clock()
         if phase != self._first[0] or num_done < self._first[1]:
             self._first = phase, num_done, now
+        elif now - self._drawn_at < _REDRAW_SECS:
+            return
+        self._drawn_at = now
         _, first, began = self._first
         texts = [f'{phase} {num_done} of {total}', rate_text]
         if num_done > first:
@@ -80,57 +69,33 @@ class LiveLine:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Erases the line while the block writes to its terminal; the next redraw shows it
-        again.
-        """
+        """Erases the line while the block writes to its terminal, then draws it again."""
         with self._lock:
-            self._erase()
+            self._draw('')
             yield
+            self._draw(self.text)
 
     def close(self) -> None:
         """Erases the line. The next phase() or steps() shows it again."""
-        if thread := self._thread:
-            self._thread = None
-            self._is_closed.set()
-            # A terminal that the user has stopped must not prevent the process from ending.
-            thread.join(_END_SECS)
-            atexit.unregister(self.close)
         with self._lock:
-            self._erase()
-        self.text = ''
+            self._draw('')
+            self.text = ''
 
-    def _redraw(self, is_closed: threading.Event) -> None:
-        while True:
-            with self._lock, contextlib.suppress(OSError, ValueError):
-                if not self._is_in_background():
-                    # Writing the last column may move the cursor to the next line.
-                    line = self.text[
-                        : (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
-                    ]
-                    if line != self._visible_text:
-                        self._visible_text = line
-                        self._write(f'\r{line}\x1b[K\r')
-            if is_closed.wait(_REDRAW_SECS):
-                return
+    def _draw(self, text: str) -> None:
+        if not self.can_redraw or not self.text:
+            return
+        from rich.cells import set_cell_size
 
-    def _erase(self) -> None:
-        if self._visible_text:
-            self._visible_text = ''
-            with contextlib.suppress(OSError, ValueError):
-                self._write(_ERASE)
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-    def _is_in_background(self) -> bool:
-        """Whether the user has sent this program to the background, so that another one uses the
-        terminal.
-        """
-        with contextlib.suppress(OSError):
-            return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
-        # The stream is not this process's controlling terminal.
-        return False
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            terminal = self._stream.fileno()
+            with contextlib.suppress(OSError):
+                if os.tcgetpgrp(terminal) != os.getpgrp():
+                    # In the background: another program uses the terminal.
+                    return
+            # Writing the last column may move the cursor to the next line.
+            width = (os.get_terminal_size(terminal).columns or 80) - 1
+            self._stream.write(f'\r{set_cell_size(text, width).rstrip()}\x1b[K\r')
+            self._stream.flush()
 
 
 def format_duration(seconds: float) -> str:
