@@ -1,17 +1,18 @@
-"""No result replaces another one that the user still wants: files of results are reserved, and
-names are made once.
-"""
+"""No result replaces another one that the user still wants, and no two runs write one file."""
 
-import contextlib
+import itertools
 import json
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.support.outputs import refused
+from tests.support.programs import ROOT, run_process
 from tests.support.sample_results import record_of, sample_document, untimed_document
-from tf_cnn.results.file_names import numbered_path
-from tf_cnn.results.result_file import check_not_reserved, reserve
+from tf_cnn.results.file_names import may_replace, names_in_order, numbered_path
+from tf_cnn.results.result_file import file_version, write_new, write_result
 
 pytestmark = pytest.mark.unit
 
@@ -22,62 +23,90 @@ TIMED, UNTIMED = (
 )
 
 
-def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(tmp_path):
+def test_a_result_replaces_the_file_that_was_there_when_its_run_began(tmp_path):
     path, link = tmp_path / 'r.json', tmp_path / 'link.json'
+    path.write_text('{}')
     link.symlink_to(path)
-    with reserve(str(path)) as file:
-        for other in (path, link):
-            with refused(f'--result_file={other}', 'another run'):
-                check_not_reserved(str(other))
-            with refused(f'--result_file={other}', 'another run'), reserve(str(other)):
-                pass
-        assert file.write(*TIMED)
-    check_not_reserved(str(path))
-    with reserve(str(link)) as file:
-        assert file.write(*TIMED)
+    for name in (str(path), str(link)):
+        assert write_result(*TIMED, name, file_version(name)) == name
+        assert path.read_text() == f'{TIMED[0]}\n'
+        path.write_text('{}')
     assert link.is_symlink()
 
 
-def test_a_run_that_writes_nothing_leaves_no_file_and_keeps_the_users_empty_one(tmp_path):
-    (tmp_path / 'mine.json').touch()
-    for name in ('new.json', 'mine.json'):
-        check_not_reserved(str(tmp_path / name))
-        with contextlib.suppress(OSError), reserve(str(tmp_path / name)):
-            raise OSError
-    assert [path.name for path in tmp_path.iterdir()] == ['mine.json']
+@pytest.mark.parametrize('content', [None, '{}'])
+def test_runs_that_go_on_at_the_same_time_write_different_files(content, tmp_path):
+    path = tmp_path / 'r.json'
+    if content:
+        path.write_text(content)
+    version = file_version(str(path))
+    starts, targets = threading.Barrier(8), list[str | None]()
+
+    def run(number: int) -> None:
+        starts.wait()
+        targets.append(write_result(str(number), TIMED[1], str(path), version))
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names = ['r.json', *(f'r.{number}.json' for number in range(2, 9))]
+    assert {*targets} == {str(tmp_path / name) for name in names}
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    assert {int(file.read_text()) for file in tmp_path.iterdir()} == {*range(8)}
+
+
+def test_a_result_that_cannot_be_written_leaves_no_file(tmp_path):
+    limited = tmp_path / 'limited'
+    code = f"""
+import resource, signal
+from tf_cnn.results.result_file import write_new
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+try:
+    write_new('x' * 100, iter([{str(limited)!r}]))
+except OSError:
+    print('refused')
+"""
+    assert run_process([sys.executable, '-c', code], ROOT, 60.0) == (0, 'refused\n', '')
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path):
     path = tmp_path / 'r.json'
-    for (text, made), content in (
+    for (text, result), content in (
         (UNTIMED, UNTIMED[0]),
         (TIMED, TIMED[0]),
         (UNTIMED, TIMED[0]),
         (TIMED, TIMED[0]),
     ):
-        with reserve(str(path)) as file:
-            assert file.write(text, made) is (text == content)
+        target = write_result(text, result, str(path), file_version(str(path)))
+        assert target == (str(path) if text == content else None)
         assert path.read_text() == f'{content}\n'
 
 
 def test_a_name_that_the_program_chooses_is_the_next_one_that_is_free(tmp_path):
-    values = {'date': 'd', 'time': 't', 'model': 'm', 'run': 1}
-    for template, *names in (
-        ('{date}-{time}.json', 'd-t.json', 'd-t.2.json', 'd-t.3.json'),
-        ('{model}-{run}.json', 'm-1.json', 'm-2.json', 'm-3.json'),
-        ('{run}/{time}.json', '1/t.json', '2/t.json', '3/t.json'),
+    for path, *names in (
+        ('d-t.json', 'd-t.json', 'd-t.2.json', 'd-t.3.json'),
+        ('m-{run}.json', 'm-1.json', 'm-2.json', 'm-3.json'),
+        ('{run}/t.json', '1/t.json', '2/t.json', '3/t.json'),
     ):
-        numbered = numbered_path(f'{tmp_path}/{template}', values)
-        first, second, third = (f'{tmp_path}/{name}' for name in names)
-        # Processes that run at the same time, and one after them.
-        with reserve(first, numbered) as file, reserve(first, numbered) as other:
-            assert (file.path, other.path) == (first, second)
-            file.write(*TIMED)
-            other.write(*TIMED)
-        with reserve(first, numbered) as file:
-            assert file.path == third
-        assert [Path(path).exists() for path in (first, second, third)] == [True, True, False]
+        targets = [write_result(*TIMED, f'{tmp_path}/{path}', None) for _ in names]
+        assert targets == [f'{tmp_path}/{name}' for name in names]
+        assert all(Path(target).read_text() == f'{TIMED[0]}\n' for target in targets if target)
+
+
+def test_a_repeat_gets_its_own_number_or_the_next_free_one(tmp_path):
+    path = numbered_path(f'{tmp_path}/r.json')
+    assert [*itertools.islice(names_in_order(path, 3), 2)] == [
+        f'{tmp_path}/r.3.json',
+        f'{tmp_path}/r.4.json',
+    ]
+    targets = [write_new('{}', names_in_order(path, number)) for number in (2, 1, 1)]
+    assert targets == [f'{tmp_path}/r.{number}.json' for number in (2, 1, 3)]
 
 
 def test_a_name_without_the_time_or_the_number_of_a_run_is_the_users_choice():
-    assert numbered_path('{model}-{batch_size}.json', {'model': 'm', 'batch_size': 1}) is None
+    assert may_replace('{model}-{batch_size}.json')
+    assert not any(map(may_replace, ('{date}.json', '{time}.json', 'a-{run}.json')))

@@ -19,20 +19,23 @@ from tf_cnn.flags.spec import Output
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.plan.workload import Context
-from tf_cnn.results.file_names import FIELD, STDOUT, fill_fields, numbered_path
-from tf_cnn.results.result_file import check_not_reserved
+from tf_cnn.results.file_names import (
+    FIELD,
+    RUN_FIELD,
+    STDOUT,
+    fill_fields,
+    names_in_order,
+)
 from tf_cnn.system.atomic import resolve_safely
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
-def field_values(
-    params: Params, *, model: str, batch_size: int, shape: object, run: int | str = 1
-) -> dict[str, Any]:
-    """Returns the values of all fields of a result file's name, by name.
+def field_values(params: Params, *, model: str, batch_size: int, shape: object) -> dict[str, Any]:
+    """Returns the values of all fields of a result file's name, by name; {run} stays in the name.
 
-    model: the full name. run: the number of the repeat.
+    model: the full name.
     """
     now = datetime.datetime.now()
     return {
@@ -43,7 +46,7 @@ def field_values(
         'hostname': socket.gethostname(),
         'date': f'{now:%Y-%m-%d}',
         'time': f'{now:%H%M%S}',
-        'run': run,
+        'run': RUN_FIELD,
     }
 
 
@@ -58,25 +61,20 @@ def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> 
     return params.replace(**dict.fromkeys(output_flags(Output.FILE, Output.PREFIX)))
 
 
-def find_result_file(params: Params, context: Context) -> tuple[str | None, str | None]:
-    """Returns the file of the result, and a name with {run} in it to use if that file exists.
-
-    The file is None if this process writes none, and the name is None if the user chose the name.
-    """
+def find_result_file(params: Params, context: Context) -> str | None:
+    """Returns the path of the result, which may have {run} in it; None if no result is written."""
     path = params.results.result_file
     if path is None:
-        return None, None
+        return None
     values = field_values(
         context.unresolved,
         model=context.model.name,
         batch_size=params.run.batch_size,
         shape=context.cluster_role.shape,
     )
-    numbered, path = numbered_path(path, values), fill_fields(path, values)
-    check_file('result_file', path)
-    if numbered is None:
-        check_not_reserved(path)
-    return path, numbered
+    path = fill_fields(path, values)
+    check_file('result_file', next(names_in_order(path)))
+    return path
 
 
 def find_checkpoints(

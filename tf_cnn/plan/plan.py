@@ -44,6 +44,7 @@ from tf_cnn.plan.outputs import (
 from tf_cnn.plan.params import SPECS, Params, Role, RuleContext
 from tf_cnn.plan.process_settings import choose_start, find_visible_gpus
 from tf_cnn.plan.workload import Context, Data, check_folder, find_workload, hash_files, open_data
+from tf_cnn.results.file_names import names_in_order
 from tf_cnn.system.errors import ErrorCollector
 from tf_cnn.training.schedules import LearningRate
 
@@ -66,8 +67,6 @@ class Plan:
       file_hashes: the SHA-256 of the --model_file and --variable_mgr_file that the run uses, by
         flag.
       evaluations: None if the run evaluates nothing.
-      numbered_result_file: the name with {run} in it to use if the file of params exists; None if
-        the user chose the name.
       resume_from: the prefix of the checkpoint that training continues from.
       warm_start: the prefix of another checkpoint that training starts from.
     """
@@ -84,7 +83,6 @@ class Plan:
     learning_rate: LearningRate
     session: 'SessionConfig'
     evaluations: Evaluations | None
-    numbered_result_file: str | None
     resume_from: str | None
     warm_start: str | None
     run_environment: RunEnvironment
@@ -266,9 +264,9 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
                 context = Context(params, cluster_role, model, data, warnings)
                 resolved = params.without_ignored(rules).resolve(context)
                 with collecting():
-                    path, numbered = find_result_file(resolved, context)
+                    path = find_result_file(resolved, context)
                     resolved = resolved.replace(result_file=path)
-                    check_paths(params.replace(result_file=path))
+                    check_paths(params.replace(result_file=path and next(names_in_order(path))))
                 with collecting():
                     resolved.instruments.check_profile_steps(resolved.run.num_timed)
                 evaluations = find_evaluations(resolved, context)
@@ -323,7 +321,6 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
         learning_rate=learning_rate,
         session=session,
         evaluations=evaluations,
-        numbered_result_file=numbered,
         resume_from=resume_from,
         warm_start=warm_start,
         run_environment=describe_run_environment(environment, session),

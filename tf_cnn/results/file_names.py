@@ -1,7 +1,8 @@
 """The names of result files: fields in braces stand for values of the run."""
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ from typing import Any
 STDOUT = '-'
 # A field of a path. The value of a flag or another property of the run replaces it.
 FIELD = re.compile(r'\{(\w*)\}')
-# The field for the number of a run, and all fields that let the program choose a free name.
+# The field for the number of a run, which stays in a path until the result is written.
 RUN_FIELD = '{run}'
-_CHOSEN = ('{date}', '{time}', RUN_FIELD)
 # The fields that are not flags.
 OTHER_FIELDS = ('shape', 'hostname', 'date', 'time', 'run')
 
@@ -21,14 +21,26 @@ def fill_fields(path: str, values: Mapping[str, Any]) -> str:
     return FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
 
 
-def numbered_path(path: str, values: Mapping[str, Any]) -> str | None:
-    """Returns the path with {run} in it, to find a free name; None if the user chose the name."""
-    if not any(field in path for field in _CHOSEN):
-        return None
-    filled = fill_fields(path, {**values, 'run': RUN_FIELD})
-    # Without a {run} field, the number goes before the last dot.
-    return (
-        filled
-        if RUN_FIELD in filled
-        else str(Path(filled).with_suffix(f'.{RUN_FIELD}{Path(filled).suffix}'))
-    )
+def may_replace(path: str) -> bool:
+    """Returns whether a result may replace a file: the user chose the name, without the date, the
+    time or the number of the run.
+    """
+    return not {'date', 'time', 'run'} & {*FIELD.findall(path)}
+
+
+def numbered_path(path: str) -> str:
+    """Returns the path with {run} in it, before its last dot if the user did not write it."""
+    if RUN_FIELD in path:
+        return path
+    return str(Path(path).with_suffix(f'.{RUN_FIELD}{Path(path).suffix}'))
+
+
+def names_in_order(path: str, number: int = 1) -> Iterator[str]:
+    """Yields the names that a new result may get: the path with the numbers from `number` on for
+    {run}; without {run} the path itself, then its numbered_path with the numbers from 2 on.
+    """
+    if RUN_FIELD not in path:
+        yield path
+        number = 2
+    for run in itertools.count(number):
+        yield numbered_path(path).replace(RUN_FIELD, str(run))

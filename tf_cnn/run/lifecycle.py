@@ -135,7 +135,7 @@ class RunLifecycle(Hook[StepValues]):
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and tells the other tasks."""
-        with self._report.reserve_result_file(), self._locks, self._handle_signals():
+        with self._locks, self._handle_signals():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.

@@ -1,9 +1,8 @@
 """Records a run, and reports it when it ends: its result, the total and advice."""
 
-import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_cnn.cluster.worker import Worker
@@ -14,8 +13,8 @@ from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
-from tf_cnn.results.file_names import STDOUT
-from tf_cnn.results.result_file import ResultFile, reserve
+from tf_cnn.results.file_names import STDOUT, may_replace, names_in_order
+from tf_cnn.results.result_file import file_version, write_result
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.results.summary import format_summary
@@ -44,23 +43,11 @@ class RunReport:
         self.is_finished = False
         self._plan = plan
         self._console = console
-        self._file = ResultFile(path) if (path := plan.params.results.result_file) else None
+        template, path = plan.unresolved.results.result_file, plan.params.results.result_file
+        # Another run may write the file before this one ends.
+        self._replaced = file_version(path) if path and may_replace(template or '') else None
         self._finish_lock = threading.Lock()
         self._result: Result | None = None
-
-    @contextlib.contextmanager
-    def reserve_result_file(self) -> Iterator[None]:
-        """Reserves the file of the result for the block; raises UsageError if another process has
-        it.
-        """
-        path = self._plan.params.results.result_file
-        if path is None:
-            yield
-            return
-        with reserve(path, self._plan.numbered_result_file) as self._file:
-            if self._file.path != path:
-                self._console.note(f'{path} is there, so the result goes to {self._file.path}')
-            yield
 
     def add_evaluation(self, accuracy: Accuracy) -> None:
         """Records, prints and logs an evaluation, see StepRecorder.add_evaluation."""
@@ -124,16 +111,18 @@ class RunReport:
             self.printer.log_end(log, total)
         except RunError as error:
             faults.append(error)
-        if self._file:
-            flag = format_flag('result_file', self._file.path)
+        if path := self._plan.params.results.result_file:
+            flag = format_flag('result_file', path)
             try:
                 text = json.dumps(result.to_dict())
-                if self._file.path == STDOUT:
+                if path == STDOUT:
                     self._console.document(text)
-                elif not self._file.write(text, result):
+                elif not (target := write_result(text, result, path, self._replaced)):
                     self._console.warning(
                         f'{flag}: the earlier result stays there, since this run timed no step'
                     )
+                elif target != (first := next(names_in_order(path))):
+                    self._console.note(f'another run wrote {first}, so the result is in {target}')
             except OSError as error:
                 reason = f'it cannot be written ({error.strerror}); make room or write elsewhere'
                 faults.append(RunError(f'{flag}: {reason}'))

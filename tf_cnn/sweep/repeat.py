@@ -1,5 +1,6 @@
 """--repeat=N: runs the same command N times, each in a new process. Does not import TensorFlow."""
 
+import itertools
 import json
 import os
 import tempfile
@@ -15,8 +16,8 @@ from tf_cnn.plan.outputs import field_values
 from tf_cnn.plan.params import Params
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result, as_json
-from tf_cnn.results.file_names import RUN_FIELD, fill_fields
-from tf_cnn.results.result_file import reserve
+from tf_cnn.results.file_names import fill_fields, names_in_order, numbered_path
+from tf_cnn.results.result_file import write_new
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
@@ -25,7 +26,6 @@ from tf_cnn.sweep.runner import (
     describe_outcome,
     succeeded,
 )
-from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import RunError, UsageError, plural
 from tf_cnn.system.signals import SIGNALS
 
@@ -105,15 +105,14 @@ def result_paths(params: Params) -> list[str]:
         model = MODELS.find_model(params.run.model, params.data.data_name)
     except UsageError:
         return []
-    run_values = (
+    path = _result_path(
+        params,
+        params.results.result_file,
         model.name,
         params.run.batch_size or model.batch_size,
         f'1*{params.devices.num_gpus or 1}',
     )
-    return [
-        _result_path(params, params.results.result_file, *run_values, number)
-        for number in range(1, params.results.repeat + 1)
-    ]
+    return [*itertools.islice(names_in_order(path), params.results.repeat)]
 
 
 def _print_summary(outcomes: Sequence[Outcome], console: Console) -> None:
@@ -171,28 +170,18 @@ def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> str:
     """Returns the path of the written file."""
-    run_values = (result.model.name, result.run.batch_size, result.shape)
-    target = _result_path(params, path, *run_values, number)
-    numbered = _result_path(params, path, *run_values, RUN_FIELD)
+    path = _result_path(params, path, result.model.name, result.run.batch_size, result.shape)
+    first = next(names_in_order(path, number))
     try:
-        with reserve(target, numbered, number + 1) as file:
-            write_atomically(json.dumps(as_json(result)), file.path)
-    except UsageError as error:
-        raise RunError(str(error)) from error
+        target = write_new(json.dumps(as_json(result)), names_in_order(path, number))
     except OSError as error:
-        raise RunError(
-            f'--result_file={target}: it cannot be written ({error.strerror})'
-        ) from error
-    if file.path != target:
-        console.note(f'{target} exists, so the result goes to {file.path}')
-    return str(file.path)
+        raise RunError(f'--result_file={first}: it cannot be written ({error.strerror})') from error
+    if target != first:
+        console.note(f'{first} exists, so the result goes to {target}')
+    return target
 
 
-def _result_path(
-    params: Params, path: str, model: str, batch_size: int, shape: str, number: int | str
-) -> str:
-    values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
-    if RUN_FIELD not in path:
-        # A path without a field for the number gets it before the last dot.
-        path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
-    return fill_fields(path, values)
+def _result_path(params: Params, path: str, model: str, batch_size: int, shape: str) -> str:
+    """Returns the path of the results, with {run} in it."""
+    values = field_values(params, model=model, batch_size=batch_size, shape=shape)
+    return fill_fields(numbered_path(path), values)
