@@ -4,12 +4,11 @@ networks.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from models.folding import ConstantNorm
 from models.model_spec import BatchNorm
 from tf_cnn.graph.variables import Initializer
 
@@ -107,8 +106,6 @@ class LayerBuilder:
         by more than the number of dropout layers.
       dtype: the type that layers compute in, except batch norm, the statistics of layer norm and
         the softmax of attention, which are always float32.
-      norms: the folded batch norms of a network with constant weights, by name; None to compute
-        batch norm.
     """
 
     # Each argument is a property of the whole network, so no layer takes it again.
@@ -122,7 +119,6 @@ class LayerBuilder:
         batch_norm: BatchNorm | None = None,
         seed: int = 0,
         dtype: tf.DType = tf.float32,
-        norms: Mapping[str, ConstantNorm] | None = None,
     ) -> None:
         self.is_training = is_training
         self._variables = variables
@@ -132,7 +128,6 @@ class LayerBuilder:
         self._batch_norm = batch_norm or BatchNorm()
         self._seed = seed
         self._dtype = dtype
-        self._norms = norms
         self._scopes: list[str] = []
         self._num_dropouts = 0
         self._empty_statistics: Tensor = None
@@ -214,8 +209,6 @@ class LayerBuilder:
         The initial factors are 1 for training and untrained_scale otherwise: the moving averages of
         an untrained network are 0 and 1, which normalises nothing.
         """
-        if self._norms is not None:
-            return self._norms[self._scoped_name(name)].apply(x, self._data_format)
         config, shape = self._batch_norm, [self._num_channels(x)]
         initial_scale = ones if self.is_training else constant(untrained_scale)
         scale = (

@@ -1,12 +1,11 @@
 """Adds a network to the graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
@@ -51,7 +50,6 @@ def build_network(
     keep_statistics: bool = True,
     seed: int = 0,
     dtype: tf.DType = tf.float32,
-    norms: Mapping[str, ConstantNorm] | None = None,
 ) -> Logits:
     """Adds a network to the current graph. images are [N, H, W, C] float32 in either data format.
 
@@ -65,7 +63,6 @@ def build_network(
         batch_norm=network.batch_norm,
         seed=seed,
         dtype=dtype,
-        norms=norms,
     )
     build = network.builder
     if isinstance(build, str):

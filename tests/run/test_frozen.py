@@ -1,5 +1,5 @@
-"""--freeze_when_forward_only: constant weights with folded batch norm compute what variables and
-batch norm do.
+"""--freeze_when_forward_only: constant weights compute what variables do, and TensorFlow folds their
+batch norm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn.step.constant_weights
-from models.folding import FoldedNetwork, fold_batch_norms
 from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
@@ -25,6 +24,8 @@ from tf_cnn.step.evaluation import InferenceVariables
 pytestmark = pytest.mark.graph
 
 NUM_CLASSES = 7
+WEIGHTS = ['conv/kernel', 'logits/bias', 'logits/kernel']
+STATISTICS = ['norm/beta', 'norm/gamma', 'norm/moving_mean', 'norm/moving_variance']
 
 
 class RandomWeights(InferenceVariables):
@@ -33,46 +34,56 @@ class RandomWeights(InferenceVariables):
     """
 
     def __init__(self) -> None:
-        self.reads: dict[str, Any] = {}
         self.values: dict[str, np.ndarray[Any, Any]] = {}
 
     def read(
         self, name: str, shape: Sequence[int], initializer: Any, *, trainable: bool = True
     ) -> Any:
         del initializer, trainable
-        if name not in self.reads:
-            self.values[name] = random_weight(name, tuple(shape))
-            self.reads[name] = tf.constant(self.values[name])
-        return self.reads[name]
+        self.values[name] = random_weight(name, tuple(shape))
+        return tf.constant(self.values[name])
 
 
-def plain_logits(network: Network, images: Any) -> tuple[Any, FoldedNetwork]:
-    """The logits with batch norm, and the constants."""
+def plain_logits(network: Network, images: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The logits without graph passes, and the weights."""
     weights = RandomWeights()
-    with tf.Graph().as_default() as graph, open_session() as session:
+    with tf.Graph().as_default(), open_session() as session:
         logits = build_network(
             network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False
         ).logits
-        return session.run(logits), fold_batch_norms(graph, weights.reads, weights.values)
+        return session.run(logits), weights.values
 
 
 def frozen_logits(
-    network: Network, images: Any, folded: FoldedNetwork, data_format: str, dtype: tf.DType
-) -> Any:
-    frozen = FrozenNetwork(folded, dtype)
-    with tf.Graph().as_default() as graph, open_session(has_nchw=data_format == 'NCHW') as session:
-        more = {'is_training': False, 'dtype': dtype, 'norms': frozen.norms}
-        source, image = frozen.constants_for('/cpu:0'), tf.constant(images)
-        logits = build_network(network, image, NUM_CLASSES, source, data_format, **more).logits
-        types = {op.type for op in graph.get_operations()}
-        assert not {kind for kind in types if 'BatchNorm' in kind or 'Variable' in kind}
-        assert dtype != tf.float32 or 'Cast' not in types
-        return session.run(logits)
+    network: Network, images: Any, weights: Mapping[str, Any], data_format: str, dtype: tf.DType
+) -> tuple[Any, set[str]]:
+    """The logits with a run's graph passes, and the types of the ops that ran."""
+    plan = plan_of(
+        '--model=resnet20 --device=cpu --forward_only --freeze_when_forward_only '
+        f'--data_format={data_format}'
+    )
+    metadata = tf.RunMetadata()
+    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+        source = FrozenNetwork(weights, dtype).constants_for('/cpu:0')
+        logits = build_network(
+            network,
+            # A constant would make the whole network one.
+            tf.placeholder_with_default(images, images.shape),
+            NUM_CLASSES,
+            source,
+            data_format,
+            is_training=False,
+            dtype=dtype,
+        ).logits
+    with tf.Session(graph=graph, config=plan.session.config) as session:
+        options = tf.RunOptions(output_partition_graphs=True)
+        values = session.run(logits, options=options, run_metadata=metadata)
+    return values, {node.op for part in metadata.partition_graphs for node in part.node}
 
 
 def twice(cnn: Any, x: Any, num_classes: int) -> Any:
-    """Batch norms that nothing can take: of a sum, of an output that is used twice, and one that is
-    used twice.
+    """Batch norms that no convolution before them can take: of a sum, of an output that is used
+    twice, and one that is used twice.
     """
     first = cnn.conv(x, 4, 3, 'first')
     second = cnn.batch_norm(cnn.conv(first, 4, 3, 'second', use_bias=False), 'shared')
@@ -97,23 +108,14 @@ NETWORKS: Mapping[str, tuple[Network, int]] = {
 def test_constants_give_the_logits_of_batch_norm(name):
     network, size = NETWORKS[name]
     images = random_images((size, size, 3))
-    plain, folded = plain_logits(network, images)
+    plain, weights = plain_logits(network, images)
     for data_format in DATA_FORMATS if name in ('resnet20_v2', 'twice') else ('NHWC',):
-        found = frozen_logits(network, images, folded, data_format, tf.float32)
-        np.testing.assert_allclose(found, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())
-    in_16_bits = frozen_logits(network, images, folded, 'NHWC', tf.bfloat16)
+        logits, op_types = frozen_logits(network, images, weights, data_format, tf.float32)
+        np.testing.assert_allclose(logits, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())
+        assert not {op_type for op_type in op_types if 'BatchNorm' in op_type}
+    in_16_bits, _ = frozen_logits(network, images, weights, 'NHWC', tf.bfloat16)
     # bfloat16 has 8 bits; tens of layers add up their errors.
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
-
-
-def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm():
-    _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
-    kept = {name for name, norm in folded.norms.items() if norm.factor is not None}
-    assert kept == {name for name, norm in folded.norms.items() if norm.shift is not None}
-    assert kept == {'shared', 'norm_of_first', 'norm_of_sum'}
-    assert {*folded.norms} == {*kept, 'norm_with_bias'}
-    _, folded = plain_logits(NETWORKS['mobilenet'][0], random_images((32, 32, 3)))
-    assert {norm.factor for norm in folded.norms.values()} == {None}
 
 
 def normalised(cnn: Any, x: Any, num_classes: int) -> Any:
@@ -152,12 +154,12 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model):
     names = [op.name.partition('/constants/')[::2] for op in graph.get_operations()]
     constants = [name for tower, name in names if tower.startswith('tower_') and name]
     # The virtual devices of a CPU share its memory.
-    assert sorted(constants) == ['conv/kernel', 'logits/bias', 'logits/kernel']
+    assert sorted(constants) == [*WEIGHTS, *STATISTICS]
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch):
     monkeypatch.setattr(tf_cnn.step.constant_weights, '_MAX_GRAPH_BYTES', 1000)
-    frozen = FrozenNetwork(FoldedNetwork({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
+    frozen = FrozenNetwork({'kernel': np.zeros([100], np.float32)}, tf.float32)
     for number in range(2):
         frozen.constants_for(f'/gpu:{number}')
     with refused('--freeze_when_forward_only', '--num_gpus=2'):

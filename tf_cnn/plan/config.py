@@ -124,8 +124,8 @@ class RunConfig:
     )
     freeze_when_forward_only: bool = flag(
         False,
-        'With --forward_only, make the weights constants, and fold batch norm into the '
-        'convolution before it.',
+        "With --forward_only, make the weights constants, so that TensorFlow's graph passes fold "
+        'batch norm.',
     )
     exchange_only: bool = flag(
         False,

@@ -1,10 +1,15 @@
-"""Inference with constant weights: a network's initial values as constants, batch norm folded."""
+"""Inference with constant weights: a network's initial values as constants.
+
+TensorFlow's graph passes compute once whatever depends only on constants, and fold batch norm into
+the convolution before it.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.folding import Array, ConstantNorm, FoldedNetwork, fold_batch_norms
 from models.layers import Tensor, VariableSource
 from models.model_spec import Network
 from models.networks import build_network
@@ -13,6 +18,8 @@ from tf_cnn.step.evaluation import InferenceVariables
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.precision import Precision
 from variable_mgr import seed_of
+
+Array = np.ndarray[Any, Any]
 
 # A graph is a protocol buffer of at most 2 GB. The difference leaves room for the ops.
 _MAX_GRAPH_BYTES = 2**31 - 2**26
@@ -32,12 +39,14 @@ class _InitialValues(InferenceVariables):
         if name not in self.tensors:
             value = initializer(shape, seed_of(name, self._seed))
             variable_value = tf.cast(value, self._dtype) if trainable else value
-            self.tensors[name] = tf.identity(tf.cast(variable_value, tf.float32))
+            self.tensors[name] = tf.cast(variable_value, tf.float32)
         return self.tensors[name]
 
 
 class _Constants(InferenceVariables):
-    """Gives a network constants in its compute dtype."""
+    """Gives a network constants: kernels in its compute dtype, vectors in float32, which batch norm
+    needs.
+    """
 
     def __init__(self, values: Mapping[str, Array], dtype: tf.DType, device: str) -> None:
         self._values = values
@@ -48,20 +57,20 @@ class _Constants(InferenceVariables):
     def read(
         self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
     ) -> Tensor:
-        del shape, initializer, trainable
+        del initializer, trainable
         if name not in self._tensors:
+            dtype = self._dtype if len(shape) > 1 else tf.float32
             with tf.device(self._device):
-                value = self._values[name].astype(self._dtype.as_numpy_dtype)
+                value = self._values[name].astype(dtype.as_numpy_dtype)
                 self._tensors[name] = tf.constant(value, name=f'constants/{name}')
         return self._tensors[name]
 
 
 class FrozenNetwork:
-    """The constants of a network in its compute dtype, and the norms for build_network."""
+    """The constants of a network in its compute dtype; values are float32, by name."""
 
-    def __init__(self, folded_network: FoldedNetwork, dtype: tf.DType) -> None:
-        self.norms: Mapping[str, ConstantNorm] = folded_network.norms
-        self._values = folded_network.values
+    def __init__(self, values: Mapping[str, Array], dtype: tf.DType) -> None:
+        self._values = values
         self._dtype = dtype
         self._by_device: dict[str, _Constants] = {}
 
@@ -97,7 +106,7 @@ def freeze(
     precision: Precision,
     config: tf.ConfigProto,
 ) -> FrozenNetwork:
-    """Computes a network's initial values on this process's CPU, and folds its batch norm.
+    """Computes a network's initial values on this process's CPU.
 
     batch_shape is [N, H, W, C].
     """
@@ -115,7 +124,4 @@ def freeze(
             is_training=False,
         )
     with tf.Session(graph=graph, config=cpu_config) as session:
-        values = session.run(initial_values.tensors)
-    return FrozenNetwork(
-        fold_batch_norms(graph, initial_values.tensors, values), precision.compute_dtype
-    )
+        return FrozenNetwork(session.run(initial_values.tensors), precision.compute_dtype)

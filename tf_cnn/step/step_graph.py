@@ -1,12 +1,11 @@
 """The graph of one step: losses and gradients of the towers, and the update of the variables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from models.folding import ConstantNorm
 from models.layers import VariableSource
 from models.model_spec import Network
 from models.networks import build_network, label_ranks
@@ -315,10 +314,9 @@ def _build_towers(
         batch = step_input.tower_batch(number)
         with manager.create_outer_variable_scope(number) as variables:
             source: VariableSource = variables
-            norms = None
             if frozen_network:
-                source, norms = frozen_network.constants_for(device), frozen_network.norms
-            towers.append(_build_tower(step, number, batch, source, norms))
+                source = frozen_network.constants_for(device)
+            towers.append(_build_tower(step, number, batch, source))
     return towers
 
 
@@ -327,7 +325,6 @@ def _build_tower(
     number: int,
     batch: Batch,
     source: VariableSource,
-    norms: Mapping[str, ConstantNorm] | None,
 ) -> _Tower:
     config, manager, params = step.config, step.manager, step.config.params
     # Each tower uses different dropout seeds.
@@ -342,7 +339,6 @@ def _build_tower(
         keep_statistics=manager.keeps_statistics(number),
         seed=seed,
         dtype=config.precision.compute_dtype,
-        norms=norms,
     )
     smoothing = 0.0 if params.run.forward_only else params.optimizer.label_smoothing
     base_loss = _cross_entropy(logits, batch.labels, smoothing)
