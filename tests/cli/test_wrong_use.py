@@ -117,7 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('compare --run=--model=lenet --run=--model=lenett', '--model=lenett'),
         ('compare --run=--model=lenet "--run=--model=\'lenet"', '--run'),
         ('doctor --only=gpus', '--only=gpus', 'did you mean gpu'),
-        ('doctor --only=gpu,xyz', '--only=gpu,xyz', "'xyz'", 'placement'),
+        ('doctor --only=gpu,xyz', '--only=gpu,xyz', "'xyz'", 'processor'),
         ('doctor --only=gpu,', '--only=gpu,', "''"),
         ('doctor gpu', 'gpu', 'doctor --help'),
         ('help batchsize', '--help=batchsize', 'batch_size'),

@@ -1,8 +1,5 @@
-"""What the checks that use the program find: on virtual devices, and in numbers and places that are
-wrong.
-"""
+"""The checks of `doctor` that use the program: on virtual devices, and with wrong sums."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -20,26 +17,6 @@ from tf_cnn.managers.all_reduce_spec import COLLECTIVE
 pytestmark = pytest.mark.graph
 
 TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
-
-
-def test_an_op_that_ran_elsewhere_than_asked_for_is_found():
-    with tf.Graph().as_default() as graph:
-        x = tf.random.uniform([4], name='anywhere')
-        with tf.device('/gpu:0'):
-            moved = tf.tanh(x, name='moved')
-        with tf.device('/cpu:0'):
-            total = tf.reduce_sum(moved, name='kept')
-    metadata = tf.RunMetadata()
-    # Nothing else makes TensorFlow ignore what a graph asks for. With a GPU, none is visible to
-    # this session.
-    config = tf.ConfigProto(allow_soft_placement=True, device_count={'GPU': 0})
-    options = tf.RunOptions(output_partition_graphs=True)
-    with tf.Session(graph=graph, config=config) as session:
-        session.run(total, options=options, run_metadata=metadata)
-    ran = [node for part in metadata.partition_graphs for node in part.node]
-    assert doctor_program.list_misplaced_ops(graph.as_graph_def().node, ran) == [
-        'Tanh moved on CPU:0 instead of GPU:0'
-    ]
 
 
 def test_a_gpu_for_which_the_driver_cannot_compile_kernels_is_wrong(monkeypatch):
@@ -76,10 +53,15 @@ def test_a_sum_that_misses_a_tower_is_found_on_its_device():
 
 
 @pytest.mark.parametrize('algorithm', ['nccl', COLLECTIVE])
-def test_what_nccl_cannot_sum_is_not_asked_of_it(monkeypatch, algorithm):
-    monkeypatch.setattr(doctor_program, '_num_gpus', lambda: 2)
-    found = doctor_program.check_sums(algorithm, 'bf16')
-    assert (found.outcome, 'bfloat16' in found.found) == (SKIPPED, True)
+def test_what_nccl_cannot_sum_is_not_asked_of_it(algorithm):
+    finding = doctor_program.check_sums(algorithm, 'bf16')
+    assert (finding.outcome, 'bfloat16' in finding.found) == (SKIPPED, True)
+
+
+@pytest.mark.skipif(len(tf.config.list_physical_devices('GPU')) > 1, reason='needs fewer GPUs')
+def test_without_a_second_gpu_no_sum_is_checked():
+    (check,) = doctor_program.FAMILIES['all_reduce'].values()
+    assert check().outcome == SKIPPED
 
 
 def test_collective_sums_have_the_order_of_a_run():
@@ -91,24 +73,6 @@ def test_collective_sums_have_the_order_of_a_run():
     first, second = ops[: len(TOWERS)], ops[len(TOWERS) :]
     key = first[0].get_attr('instance_key')
     assert [op.get_attr('wait_for') for op in second] == [[key]] * len(TOWERS)
-
-
-def test_two_gpus_may_round_differently_and_two_cpus_may_not():
-    losses = [2.30259, 2.2514, 2.2011]
-    for device, factor, outcome in (
-        ('cpu', 1, OK),
-        ('gpu', 1, OK),
-        ('cpu', 1 + 1e-7, WRONG),
-        ('gpu', 1 + 1e-7, OK),
-        ('gpu', 1.01, WRONG),
-        ('gpu', math.nan, WRONG),
-    ):
-        second = [*losses[:-1], losses[-1] * factor]
-        finding = doctor_program.compare_losses(device, losses, losses, second)
-        assert finding.outcome == outcome, (device, factor)
-        if outcome == WRONG:
-            first_shown, second_shown = finding.found.partition(': ')[2].split(' and ')
-            assert first_shown != second_shown
 
 
 def test_onednn_is_measured_with_both_values_where_tensorflow_leaves_it_off():

@@ -1,4 +1,4 @@
-"""--freeze_when_forward_only: constant weights compute what variables do, and TensorFlow folds their
+"""--freeze_when_forward_only: constant weights compute what variables do, and TensorFlow folds
 batch norm.
 """
 

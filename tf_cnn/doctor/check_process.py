@@ -26,8 +26,6 @@ FAMILIES: Mapping[str, str] = {
     'tensorflow': 'tf_cnn.doctor.checks',
     'processor': 'tf_cnn.doctor.program',
     'all_reduce': 'tf_cnn.doctor.program',
-    'placement': 'tf_cnn.doctor.program',
-    'processes': 'tf_cnn.doctor.program',
 }
 
 
