@@ -1,8 +1,9 @@
 """Applies the settings that a run makes for its whole process.
 
 TensorFlow and its libraries read many settings once in a process: environment variables, threads,
-memory options. The first run of a process chooses them; later runs with other settings are refused,
-and nothing is reset. Imports TensorFlow only in start_tensorflow.
+memory options. The first run of a process chooses them, a later run with another value of one is
+refused, and nothing is reset. What a later run leaves open stays as it is. Imports TensorFlow only
+in start_tensorflow.
 """
 
 import contextlib
@@ -34,23 +35,22 @@ class ProcessSettings:
     """Settings of a run for its whole process."""
 
     gpus: str | None = None  # CUDA_VISIBLE_DEVICES; None: the host has no GPU
-    memory: Mapping[str, int] | None = (
-        None  # see process_settings.memory_flags; None: the process does not compute on GPUs
-    )
+    # See process_settings.memory_flags; None: the process does not compute on GPUs.
+    memory: Mapping[str, int] | None = None
     keeps_memory: bool = False
-    variables: Mapping[str, str | None] = field(
-        default_factory=dict
-    )  # environment variables; None: unchanged
-    flags: Mapping[str, object] = field(
-        default_factory=dict
-    )  # other process-wide settings, by flag, such as '--xla'
+    # Environment variables; None: unchanged.
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    # Other settings of the process, by flag, such as '--xla'.
+    flags: Mapping[str, object] = field(default_factory=dict)
     numa: str = ''  # the NUMA binding in the banner
     cores: tuple[int, ...] = ()  # the cores of the NUMA node to bind the process to
 
 
 class ThisProcess:
-    """The settings of this process. Methods raise UsageError if an earlier run or another program
-    has used other settings.
+    """The settings of this process.
+
+    Methods raise UsageError if an earlier run had other settings, or if other code of this process
+    has opened the GPUs.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -75,7 +75,7 @@ class ThisProcess:
         GPUs that it sees.
         """
         self.show_gpus(settings.gpus)
-        self._keep_variables(settings.variables)
+        self._set_variables(settings.variables)
         if settings.keeps_memory:
             keep_memory()
         SIGNALS.call_uninterrupted(import_tensorflow)
@@ -93,7 +93,7 @@ class ThisProcess:
         import tensorflow.compat.v1 as tf
 
         self.record(settings.flags)
-        self._keep_variables(settings.variables)
+        self._set_variables(settings.variables)
         if settings.flags.get(DETERMINISTIC):
             tf.compat.v2.config.experimental.enable_op_determinism()
         if (tf32 := settings.flags.get(TF32)) is not None:
@@ -103,30 +103,22 @@ class ThisProcess:
 
     def show_gpus(self, gpus: str | None) -> None:
         """Makes these GPUs visible to TensorFlow, or to a CUDA-aware MPI, before it lists GPUs."""
-        if gpus is None:
-            return
-        # An earlier run in this process may have had more GPUs, but no other ones.
-        visible_gpus = self._settings.get(VISIBLE_VARIABLE, gpus)
-        self._keep_variables(
-            {
-                VISIBLE_VARIABLE: visible_gpus
-                if not gpus or f'{visible_gpus},'.startswith(f'{gpus},')
-                else gpus
-            }
-        )
+        visible_gpus = self._settings.get(VISIBLE_VARIABLE)
+        # A later run may use fewer GPUs than the first one.
+        if visible_gpus is None or (gpus and not f'{visible_gpus},'.startswith(f'{gpus},')):
+            self._set_variables({} if gpus is None else {VISIBLE_VARIABLE: gpus})
 
     def record(self, settings: Mapping[str, Any]) -> None:
         """Records settings of the whole process, by flag or variable."""
         for name, value in settings.items():
-            first = self._settings.get(name, value)
-            if first != value:
+            if (earlier := self._settings.get(name, value)) != value:
                 raise UsageError(
-                    f'{name}={value}: an earlier run in this process had {name}={first}, and '
+                    f'{name}={value}: an earlier run in this process had {name}={earlier}, and '
                     'TensorFlow keeps that until the process ends; start a new process'
                 )
         self._settings.update(settings)
 
-    def _keep_variables(self, variables: Mapping[str, str | None]) -> None:
+    def _set_variables(self, variables: Mapping[str, str | None]) -> None:
         self.record(variables)
         for name, value in variables.items():
             if value is not None:
