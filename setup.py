@@ -209,6 +209,7 @@ setup(
         'tf_cnn': ['py.typed'],
         'tf_cnn.compare': ['templates/*'],
         'tf_cnn.results': ['result.schema.json'],
+        'tf_cnn.run': ['original_flags.csv'],
         'tf_cnn.sweep': ['*.toml'],
     },
     cmdclass={'build_py': BuildWheel},
