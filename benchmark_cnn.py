@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.tensorflow_import import without_garbage_collection
-from tf_cnn.inputs.buffers import format_memory
+from tf_cnn.inputs.pipeline_stages import format_memory
 from tf_cnn.machine.peak import measure_peak
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.quiet import quiet_start

@@ -23,7 +23,7 @@ _constant_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], st
 def shared_constant(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Returns one constant for equal values in the current graph, which may be a function's.
 
-    The function for one image (tf_cnn/inputs/each_image.py) runs its constants before its other
+    The function for one image (tf_cnn/inputs/pipeline.py) runs its constants before its other
     ops, so fewer are faster.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)

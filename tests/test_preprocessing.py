@@ -24,7 +24,7 @@ from preprocessing import (
 from tests.support.graphs import evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example
 from tests.support.outputs import check_line
-from tf_cnn.inputs.each_image import for_each_image
+from tf_cnn.inputs.pipeline import for_each_image
 
 pytestmark = pytest.mark.graph
 

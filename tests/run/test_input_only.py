@@ -17,11 +17,10 @@ from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, warnings_in
 from tests.support.programs import run_python
 from tests.support.runs import document_in, ran
-from tf_cnn.inputs.buffers import max_total_bytes
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.pipeline_stages import PARSE, PREPROCESS, READ, STAGES, TRANSFER
+from tf_cnn.inputs.pipeline_stages import PARSE, PREPROCESS, READ, STAGES, TRANSFER, max_total_bytes
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.run.stage_times import StageTime, format_stage_table, stage_rows
 

@@ -4,11 +4,9 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from tf_cnn.inputs import array_order
-from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Arrays
-from tf_cnn.inputs.each_image import for_each_image
-from tf_cnn.inputs.pipeline import InputConfig, RunOp
-from tf_cnn.inputs.pipeline_stages import READ
+from tf_cnn.inputs.pipeline import InputConfig, RunOp, for_each_image
+from tf_cnn.inputs.pipeline_stages import READ, Buffer
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 
 

@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from tf_cnn.inputs import array_order
-from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline, RunOp
+from tf_cnn.inputs.pipeline_stages import Buffer
 
 
 class FeedInput(InputPipeline):

@@ -3,11 +3,9 @@
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.each_image import for_each_image
-from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER
+from tf_cnn.inputs.pipeline import InputConfig, for_each_image
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER, Buffer
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 
 # kRecords in tensorflow/core/kernels/record_yielder.cc.

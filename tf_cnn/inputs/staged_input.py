@@ -7,9 +7,8 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from tf_cnn.graph.staging_area import StagingArea
-from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp
-from tf_cnn.inputs.pipeline_stages import TRANSFER
+from tf_cnn.inputs.pipeline_stages import TRANSFER, Buffer
 
 # The images and labels of one device, or the tensors of an earlier last stage.
 HostBatch = Sequence[tf.Tensor]

@@ -8,11 +8,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.pipeline import InputConfig
-from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER, Buffer
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 
 Dataset = Any

@@ -210,7 +210,7 @@ def choose_threads(
     On CPUs, the operations of several towers run at the same time. If there are as many towers as
     cores, each operation has one thread: sharing it would only move work between busy cores (8
     towers of ResNet-50 on 2 cores: +3 to +8 %). Each image of a batch always has one thread
-    (tf_cnn/inputs/each_image.py).
+    (tf_cnn/inputs/pipeline.py).
     """
     threads = (
         _threads_beside_gpus(params, environment, devices, num_cores)
@@ -222,24 +222,16 @@ def choose_threads(
         for name in ('num_intra_threads', 'num_inter_threads')
         if name in params.given_flags
     ]
-    # TensorFlow keeps the threads within operations from the first session of a process.
-    earlier: int | None = environment.process.setting(INTRA)
     if params.devices.num_intra_threads is not None:
         threads = Threads(params.devices.num_intra_threads, threads.inter_op, ' '.join(given_flags))
     threads = _apply_thread_variables(threads, params, environment, warnings)
-    if (
-        params.devices.num_intra_threads is not None
-        or earlier is None
-        or earlier == threads.intra_op
-    ):
-        return threads
-    if params.devices.device == 'cpu' and (earlier or num_cores) < (threads.intra_op or num_cores):
-        warnings.append(
-            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, '
-            'since TensorFlow keeps its threads until the process ends; start a new process for '
-            'each run'
-        )
-    return Threads(earlier, threads.inter_op, 'an earlier run of this process used this number')
+    # TensorFlow keeps the threads within operations from the first session of a process.
+    earlier: int | None = environment.process.setting(INTRA)
+    is_open = params.devices.num_intra_threads is None
+    if is_open and earlier not in (None, threads.intra_op):
+        reason = 'an earlier run of this process used this number'
+        return Threads(earlier, threads.inter_op, reason)
+    return threads
 
 
 def _apply_thread_variables(

@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import ArrayLike
 
-from tf_cnn.inputs.buffers import Buffer
-from tf_cnn.inputs.pipeline_stages import STAGES
+from tf_cnn.inputs.pipeline_stages import STAGES, Buffer
 from tf_cnn.results.statistics import drift, mad, outliers
 
 # The phases of a run before the first timed step, and the time until the very first step was done.

@@ -15,8 +15,8 @@ from msgspec import convert
 from models.catalog import read_costs
 from models.counting import network_cost
 from tf_cnn.cluster.config import ROLE_FLAGS
-from tf_cnn.inputs.buffers import Buffer, max_total_bytes
 from tf_cnn.inputs.data_sets import DATA_SETS
+from tf_cnn.inputs.pipeline_stages import Buffer, max_total_bytes
 from tf_cnn.plan.params import Role, output_flags
 from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan

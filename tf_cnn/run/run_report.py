@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.inputs.buffers import format_memory
+from tf_cnn.inputs.pipeline_stages import format_memory
 from tf_cnn.plan.params import Role
 from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
