@@ -37,7 +37,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.cli.subcommands import REMOVED, SUBCOMMANDS
 from tf_cnn.graph.tensorflow_import import memory_limits
 from tf_cnn.system.errors import (
     FULL_DISK_ERRORS,
@@ -287,6 +287,8 @@ def _run_command(arguments: list[str]) -> int:
     # A flag with a typographic dash is no subcommand; parse_argv refuses it.
     if arguments and not to_keyboard(arguments[0]).startswith('-'):
         name, *argv = arguments
+        if name in REMOVED:
+            raise UsageError(f'{name}: there is no such subcommand; see {REMOVED[name]}')
         if name not in SUBCOMMANDS:
             from models.registry import MODELS
 

@@ -49,11 +49,6 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         '[PATTERN] [--flag=value ...]',
         'lists the networks and their costs',
     ),
-    'predict': Subcommand(
-        'tf_cnn.cli.predict:main',
-        'RESULT ... [--flag=value ...]',
-        'predicts larger clusters, and other models on them',
-    ),
     'records': Subcommand(
         'tf_cnn.cli.records:main',
         '[--flag=value ...]',
@@ -73,3 +68,6 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         'tf_cnn.cli.version:main', '', 'prints the versions of this program, TensorFlow and Python'
     ),
 }
+
+# Former subcommands, and what stands in their place.
+REMOVED: Mapping[str, str] = {'predict': 'docs/distributed.md, "How far will it scale?"'}

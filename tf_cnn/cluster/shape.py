@@ -9,7 +9,7 @@ _SHAPE = re.compile(r'\s*([0-9]{1,6})\s*\*\s*([0-9]{1,6})\s*(?:\+\s*([0-9]{1,6})
 EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1*2 or 2*1+1'
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Shape:
     workers: int
     devices: int

@@ -1,4 +1,4 @@
-"""The flags of the subcommand compare."""
+"""The flags of the subcommands compare and report."""
 
 from dataclasses import dataclass
 
@@ -37,30 +37,6 @@ class CompareOptions:
         'With --run: a new folder for the results and logs, or the folder of the same runs, to '
         'continue them; by default a temporary folder, which is kept.',
         is_path=True,
-    )
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    model: str | None = flag(
-        None, 'Models, separated by commas; by default all models of the results.'
-    )
-    workers: str | None = flag(
-        None,
-        'Numbers of workers, separated by commas, with one worker on each host; by default 2,4,8, '
-        'or 1 with --num_gpus.',
-    )
-    num_gpus: str | None = flag(
-        None,
-        'Numbers of devices of each worker, separated by commas; by default as in the largest '
-        'cluster of the results.',
-    )
-    network: str | None = flag(
-        None,
-        "The rate of a host's link, such as 10Gbit, for clusters that the results do not cover.",
-    )
-    format: str = flag(
-        'text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json')
     )
 
 
