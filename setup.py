@@ -207,9 +207,9 @@ setup(
     package_data={
         'models': ['catalog.json'],
         'tf_cnn': ['py.typed'],
+        'tf_cnn.plan': ['original_flags.csv'],
         'tf_cnn.compare': ['templates/*'],
         'tf_cnn.results': ['result.schema.json'],
-        'tf_cnn.run': ['original_flags.csv'],
         'tf_cnn.sweep': ['*.toml'],
     },
     cmdclass={'build_py': BuildWheel},

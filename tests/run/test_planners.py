@@ -98,26 +98,23 @@ _WORKER = '--job_name=worker --ps_hosts=a:1 --worker_hosts=b:1,c:1'
 
 
 @pytest.mark.parametrize(
-    ('flags', 'variables', 'keeps', 'num_warnings'),
+    ('flags', 'variables', 'keeps_memory'),
     [
-        ('', {}, False, 0),
-        ('--keep_memory', {}, True, 0),
-        ('--keep_memory', {'LD_PRELOAD': 'libjemalloc.so.2'}, False, 1),
-        (_WORKER, {}, True, 0),
-        (f'{_WORKER} --nokeep_memory', {}, False, 0),
-        (_WORKER, {'MALLOC_ARENA_MAX': '4'}, False, 0),
+        ('', {}, False),
+        (_WORKER, {}, True),
+        (_WORKER, {'LD_PRELOAD': 'libjemalloc.so.2'}, False),
+        (_WORKER, {'MALLOC_ARENA_MAX': '4'}, False),
     ],
 )
-def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
-    flags, variables, keeps, num_warnings
+def test_processes_with_a_server_keep_memory_unless_the_environment_sets_malloc(
+    flags, variables, keeps_memory
 ):
     params, environment = params_of(f'--device=cpu {flags}'), ProcessEnvironment(variables)
     warnings: list[str] = []
-    processes = find_cluster_role(params, environment, warnings)
-    found = choose_start(params, environment, processes, None, warnings)
-    assert (found.keeps_memory, len(warnings)) == (keeps, num_warnings)
-    for warning in warnings:
-        check_line(warning, '--keep_memory=True', *variables)
+    cluster_role = find_cluster_role(params, environment, warnings)
+    settings = choose_start(params, environment, cluster_role, None, warnings)
+    assert settings.keeps_memory == keeps_memory
+    assert not warnings
 
 
 def test_a_later_run_with_other_settings_is_refused_and_changes_nothing():

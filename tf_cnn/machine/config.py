@@ -265,13 +265,6 @@ class TensorFlowConfig:
         target=ONEDNN_VARIABLE,
         in_run_section=True,
     )
-    keep_memory: bool | None = flag(
-        None,
-        'Keep the host memory that TensorFlow frees for the next step; by default the processes '
-        'of a cluster do. Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, '
-        'LD_PRELOAD) take precedence.',
-        original=NEW,
-    )
     kmp_affinity: str | None = flag(
         None,
         'For a TensorFlow built with OpenMP: the binding of threads to cores (KMP_AFFINITY).',

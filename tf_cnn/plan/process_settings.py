@@ -114,16 +114,7 @@ def choose_start(
         gpus is not None and cluster_role.has_local_towers and params.devices.device != 'cpu'
     )
     has_server = cluster_role.cluster is not None and cluster_role.horovod is None
-    keeps_memory = (
-        has_server if params.tensorflow.keep_memory is None else params.tensorflow.keep_memory
-    )
-    if malloc_variables := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
-        keeps_memory = False
-        if given_flag := params.given_flags.get('keep_memory'):
-            warnings.append(
-                f'{given_flag} has no effect: {malloc_variables[0]} is set in the '
-                'environment; unset it'
-            )
+    keeps_memory = has_server and not any(map(_MALLOC_VARIABLES.match, environment.variables))
     memory = memory_flags(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
 
