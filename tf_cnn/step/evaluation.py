@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -14,9 +14,11 @@ from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.graph.variables import Initializer, create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.results.steps import Accuracy
-from tf_cnn.step.step_graph import StepConfig
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoints import Slice, full_slice, join_slices
+
+if TYPE_CHECKING:
+    from tf_cnn.step.step_graph import StepConfig
 
 Tensor = Any
 
@@ -94,7 +96,7 @@ class Evaluation:
 
     def __init__(
         self,
-        config: StepConfig,
+        config: 'StepConfig',
         sources: Sequence[SlicedVariables],
         devices: Sequence[str],
         pipeline: InputPipeline,
