@@ -112,7 +112,7 @@ def test_the_version_is_one_line():
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     files = '--flush_stdout=true --graph_file=graph.pbtxt'
-    done = run(f'{SMALL_RUN} --display_every=2 {files}', cwd=tmp_path)
+    done = run(f'{SMALL_RUN} --display_every=2 {files}', tmp_path, fresh=True)
     assert done.code == 0, done.err
     found = read_output(done.out)
     # The last step is printed although --display_every does not divide it.

@@ -90,10 +90,9 @@ def test_the_largest_batch_size_is_a_column(tmp_path, capsys):
 
 @pytest.mark.distributed
 def test_real_runs_of_one_process_and_of_a_cluster(tmp_path):
-    grid = ('--grid=--shape=1*1,1*1+1', f'--output={tmp_path}/out', '--')
-    flags = ('--model=trivial', '--device=cpu', '--batch_size=2')
-    steps = ('--num_batches=3', '--num_warmup_batches=1')
-    code, out, err = run(['sweep', *grid, *flags, *steps])
+    grid = f'--grid=--shape=1*1,1*1+1 --output={tmp_path}/out'
+    flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
+    code, out, err = run(f'sweep {grid} -- {flags}')
     assert code == 0, err
     assert [row[0] for row in rows_of(out)[1:]] == ['1*1', '1*1+1']
 

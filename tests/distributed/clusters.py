@@ -13,12 +13,8 @@ Nothing outlives its test, and a test that fails shows the logs of all.
 """
 
 import contextlib
-import os
 import re
-import signal
 import socket
-import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,13 +22,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.programs import PROGRAM, environment
+from tests.support.programs import DEADLINE_SECS, PROGRAM, Task, environment
 from tf_cnn.launch.commands import make_commands
-from tf_cnn.launch.hosts import ClusterTask, Command, reserve_addresses
-from tf_cnn.system.tether import die_with_parent
+from tf_cnn.launch.hosts import ClusterTask, reserve_addresses
 
-# Of a loaded machine; a cluster of four processes takes 15 seconds.
-DEADLINE_SECS = 240.0
 # More steps than there is time for.
 ENDLESS = '--num_batches=1000000'
 
@@ -68,101 +61,6 @@ SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'
 def all_modes(*rows: tuple) -> list:
     """Rows of a parametrized test that only --all_modes runs."""
     return [pytest.param(*row, marks=pytest.mark.all_modes) for row in rows]
-
-
-class Task:
-    """A process, with its logs in a folder. Started again, it appends to them.
-
-    Attributes:
-      title: its name in messages, such as 'worker 0 (127.0.0.1:2222)'.
-      argv: flags can be added before a start.
-      exit_code: None while it runs, or before; -n if signal n ended it.
-      ended_at: in seconds of time.monotonic().
-      left_others: whether a process that it had started outlived it.
-    """
-
-    def __init__(
-        self, command: Command, folder: Path, address: str = '', network: int | None = None
-    ) -> None:
-        self.name = command.name
-        self.title = f'{command.name} ({address})'
-        self.argv = [*command.argv]
-        self.exit_code: int | None = None
-        self.ended_at = 0.0
-        self.left_others = False
-        self._env = command.env
-        self._network = network
-        self._process: subprocess.Popen[bytes] | None = None
-        self._waiter = threading.Thread()
-        self.out_file = folder / f'{command.name.replace(" ", "-")}.out'
-        self._err_file = self.out_file.with_suffix('.err')
-
-    def start(self) -> None:
-        """Call it on the main thread: the process dies with the thread that started it."""
-        self.exit_code = None
-        with self.out_file.open('ab') as out, self._err_file.open('ab') as err:
-            self._process = subprocess.Popen(
-                die_with_parent(self.argv, network=self._network),
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-        # A thread of its own, so that the moment of the end is known.
-        self._waiter = threading.Thread(target=self._await_end, args=(self._process,), daemon=True)
-        self._waiter.start()
-
-    def _await_end(self, process: 'subprocess.Popen[bytes]') -> None:
-        exit_code = process.wait()
-        self.ended_at = time.monotonic()
-        # At once: later the number may be that of a stranger's group.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-            self.left_others = True
-        self.exit_code = exit_code
-
-    @property
-    def pid(self) -> int:
-        assert self._process
-        return self._process.pid
-
-    @property
-    def out(self) -> str:
-        """Its standard output so far."""
-        return self.out_file.read_text(errors='replace') if self.out_file.exists() else ''
-
-    @property
-    def err(self) -> str:
-        return self._err_file.read_text(errors='replace') if self._err_file.exists() else ''
-
-    @property
-    def errors(self) -> list[str]:
-        """Its error lines without their start."""
-        return self.lines(r'^tf_cnn_benchmarks: error: (.*)$')
-
-    def lines(self, pattern: str) -> list:
-        return re.findall(pattern, self.out + self.err, re.MULTILINE)
-
-    def await_line(self, pattern: str, times: int = 1) -> None:
-        deadline = time.monotonic() + DEADLINE_SECS
-        while len(self.lines(pattern)) < times:
-            assert not self.has_ended(0.02), f'{self.name} ended without a line {pattern}'
-            assert time.monotonic() < deadline, f'{self.name} writes no line {pattern}'
-
-    def has_ended(self, timeout_secs: float = DEADLINE_SECS) -> bool:
-        self._waiter.join(max(0.0, timeout_secs))
-        return self.exit_code is not None
-
-    def send(self, number: signal.Signals) -> None:
-        if self._process and self.exit_code is None:
-            self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """Ends it as kill -9 does, with all that it started; does nothing if it has ended."""
-        if self._process:
-            self.send(signal.SIGKILL)
-            self._waiter.join()
 
 
 class Tasks(dict[str, Task]):
@@ -211,10 +109,7 @@ class Tasks(dict[str, Task]):
                 assert probe.connect_ex(('127.0.0.1', int(address))), f'{address} still listens'
 
     def logs(self) -> str:
-        return '\n'.join(
-            f'===== {task.name}: exit code {task.exit_code}\n{task.out}\n----- stderr\n{task.err}'
-            for task in self.values()
-        )
+        return '\n'.join(task.logs for task in self.values())
 
 
 def assert_each_names(tasks: Sequence[Task], *facts: object) -> None:
@@ -276,16 +171,6 @@ def run(flags: str, folder: Path, exit_code: int = 0, **jobs: int) -> Tasks:
         tasks.start()
         tasks.assert_end(exit_code)
     return tasks
-
-
-@contextlib.contextmanager
-def launched(
-    argv: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
-) -> Iterator[Task]:
-    """One process that was started."""
-    with processes([Task(Command('command', argv, env or environment()), folder)]) as tasks:
-        tasks.start()
-        yield tasks['command']
 
 
 def cluster_command(words: str) -> list[str]:

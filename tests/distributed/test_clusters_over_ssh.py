@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.distributed.clusters import all_modes, launched
+from tests.distributed.clusters import all_modes
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import PROGRAM, ROOT, Finished, catches_sigterm, run_process
+from tests.support.programs import PROGRAM, ROOT, Finished, catches_sigterm, launched, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 

@@ -24,7 +24,6 @@ from tests.distributed.clusters import (
     STEP_LINE,
     TOTAL_LINE,
     UNDER_WAY,
-    Task,
     Tasks,
     processes,
 )
@@ -38,7 +37,7 @@ from tests.distributed.whole_batch import (
 )
 from tests.support.images import write_noise
 from tests.support.outputs import check_warning
-from tests.support.programs import PROGRAM, run_process
+from tests.support.programs import PROGRAM, Task, run_process
 from tests.support.runs import ran, values_in
 from tf_cnn.launch.hosts import Command
 

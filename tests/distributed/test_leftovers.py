@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ from tests.support.programs import run
 
 pytestmark = pytest.mark.distributed
 
-UNSET = dict.fromkeys(('KERAS_HOME', 'MPLCONFIGDIR', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME'))
+UNSET: dict[str, Any] = dict.fromkeys(
+    ('KERAS_HOME', 'MPLCONFIGDIR', 'XDG_CACHE_HOME', 'XDG_CONFIG_HOME')
+)
 
 
 def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
@@ -49,8 +52,7 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
         f'records --input={results}/photos --output={results}/shards --shards=1',
         f'report {results}/repeats --output={results}/page.html',
     ):
-        variables = {**UNSET, 'TMPDIR': str(tmp), 'HOME': str(home)}
-        done = run(command, working, **variables)
+        done = run(command, working, **UNSET, TMPDIR=str(tmp), HOME=str(home))
         assert done.code == 0, done.err
     assert times() == before
     assert all((results / file).read_text() == 'mine' for file in files)

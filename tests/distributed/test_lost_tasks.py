@@ -20,11 +20,11 @@ from tests.distributed.clusters import (
     all_modes,
     assert_each_names,
     cluster_command,
-    launched,
     training,
 )
 from tests.distributed.whole_batch import one_tower
 from tests.support.oracles import Weights
+from tests.support.programs import launched
 from tests.support.runs import values_in
 from tf_cnn.results.document import Result, read_result
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, cluster_command, launched
+from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, cluster_command
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT, Finished, run_process
+from tests.support.programs import ROOT, Finished, launched, run_process
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
 
 OPEN = 'listen on all addresses'

@@ -14,16 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import (
-    DEADLINE_SECS,
-    ENDLESS,
-    FIRST_STEP,
-    TOTAL_LINE,
-    launched,
-)
+from tests.distributed.clusters import ENDLESS, FIRST_STEP, TOTAL_LINE
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import PROGRAM, ROOT, environment, run_process
+from tests.support.programs import DEADLINE_SECS, PROGRAM, ROOT, environment, launched, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 

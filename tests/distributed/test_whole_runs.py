@@ -10,10 +10,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Task, Tasks, all_modes, processes, run
+from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Tasks, all_modes, processes, run
 from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
-from tests.support.programs import PROGRAM, environment
+from tests.support.programs import PROGRAM, Task, environment
 from tests.support.runs import ran, values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
@@ -111,7 +111,7 @@ def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_pat
 
 def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
     flags = (
-        f'{CPU} --model=lenet --batch_size=8 --num_batches=8 --train_dir={tmp_path}/train '
+        f'{CPU} --model=lenet --batch_size=1 --num_batches=8 --train_dir={tmp_path}/train '
         f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2**30} '
         f'--fp16_inc_loss_scale_every_n=1 {COLLECTIVE}'
     )

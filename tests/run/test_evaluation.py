@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.programs import PROGRAM
+from tests.support.programs import launched
 from tests.support.runs import Ran, document_in, made, ran, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
@@ -209,21 +208,19 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_p
     """The evaluator starts before there is a checkpoint."""
     train_dir = tmp_path / 'train'
     task = {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
-    flags = f'--model=lenet --device=cpu --batch_size={BATCH} --eval_interval_secs=0.2'.split()
-    follower = subprocess.Popen(
-        [*PROGRAM, *flags, f'--data_dir={noise}', f'--train_dir={train_dir}'],
-        env={'PATH': '', 'TF_CONFIG': json.dumps(task)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    train(noise, '--num_batches=5 --save_model_steps=3', train_dir=train_dir)
-    out, err = follower.communicate(timeout=900)
-    assert follower.returncode == 0, err
+    flags = f'--model=lenet --device=cpu --batch_size={BATCH} --eval_interval_secs=0.2'
+    flags += f' --data_dir={noise} --train_dir={train_dir}'
+    env = {'PATH': '', 'TF_CONFIG': json.dumps(task)}
+    with launched(flags, tmp_path, env) as follower:
+        train(noise, '--num_batches=5 --save_model_steps=3', train_dir=train_dir)
+        assert follower.has_ended()
+        assert follower.exit_code == 0
     # Each is announced by its name, in a line that ends with it.
-    evaluated = re.findall(r'/train/model\.ckpt-(\d+)$', err, re.MULTILINE)
+    evaluated = follower.lines(r'/train/model\.ckpt-(\d+)$')
     assert evaluated[-1] == '6'
-    assert out.count(f'[{NUM_VALIDATION} examples]') == len(evaluated) == len(set(evaluated))
+    assert (
+        follower.out.count(f'[{NUM_VALIDATION} examples]') == len(evaluated) == len(set(evaluated))
+    )
 
 
 def test_a_signal_ends_an_evaluator_that_waits(trained, noise):

@@ -5,8 +5,8 @@ Each ends in time with the error of its row, and leaves no damaged file.
 
 import json
 import os
+import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.files import file_size_limit, write_files
 from tests.support.images import encoded, example, header_of, write_shard
 from tests.support.outputs import check_error, failed
-from tests.support.programs import PROGRAM, run, run_main
+from tests.support.programs import launched, run, run_main
 from tests.support.runs import made
 from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.inputs.layout import shard_name
@@ -170,20 +170,14 @@ def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path):
     """In a process of its own, which ends in the midst of a step."""
     shards = write_shards(tmp_path / 'shards')
     flags = f'{_RUN} --num_batches=1000000 --data_dir={tmp_path}/shards --display_every=10'
-    command = [*PROGRAM, *flags.split(), f'--result_file={tmp_path}/result.json']
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        try:
-            next(line for line in process.stdout if line.startswith('10\t'))
-            for shard in shards:
-                os.truncate(shard, 0)
-            _, err = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert process.returncode == 1
-    check_error(err, f'--data_dir={tmp_path}/shards', 'empty')
+    flags += f' --result_file={tmp_path}/result.json'
+    with launched(flags, tmp_path) as process:
+        process.await_line('^10\t')
+        for shard in shards:
+            os.truncate(shard, 0)
+        assert process.has_ended()
+    assert process.exit_code == 1
+    check_error(process.err, f'--data_dir={tmp_path}/shards', 'empty')
     assert json.loads((tmp_path / 'result.json').read_text())
 
 
@@ -211,7 +205,7 @@ def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_
     files = [f'--model_file={folder}/own {{model}}.py', f'--train_dir={folder}/trained']
     flags = [*_RUN.split(), '--model=own', *files]
     read = [*flags, f'--data_dir={shards}', f'--result_file={result}']
-    done = run(read, HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii')
+    done = run(shlex.join(read), HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii')
     assert done.code == 0, done.err
     assert 'total images/sec: ' in done.out
     assert json.loads(result.read_text())

@@ -4,15 +4,12 @@ measured.
 
 import re
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.support.outputs import check_error, check_line
-from tests.support.programs import PROGRAM, run
+from tests.support.programs import Task, launched, run
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
@@ -23,33 +20,14 @@ ANSWER_SECS = 2 + 8
 ENDLESS = '--device=cpu --num_batches=1000000 --display_every=1'
 
 
-@contextmanager
-def running(flags: str) -> Iterator[subprocess.Popen[str]]:
-    """A run whose lines on both streams come by its standard output."""
-    with subprocess.Popen(
-        [*PROGRAM, *flags.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_until(process: subprocess.Popen[str], pattern: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if re.match(pattern, line):
-            return
-    pytest.fail(f'it ended before {pattern}')
-
-
-def answer(process: subprocess.Popen[str], number: int) -> list[str]:
-    process.send_signal(number)
+def answer(process: Task, number: signal.Signals) -> list[str]:
+    """Sends the signal; returns the lines on standard error once the process has ended."""
+    process.send(number)
     began = time.monotonic()
-    out, _ = process.communicate(timeout=60)
+    assert process.has_ended(60)
     assert time.monotonic() - began < ANSWER_SECS
-    assert 'Traceback' not in out, out
-    return out.splitlines()
+    assert 'Traceback' not in process.err, process.err
+    return process.err.splitlines()
 
 
 # A network whose graph takes minutes to build, and one whose step takes minutes.
@@ -60,30 +38,30 @@ SMALL = '--model=lenet --device=cpu --batch_size=4'
 @pytest.mark.parametrize(
     ('flags', 'line', 'number'),
     [
-        (DEEP, 'Building the graph', signal.SIGTERM),
-        (DEEP, 'Building the graph', signal.SIGINT),
-        (SMALL, 'Initialising', signal.SIGUSR1),
-        (SLOW, 'Running 10 warm-up steps', signal.SIGTERM),
-        (f'{SMALL} --num_warmup_batches=1000000', 'Running', signal.SIGXCPU),
-        (SMALL, '3\timages/sec', signal.SIGUSR2),
-        (SMALL, '3\timages/sec', signal.SIGALRM),
-        (SMALL, '3\timages/sec', signal.SIGHUP),
+        (DEEP, '^Building the graph', signal.SIGTERM),
+        (DEEP, '^Building the graph', signal.SIGINT),
+        (SMALL, '^Initialising', signal.SIGUSR1),
+        (SLOW, '^Running 10 warm-up steps', signal.SIGTERM),
+        (f'{SMALL} --num_warmup_batches=1000000', '^Running', signal.SIGXCPU),
+        (SMALL, '^3\timages/sec', signal.SIGUSR2),
+        (SMALL, '^3\timages/sec', signal.SIGALRM),
+        (SMALL, '^3\timages/sec', signal.SIGHUP),
     ],
 )
 def test_a_signal_ends_a_run_in_any_phase(flags, line, number, tmp_path):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f'{number.name} is ignored here')
     path = tmp_path / 'r.json'
-    with running(f'{ENDLESS} {flags} --result_file={path}') as process:
-        read_until(process, line)
+    with launched(f'{ENDLESS} {flags} --result_file={path}', tmp_path) as process:
+        process.await_line(line)
         lines = answer(process, number)
-    assert process.returncode == 128 + number, lines
+    assert process.exit_code == 128 + number, lines
     check_line(lines[-1], 'tf_cnn_benchmarks: error: ', number.name)
     result = read_result(path)
     assert isinstance(result, Result)
     assert (result.is_complete, result.exit_status.exit_code) == (False, 128 + number)
     assert number.name in (result.reason or '')
-    assert (result.statistics.num_steps >= 3) == line.startswith('3')
+    assert (result.statistics.num_steps >= 3) == line.startswith('^3')
 
 
 def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(tmp_path):
@@ -91,35 +69,36 @@ def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follo
     flag = f'--result_file={path}'
     assert run(f'{SMALL} --num_batches=3 {flag}').code == 0
     before = path.read_bytes()
-    with running(f'{SMALL} {ENDLESS} --num_warmup_batches=1000000 {flag}') as process:
-        read_until(process, 'Running')
+    flags = f'{SMALL} {ENDLESS} --num_warmup_batches=1000000 {flag}'
+    with launched(flags, tmp_path) as process:
+        process.await_line('^Running')
         second = run(f'{SMALL} {flag}')
         assert (second.code, second.out) == (2, '')
         check_error(second.err, flag, 'another run')
         lines = answer(process, signal.SIGTERM)
-    assert process.returncode == 143
+    assert process.exit_code == 143
     assert [line for line in lines if flag in line and 'earlier result' in line]
     assert path.read_bytes() == before
 
 
 def test_a_signal_after_the_total_changes_nothing(tmp_path):
     path = tmp_path / 'r.json'
-    with running(f'{SMALL} --num_batches=20 --result_file={path}') as process:
-        read_until(process, 'total images/sec')
+    with launched(f'{SMALL} --num_batches=20 --result_file={path}', tmp_path) as process:
+        process.await_line('^total images/sec')
         answer(process, signal.SIGTERM)
     result = read_result(path)
     assert isinstance(result, Result)
-    assert (process.returncode, result.is_complete) == (0, True)
+    assert (process.exit_code, result.is_complete) == (0, True)
 
 
 def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path):
-    flags = '--model=alexnet --batch_size=64 --num_warmup_batches=1'
-    with running(f'{ENDLESS} {flags} --train_dir={tmp_path}') as process:
-        read_until(process, '2\timages/sec')
-        process.send_signal(signal.SIGTERM)
+    flags = '--model=alexnet --batch_size=4 --num_warmup_batches=1'
+    with launched(f'{ENDLESS} {flags} --train_dir={tmp_path}', tmp_path) as process:
+        process.await_line('^2\timages/sec')
+        process.send(signal.SIGTERM)
         time.sleep(0.4)
         lines = answer(process, signal.SIGTERM)
-    assert process.returncode == 143, lines
+    assert process.exit_code == 143, lines
     saved = latest_checkpoint(str(tmp_path))
     timed = re.search(r'it timed \d+ step.*global step (\d+)', '\n'.join(lines))
     assert timed
@@ -127,11 +106,11 @@ def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path):
 
 
 def test_the_third_signal_ends_a_step_at_once(tmp_path):
-    with running(f'{ENDLESS} {SLOW} --train_dir={tmp_path}') as process:
-        read_until(process, 'Running 10 warm-up steps')
+    with launched(f'{ENDLESS} {SLOW} --train_dir={tmp_path}', tmp_path) as process:
+        process.await_line('^Running 10 warm-up steps')
         for _ in range(2):
-            process.send_signal(signal.SIGTERM)
+            process.send(signal.SIGTERM)
             time.sleep(0.4)
         lines = answer(process, signal.SIGTERM)
-    assert process.returncode == 143
+    assert process.exit_code == 143
     check_line(lines[-1], 'tf_cnn_benchmarks: error: ', 'SIGTERM')

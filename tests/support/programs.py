@@ -1,29 +1,37 @@
 """Runs the program and others: in processes of their own, on terminals, or in this process."""
 
+import atexit
 import contextlib
+import functools
 import io
+import json
 import os
 import pty
 import re
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import termios
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import IO, NamedTuple, Self
 
 import pyte
 
 import tf_cnn_benchmarks
+from tf_cnn.launch.hosts import Command
+from tf_cnn.system.tether import die_with_parent
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
-# Of one process on a loaded machine.
-DEADLINE_SECS = 120.0
+# Of one process on a loaded machine, or of a cluster of four, which takes 15 seconds.
+DEADLINE_SECS = 240.0
 
 
 def environment(**changes: str | None) -> dict[str, str]:
@@ -67,10 +75,211 @@ def run_process(
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
-def run(flags: str | Sequence[str], cwd: Path | None = None, **environ: str | None) -> Finished:
-    """Runs the program in a process of its own; `cluster --workers=2 -- FLAGS` as a cluster."""
-    words = shlex.split(flags) if isinstance(flags, str) else flags
-    return run_process([*PROGRAM, *words], cwd, **environ)
+# ---- processes with logs -------------------------------------------------------------------------
+
+
+@functools.cache
+def _fork_server() -> socket.socket:
+    """Starts the server of this process; returns the socket for requests."""
+    requests, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server_end:
+        server = subprocess.Popen(
+            die_with_parent([sys.executable, '-m', 'tests.support.fork_server']),
+            stdin=server_end.fileno(),
+            stdout=subprocess.DEVNULL,
+            cwd=ROOT,
+            # NumPy would start threads.
+            env=environment(OPENBLAS_NUM_THREADS='1'),
+        )
+
+    def end() -> None:
+        requests.close()
+        server.wait()
+
+    atexit.register(end)
+    return requests
+
+
+class Fork:
+    """A fork that runs a script, with the part of subprocess.Popen that a Task needs.
+
+    It dies with this process, and has a session of its own.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, out: IO[bytes], err: IO[bytes]
+    ) -> None:
+        request = json.dumps([argv, {**env}, str(cwd)]).encode()
+        self._answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_end, open(os.devnull) as nothing:
+            files = [file.fileno() for file in (nothing, out, err, server_end)]
+            socket.send_fds(_fork_server(), [request], files)
+        self.pid = int(self._answers.recv(32))
+
+    def wait(self) -> int:
+        with self._answers:
+            return int(self._answers.recv(32))
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+class Task:
+    """A process, with its logs in a folder. Started again, it appends to them.
+
+    The program is forked from a process that has imported TensorFlow, which takes half a second of
+    processor time instead of three, unless the task is fresh or in another network. Variables that
+    Python or TensorFlow read when they start have no effect in a fork.
+
+    Attributes:
+      title: its name in messages, such as 'worker 0 (127.0.0.1:2222)'.
+      argv: flags can be added before a start.
+      exit_code: None while it runs, or before; -n if signal n ended it.
+      ended_at: in seconds of time.monotonic().
+      left_others: whether a process that it had started outlived it.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        folder: Path,
+        address: str = '',
+        network: int | None = None,
+        *,
+        fresh: bool = False,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = command.name
+        self.title = f'{command.name} ({address})'
+        self.argv = [*command.argv]
+        self.exit_code: int | None = None
+        self.ended_at = 0.0
+        self.left_others = False
+        self._env = command.env or environment()
+        self._network = network
+        self._is_fresh = fresh or network is not None or tuple(command.argv[:2]) != PROGRAM
+        self._cwd = cwd or Path.cwd()
+        self._process: subprocess.Popen[bytes] | Fork | None = None
+        self._waiter = threading.Thread()
+        self.out_file = folder / f'{command.name.replace(" ", "-")}.out'
+        self._err_file = self.out_file.with_suffix('.err')
+
+    def start(self) -> None:
+        """Call it on the main thread: the process dies with the thread that started it."""
+        self.exit_code = None
+        with self.out_file.open('ab') as out, self._err_file.open('ab') as err:
+            if self._is_fresh:
+                self._process = subprocess.Popen(
+                    die_with_parent(self.argv, network=self._network),
+                    env=self._env,
+                    cwd=self._cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+            else:
+                self._process = Fork(self.argv[1:], self._env, self._cwd, out, err)
+        # A thread of its own, so that the moment of the end is known.
+        self._waiter = threading.Thread(target=self._await_end, args=(self._process,), daemon=True)
+        self._waiter.start()
+
+    def _await_end(self, process: 'subprocess.Popen[bytes] | Fork') -> None:
+        exit_code = process.wait()
+        self.ended_at = time.monotonic()
+        # At once: later the number may be that of a stranger's group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+            self.left_others = True
+        self.exit_code = exit_code
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    @property
+    def out(self) -> str:
+        """Its standard output so far."""
+        return self.out_file.read_text(errors='replace') if self.out_file.exists() else ''
+
+    @property
+    def err(self) -> str:
+        return self._err_file.read_text(errors='replace') if self._err_file.exists() else ''
+
+    @property
+    def errors(self) -> list[str]:
+        """Its error lines without their start."""
+        return self.lines(r'^tf_cnn_benchmarks: error: (.*)$')
+
+    def lines(self, pattern: str) -> list:
+        return re.findall(pattern, self.out + self.err, re.MULTILINE)
+
+    @property
+    def logs(self) -> str:
+        return (
+            f'===== {self.name}: exit code {self.exit_code}\n{self.out}\n----- stderr\n{self.err}'
+        )
+
+    def await_line(self, pattern: str, times: int = 1) -> None:
+        deadline = time.monotonic() + DEADLINE_SECS
+        while len(self.lines(pattern)) < times:
+            assert not self.has_ended(0.02), f'{self.name} ended without a line {pattern}'
+            assert time.monotonic() < deadline, f'{self.name} writes no line {pattern}'
+
+    def has_ended(self, timeout_secs: float = DEADLINE_SECS) -> bool:
+        self._waiter.join(max(0.0, timeout_secs))
+        return self.exit_code is not None
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process and self.exit_code is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it as kill -9 does, with all that it started; does nothing if it has ended."""
+        if self._process:
+            self.send(signal.SIGKILL)
+            self._waiter.join()
+
+
+@contextlib.contextmanager
+def launched(
+    flags: str | Sequence[str],
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    fresh: bool = False,
+    cwd: Path | None = None,
+) -> Iterator[Task]:
+    """Starts the program with these flags, or another command, a list. Kills it after the block,
+    and prints its logs.
+    """
+    argv = [*PROGRAM, *shlex.split(flags)] if isinstance(flags, str) else flags
+    task = Task(Command('command', argv, env), folder, fresh=fresh, cwd=cwd)
+    task.start()
+    try:
+        yield task
+    finally:
+        task.kill()
+        print(task.logs)
+
+
+def run(
+    flags: str, cwd: Path | None = None, *, fresh: bool = False, **environ: str | None
+) -> Finished:
+    """Runs the program in a process of its own; `cluster --workers=2 -- FLAGS` as a cluster.
+
+    It is forked unless it is fresh or `environ` changes variables, as in environment().
+    """
+    env, fresh = environment(**environ), fresh or bool(environ)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        launched(flags, Path(folder), env, fresh=fresh, cwd=cwd) as task,
+    ):
+        assert task.has_ended(), task.logs
+        assert 'Traceback' not in task.err, task.err
+        return Finished(task.exit_code or 0, task.out, task.err)
 
 
 def run_python(code: str, *words: str, **environ: str | None) -> Finished:

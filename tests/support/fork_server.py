@@ -1,0 +1,114 @@
+"""Forks runs from a process that has imported TensorFlow, and has neither threads nor sessions.
+
+Standard input is a socket on which requests arrive: the script with its words, the environment and
+the folder, as JSON, with the three standard streams and a socket. The server answers there with the
+process id, and at the end of the process with its exit code.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tf_cnn.graph.tensorflow_import import import_tensorflow
+
+_MOST_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def _serve(control: socket.socket) -> tuple[list[int], list[Any]] | None:
+    """Forks a child for each request until the test process ends. Returns in each child, with its
+    streams and the request, and in the end in the server, with None.
+    """
+    with selectors.DefaultSelector() as children:
+        children.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in children.select():
+                if key.data:
+                    pid, answer = key.data
+                    exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    children.unregister(key.fd)
+                    _send(answer, exit_code)
+                    os.close(key.fd)
+                    os.close(answer)
+                    continue
+                text, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 4)
+                if not text:
+                    return None
+                *streams, answer = files
+                if pid := os.fork():
+                    _send(answer, pid)
+                    children.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answer))
+                    for stream in streams:
+                        os.close(stream)
+                    continue
+                for other in children.get_map().values():
+                    if other.data:
+                        os.close(other.fd)
+                        os.close(other.data[1])
+                os.close(answer)
+                return streams, json.loads(text)
+
+
+def _send(answer: int, number: int) -> None:
+    # A test that has failed does not listen.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(answer, str(number).encode())
+
+
+def _run(streams: list[int], request: list[Any]) -> None:
+    """Makes this process what a new Python would be, and runs the script."""
+    argv, environ, folder = request
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    # Python itself does so for its module random.
+    np.random.seed()
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name='__main__')
+
+
+@contextlib.contextmanager
+def _silenced_stderr() -> Iterator[None]:
+    """Hides what TensorFlow prints when it is imported, as the program does."""
+    stderr = os.dup(2)
+    with open(os.devnull, 'w') as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def _main() -> None:
+    with _silenced_stderr():
+        import_tensorflow()
+    # What a run loads later.
+    import benchmark_cnn  # noqa: F401
+    import tf_cnn.cli.benchmark
+    import tf_cnn.cluster.serve
+    import tf_cnn.step.build  # noqa: F401
+
+    with socket.socket(fileno=os.dup(0)) as control:
+        child = _serve(control)
+    if child:
+        _run(*child)
+
+
+if __name__ == '__main__':
+    _main()
