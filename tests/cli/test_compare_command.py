@@ -19,7 +19,7 @@ from tests.support.sample_results import (
     write_sample,
 )
 from tests.sweep.fake_runs import assert_ended, fake_runner, interrupt_when_waiting, sizes_in
-from tf_cnn.compare.report_rows import summarize_collection
+from tf_cnn.compare.report_rows import ReportRow, summarize_collection
 from tf_cnn.results.collection import collect
 from tf_cnn.sweep import compare_runs
 
@@ -422,7 +422,7 @@ def test_settings_of_one_folder_are_compared_within_their_batch_size():
     different = rows['batch_size=64 variable_update=replicated']['different_flags']
     assert [*different] == ['variable_update']
     for page_row in summarize_collection(collect(['all'])).rows:
-        assert page_row.baseline
+        assert isinstance(page_row.baseline, ReportRow)
         sizes = [row.properties['batch size'] for row in (page_row, page_row.baseline)]
         assert sizes[0] in ('16', sizes[1])
 

@@ -95,7 +95,7 @@ def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict():
     ):
         *earlier, new = (a_run(number, rate) for number, rate in enumerate(rates))
         found = check_regression([new], earlier)
-        assert (found.verdict, found.interval, found.is_slower) == (verdict, None, False)
+        assert (found.verdict, found.expected, found.is_slower) == (verdict, None, False)
 
 
 def test_later_runs_do_not_judge_earlier_ones():

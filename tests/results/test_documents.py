@@ -31,7 +31,7 @@ from tests.support.sample_results import (
     sample_record,
     write_sample,
 )
-from tf_cnn.compare.changes import COMPARISON_COLUMNS, make_document, make_notes, make_rows
+from tf_cnn.compare.changes import COMPARISON_COLUMNS, make_notes, make_rows
 from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.compare.run_sets import make_run_set, read_run_set
@@ -243,9 +243,9 @@ def check_comparison(first: list[Result], failures: list[Failure], second: list[
     rows = make_rows(
         [make_run_set('a', first, failures, []), make_run_set('b', second, [], [])], force=True
     )
-    document, table = make_document(rows, []), Table(COMPARISON_COLUMNS, rows)
-    in_json = json.dumps(document)
+    table = Table(COMPARISON_COLUMNS, rows)
+    in_json = json.dumps(table.objects)
     json.loads(in_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
-    texts = [as_csv(document['rows']), table.as_text(io.StringIO()), table.as_markdown(), in_json]
+    texts = [as_csv(table.objects), table.as_text(io.StringIO()), table.as_markdown(), in_json]
     # A lone surrogate cannot be encoded.
     ''.join([*texts, *make_notes(rows, [])]).encode()

@@ -1,20 +1,29 @@
-"""The runs of one setting and their throughput, which every row of a comparison has."""
+"""The runs of one setting, their throughput, and its ratio to a baseline, which every row of a
+comparison has.
+"""
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from tf_cnn.compare.intervals import Estimate
 from tf_cnn.compare.original_logs import Run, documents
 from tf_cnn.compare.ratios import Ratio, compare, estimate
+from tf_cnn.compare.repeats import baseline_indices
 from tf_cnn.results.document import Result
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The repeats of one setting on one machine; none for a setting that failed."""
+    """The repeats of one setting on one machine; none for a setting that failed.
+
+    Attributes:
+      baseline: what the setting is compared with: other runs, or the same ones; None if nothing.
+    """
 
     runs: tuple[Run, ...]
+    baseline: 'Measured | None' = field(default=None, kw_only=True)
 
     @functools.cached_property
     def results(self) -> tuple[Result, ...]:
@@ -36,15 +45,41 @@ class Measured:
     def interval(self) -> tuple[float, float] | None:
         return self.estimate.interval if self.estimate else None
 
+    @property
+    def is_baseline(self) -> bool:
+        return self.baseline is not None and self.baseline.runs is self.runs
+
+    @functools.cached_property
+    def ratio(self) -> Ratio | None:
+        """This throughput over the baseline's; None without a baseline, and for the baseline."""
+        return None if self.is_baseline or not self.baseline else self.ratio_to(self.baseline)
+
+    @property
+    def speed_up(self) -> float | None:
+        if self.is_baseline:
+            return 1.0
+        return self.ratio.value if self.ratio else None
+
+    @property
+    def verdict(self) -> str | None:
+        if self.is_baseline:
+            return 'baseline'
+        return self.ratio.verdict.value if self.ratio else None
+
     def ratio_to(self, baseline: 'Measured') -> Ratio:
-        """Returns this throughput over the throughput of the baseline; both must be known."""
+        """Returns this throughput over another one; both must be known."""
         assert self.estimate
         assert baseline.estimate
         return compare(baseline.estimate, self.estimate)
 
-    def verdict_against(self, baseline: 'Measured | None') -> str | None:
-        """Returns the verdict of `compare`; None without a baseline."""
-        if baseline is None:
-            return None
-        is_same = baseline.runs is self.runs
-        return 'baseline' if is_same else self.ratio_to(baseline).verdict.value
+
+def find_baselines(rows: Sequence[Measured]) -> dict[int, Measured]:
+    """Returns the baseline of each row, see baseline_indices, by the row's id(); nothing for a row
+    that is the baseline of no other row.
+    """
+    indices = baseline_indices([row.runs[0] for row in rows])
+    return {
+        id(row): rows[index]
+        for row, index in zip(rows, indices, strict=True)
+        if indices.count(index) > 1
+    }

@@ -7,7 +7,6 @@ with a tolerance. docs/compare.md explains both, and the formats.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tf_cnn.compare.differences import (
     Differences,
@@ -32,9 +31,6 @@ from tf_cnn.results.tables import (
 )
 from tf_cnn.system.errors import plural
 
-SCHEMA = 'tf_cnn_benchmarks.regression'
-SCHEMA_VERSION = 2
-
 # Only the last runs count, so that the median follows a machine that has changed.
 MAX_RUNS = 10
 # The memory layout of a process or the room temperature causes smaller differences.
@@ -48,10 +44,11 @@ SPREAD_MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10:
 
 
 @dataclass(frozen=True)
-class RegressionCheck(Measured):
+class RegressionCheck:
     """A row: the new runs of one setting, checked against the earlier runs.
 
     Attributes:
+      new: the new runs.
       num_earlier: the number of earlier runs that count.
       num_compared: how many of them, the last ones, are compared.
       median: the median of their images/sec; None if they are too few.
@@ -64,6 +61,7 @@ class RegressionCheck(Measured):
       left_out_differences: the differences between the last of these runs and the new runs.
     """
 
+    new: Measured
     name: str
     num_earlier: int
     num_compared: int
@@ -74,12 +72,16 @@ class RegressionCheck(Measured):
     left_out_differences: Differences = field(default_factory=dict)
 
     @property
+    def results(self) -> Sequence[Result]:
+        return self.new.results
+
+    @property
     def is_short(self) -> bool:
         return any(map(is_short, self.results))
 
     @property
     def ratio(self) -> float | None:
-        return self.rate / self.median if self.median else None
+        return self.new.rate / self.median if self.median else None
 
     @property
     def has_verdict(self) -> bool:
@@ -87,7 +89,7 @@ class RegressionCheck(Measured):
 
     @property
     def is_slower(self) -> bool:
-        return self.expected is not None and self.rate < self.expected[0] and not self.is_short
+        return self.expected is not None and self.new.rate < self.expected[0] and not self.is_short
 
     @property
     def verdict(self) -> str:
@@ -99,7 +101,7 @@ class RegressionCheck(Measured):
             return f'too few runs: {self.num_earlier} of {MIN_RUNS}'
         if self.expected is None:
             return 'the runs before differ too much'
-        if self.expected[0] <= self.rate <= self.expected[1]:
+        if self.expected[0] <= self.new.rate <= self.expected[1]:
             return 'as before'
         return (
             f'{"slower" if self.is_slower else "faster"} than the {self.num_compared} runs before'
@@ -151,7 +153,7 @@ def check_regression(
     left_out = [result for result in of_setting if repeat_key(result, across_versions=True) != key]
     compared = comparable[-MAX_RUNS:]
     return RegressionCheck(
-        tuple(new),
+        Measured(tuple(new)),
         name,
         len(comparable),
         len(compared),
@@ -163,22 +165,44 @@ def check_regression(
 
 
 REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
-    Column('run', lambda row: row.name, wraps=True),
-    Column('shape', lambda row: row.runs[0].shape),
-    Column('runs', lambda row: len(row.runs), is_number=True),
+    Column('run', lambda row: row.name, 'name', wraps=True),
+    Column('shape', lambda row: row.new.runs[0].shape, 'shape'),
+    Column('runs', lambda row: len(row.new.runs), 'num_runs', is_number=True),
     Column(
         'images/sec',
-        lambda row: f'{doubt_mark(row.results)}{format_number(row.rate)}',
+        lambda row: row.new.rate,
+        'images_per_second',
+        lambda row: f'{doubt_mark(row.results)}{format_number(row.new.rate)}',
         is_number=True,
     ),
-    Column('median before', lambda row: row.median and format_number(row.median), is_number=True),
+    Column('', lambda row: row.num_earlier, 'num_earlier_runs'),
+    Column('', lambda row: row.num_compared, 'num_runs_compared'),
+    Column(
+        'median before',
+        lambda row: row.median,
+        'median',
+        lambda row: row.median and format_number(row.median),
+        is_number=True,
+    ),
     Column(
         'expected',
         lambda row: row.expected and ' to '.join(map(format_number, row.expected)),
         is_number=True,
     ),
-    Column('ratio', lambda row: format_known('{:.3f}', row.ratio), is_number=True),
-    Column('verdict', lambda row: row.verdict, wraps=True),
+    Column('', lambda row: row.expected and row.expected[0], 'expected_low'),
+    Column('', lambda row: row.expected and row.expected[1], 'expected_high'),
+    Column(
+        'ratio',
+        lambda row: row.ratio,
+        'ratio',
+        lambda row: format_known('{:.3f}', row.ratio),
+        is_number=True,
+    ),
+    Column('verdict', lambda row: row.verdict, 'verdict', wraps=True),
+    Column('', lambda row: row.is_slower, 'is_regression'),
+    Column('', lambda row: row.changes, 'different_machine'),
+    Column('', lambda row: row.num_left_out, 'num_runs_left_out'),
+    Column('', lambda row: row.left_out_differences, 'left_out_for'),
     DOUBTFUL,
 )
 
@@ -202,15 +226,6 @@ def regression_notes(rows: Sequence[RegressionCheck]) -> list[str]:
     return notes + noise_warnings([result for row in rows for result in row.results])
 
 
-def regression_document(rows: Sequence[RegressionCheck]) -> dict[str, Any]:
-    """Returns the checks as a JSON object; CSV has the same rows."""
-    return {
-        'schema': SCHEMA,
-        'schema_version': SCHEMA_VERSION,
-        'rows': [_document_row(row) for row in rows],
-    }
-
-
 def _format_changes(changes: Differences) -> str:
     return escape_unprintable(format_differences(changes))
 
@@ -227,24 +242,3 @@ def _machine_changes(results: Sequence[Run]) -> Differences:
             value for i, value in enumerate(known_values) if not i or value != known_values[i - 1]
         )
     return changes
-
-
-def _document_row(row: RegressionCheck) -> dict[str, Any]:
-    low, high = row.expected or (None, None)
-    return {
-        'name': row.name,
-        'shape': row.runs[0].shape,
-        'num_runs': len(row.runs),
-        'images_per_second': row.rate,
-        'num_earlier_runs': row.num_earlier,
-        'num_runs_compared': row.num_compared,
-        'median': row.median,
-        'expected_low': low,
-        'expected_high': high,
-        'ratio': row.ratio,
-        'verdict': row.verdict,
-        'is_regression': row.is_slower,
-        'different_machine': {name: list(values) for name, values in row.changes.items()},
-        'num_runs_left_out': row.num_left_out,
-        'left_out_for': {name: list(values) for name, values in row.left_out_differences.items()},
-    }

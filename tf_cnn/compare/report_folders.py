@@ -2,17 +2,15 @@
 report.
 """
 
-import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from tf_cnn.compare.changes import ComparisonRow, make_rows, work_notes
+from tf_cnn.compare.changes import make_rows, work_notes
 from tf_cnn.compare.differences import find_varying_names
 from tf_cnn.compare.ratios import Ratio, Significance
 from tf_cnn.compare.report_rows import Summary
-from tf_cnn.compare.run_sets import RunSet, make_run_set
+from tf_cnn.compare.run_sets import Group, make_run_set
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, Table, format_number
@@ -24,68 +22,37 @@ _MAX_SENTENCES = 3
 _SECONDS_PER_HOUR, _MILLION = 3600, 1e6
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A setting in both folders: the row of the first folder, the row of the second, and the
-    second throughput over the first.
-    """
+def compare_folders(summary: Summary) -> tuple[Sequence[str], Table | None, Sequence[str]]:
+    """Returns what `compare` says about two folders: sentences, a table with a row for each setting
+    that both have, and a line for each difference in work.
 
-    rows: tuple[ComparisonRow, ComparisonRow]
-    ratio: Ratio
-
-    @property
-    def setting(self) -> str:
-        """The values that distinguish the setting from others of its folder; empty if it is the
-        only one.
-        """
-        row = self.rows[1]
-        return row.name.removeprefix(row.argument).removeprefix(': ')
-
-
-@dataclass(frozen=True)
-class FolderComparison:
-    """Two folders side by side.
-
-    Attributes:
-      sentences: what the comparison concludes.
-      notes: a line for each difference in work, since settings of different work are not compared.
-    """
-
-    sentences: Sequence[str]
-    table: Table
-    notes: Sequence[str]
-
-
-def compare_folders(summary: Summary) -> FolderComparison | None:
-    """Compares the settings of two folders, as `compare` does; None unless there are two folders
-    with results.
+    Nothing unless there are two folders with results.
     """
     runs_by_folder: dict[str, list[Result]] = {}
     for setting in summary.rows:
         if setting.results:
             runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
     if len(runs_by_folder) != 2:
-        return None
+        return [], None, []
     run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
-    rows = {row.name: row for row in make_rows(run_sets, force=True)}
+    rows = make_rows(run_sets, force=True)
     # `compare` has a folder of one setting as the baseline of all others; here settings are paired.
-    varying = {name for run_set in run_sets for name in _varying_flags(run_set)}
+    varying = {
+        name
+        for run_set in run_sets
+        for name in find_varying_names([group.flag_values for group in run_set.groups])
+    }
     pairs = [
-        _Pair((rows[row.baseline], row), row.ratio)
-        for row in rows.values()
-        if row.ratio and row.baseline
-        if not row.work_changes and not varying & {*row.flag_changes}
+        row
+        for row in rows
+        if row.ratio and not row.work_changes and not varying & {*row.flag_changes}
     ]
     names = short_names([*runs_by_folder])
-    table = Table([*_columns([*names.values()])], pairs, unknown=UNKNOWN)
-    sentences = [_describe(pair, names) for pair in pairs[:_MAX_SENTENCES]]
+    sentences = [_describe(row, names) for row in pairs[:_MAX_SENTENCES]]
     if len(pairs) > _MAX_SENTENCES:
         sentences.append(f'{plural(len(pairs) - _MAX_SENTENCES, "more setting")}: see the table.')
-    return FolderComparison(sentences, table, work_notes([*rows.values()]))
-
-
-def _varying_flags(run_set: RunSet) -> list[str]:
-    return find_varying_names([group.flag_values for group in run_set.groups])
+    table = Table([*_columns(*names.values())], pairs, unknown=UNKNOWN)
+    return sentences, table if pairs else None, work_notes(rows)
 
 
 def short_names(folders: Sequence[str]) -> Mapping[str, str]:
@@ -147,13 +114,15 @@ def price_of_a_million(images_per_second: float, price_per_hour: float | None) -
     return format_number(_MILLION / images_per_second / _SECONDS_PER_HOUR * price_per_hour)
 
 
-def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
+def _describe(row: Group, names: Mapping[str, str]) -> str:
     """Says which folder is faster for a setting, and how much energy it takes."""
-    (slow, fast), ratio = pair.rows, pair.ratio
-    work = fast.results[0].model.name + (f' ({pair.setting})' if pair.setting else '')
-    if ratio.verdict is Significance.SLOWER:
+    assert row.baseline
+    slow, fast = row.baseline, row
+    if row.ratio and row.ratio.verdict is Significance.SLOWER:
         slow, fast = fast, slow
-        ratio = fast.ratio_to(slow)
+    ratio, work = fast.ratio_to(slow), _model(row)
+    if setting := _setting(row):
+        work += f' ({setting})'
     value, first, second = format_number(ratio.value), names[fast.argument], names[slow.argument]
     interval = _format_interval(ratio)
     doubts = doubtful_note([*fast.results, *slow.results])
@@ -162,7 +131,7 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
         return f'{first} / {second} for {work}: {of_value}, {ratio.verdict.value}{doubts}.'
     joules, slow_joules = joules_per_image(fast.results), joules_per_image(slow.results)
     # RAPL measures processors, NVML GPUs.
-    sources = {result.energy.source for row in pair.rows for result in row.results}
+    sources = {result.energy.source for result in (*slow.results, *fast.results)}
     energy = (
         f', and takes {format_number(joules / slow_joules, 2)} times the energy per image'
         if joules and slow_joules and len(sources) == 1
@@ -171,19 +140,28 @@ def _describe(pair: _Pair, names: Mapping[str, str]) -> str:
     return f'{first} is {value} ({interval}) times as fast as {second} for {work}{energy}{doubts}.'
 
 
-def _format_interval(ratio: Ratio) -> str | None:
-    ends = ratio.interval
-    return ' to '.join(format_number(end) for end in ends) if ends else None
+def _model(row: Group) -> str:
+    return row.results[0].model.name
 
 
-def _columns(names: Sequence[str]) -> Iterator[Column[_Pair]]:
-    yield Column('setting', lambda pair: pair.setting or pair.rows[1].results[0].model.name)
-    for side, name in enumerate(names):
-        yield Column(name, functools.partial(_format_rate, side=side), is_number=True)
-    yield Column('ratio', lambda pair: format_number(pair.ratio.value), is_number=True)
-    yield Column('95 %', lambda pair: _format_interval(pair.ratio), is_number=True)
-    yield Column('verdict', lambda pair: pair.ratio.verdict.value)
+def _setting(row: Group) -> str:
+    """Returns the values that distinguish the setting from others of its folder; empty if it is the
+    only one.
+    """
+    return row.name.removeprefix(row.argument).removeprefix(': ')
 
 
-def _format_rate(pair: _Pair, side: int) -> str:
-    return format_number(pair.rows[side].rate)
+def _format_interval(ratio: Ratio | None) -> str | None:
+    ends = ratio and ratio.interval
+    return ' to '.join(map(format_number, ends)) if ends else None
+
+
+def _columns(first: str, second: str) -> Iterator[Column[Group]]:
+    yield Column('setting', lambda row: _setting(row) or _model(row))
+    yield Column(
+        first, lambda row: row.baseline and format_number(row.baseline.rate), is_number=True
+    )
+    yield Column(second, lambda row: format_number(row.rate), is_number=True)
+    yield Column('ratio', lambda row: row.ratio and format_number(row.ratio.value), is_number=True)
+    yield Column('95 %', lambda row: _format_interval(row.ratio), is_number=True)
+    yield Column('verdict', lambda row: row.verdict)

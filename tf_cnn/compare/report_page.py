@@ -77,9 +77,8 @@ def make_page(
     summary = summarize_collection(collection)
     prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
     names = short_names(summary.values(FOLDER))
-    folders = compare_folders(summary)
-    answers = folders.sentences if folders and folders.sentences else describe_fastest(summary)
-    answers = answers[:_MAX_ANSWERS]
+    sentences, folder_table, different_work = compare_folders(summary)
+    answers = (sentences or describe_fastest(summary))[:_MAX_ANSWERS]
     plots = make_plots(summary)
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
@@ -100,8 +99,8 @@ def make_page(
         facts=_subtitle(summary, now),
         answers=answers,
         noise_warnings=noise_warnings(summary.runs),
-        folders=folders.table if folders and folders.table.rows else None,
-        different_work=folders.notes if folders else [],
+        folders=folder_table,
+        different_work=different_work,
         problems=summary.problems,
         published_in=list(
             dict.fromkeys(
@@ -168,7 +167,7 @@ def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
             # Each folder has a baseline, and their 1.00 would seem to compare the folders.
             lambda row: (
                 None
-                if compares_folders and row.baseline and row.runs is row.baseline.runs
+                if compares_folders and row.is_baseline
                 else _format_metric(row, row.speed_up or math.nan)
             ),
             is_number=True,
@@ -221,7 +220,7 @@ _RATES: tuple[Column[ReportRow], ...] = (
     ),
 )
 _METRICS: tuple[Column[ReportRow], ...] = (
-    Column('verdict', lambda row: row.verdict_against(row.baseline), is_optional=True),
+    Column('verdict', lambda row: row.verdict, is_optional=True),
     Column(
         'published images/sec',
         lambda row: format_known('{:g}', row.source_file.published),

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tf_cnn.compare.differences import format_property
-from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.measured import Measured, find_baselines
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.repeats import (
-    baseline_indices,
     differing_limits,
     repeat_key,
     workload_differences,
@@ -52,8 +51,8 @@ class ReportRow(Measured):
       properties: text by column name; a failure has only the flags that were given.
       work: model, data set, image size and role as text; empty for a failure.
       reason: why the run failed or is incomplete; None if it is complete.
-      baseline: the row of the same folder that speed-ups refer to, see baseline_indices; None if
-        this row is not shown, or if no other row of the folder has the same baseline.
+      baseline: the row of the same folder that speed-ups refer to, see find_baselines; None if
+        this row is not shown.
       label: a short name that is unique among the rows; see name_settings.
     """
 
@@ -61,7 +60,6 @@ class ReportRow(Measured):
     work: str
     source_file: ResultSource
     reason: str | None
-    baseline: 'ReportRow | None' = None
     label: str = ''
 
     @property
@@ -79,10 +77,6 @@ class ReportRow(Measured):
     @property
     def is_shown(self) -> bool:
         return self.status == 'complete' and math.isfinite(self.rate)
-
-    @property
-    def speed_up(self) -> float | None:
-        return self.rate / self.baseline.rate if self.baseline else None
 
     def has_same_work(self, other: 'ReportRow') -> bool:
         """Whether the throughputs may be compared; both rows must have runs."""
@@ -181,17 +175,13 @@ def summarize_collection(collection: Collection) -> Summary:
     columns = _columns(rows)
     labels = name_settings([row.properties for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    baseline_rows: dict[int, ReportRow] = {}
+    baselines: dict[int, Measured] = {}
     for folder in folders:
-        shown_rows = [row for row in rows if row.is_shown and row.source_file.folder == folder]
-        firsts = baseline_indices([row.runs[0] for row in shown_rows])
-        baseline_rows |= {
-            id(row): shown_rows[first]
-            for row, first in zip(shown_rows, firsts, strict=True)
-            if firsts.count(first) > 1
-        }
-    rows_with_baselines = [replace(row, baseline=baseline_rows.get(id(row))) for row in rows]
-    return Summary(tuple(rows_with_baselines), columns, collection.problems)
+        baselines |= find_baselines(
+            [row for row in rows if row.is_shown and row.source_file.folder == folder]
+        )
+    compared = tuple(replace(row, baseline=baselines.get(id(row))) for row in rows)
+    return Summary(compared, columns, collection.problems)
 
 
 def describe_fastest(summary: Summary) -> list[str]:

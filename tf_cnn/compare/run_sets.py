@@ -3,13 +3,26 @@
 import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tf_cnn.compare.differences import Properties, find_varying_names, format_property
+from tf_cnn.compare.differences import (
+    Differences,
+    Properties,
+    find_varying_names,
+    flag_differences,
+    format_property,
+    machine_differences,
+)
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.original_logs import Run, read_log
-from tf_cnn.compare.repeats import baseline_indices, differing_limits, equality_key, group_repeats
+from tf_cnn.compare.repeats import (
+    baseline_indices,
+    differing_limits,
+    equality_key,
+    group_repeats,
+    workload_differences,
+)
 from tf_cnn.compare.settings import environment_of, settings_of
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
@@ -24,9 +37,28 @@ SEPARATE_COLUMNS = ('shape',)
 
 @dataclass(frozen=True)
 class Group(Measured):
-    """The repeats of one setting on one machine in a run set, sorted by start time."""
+    """The repeats of one setting on one machine in a run set, sorted by start time; or, without
+    `runs`, a failure, a run without timed steps, or an incomplete run that has complete repeats.
+
+    Attributes:
+      reason: why the runs are incomplete or left out; None for complete ones.
+      flags: the values of the flags that distinguish the groups; for a run that is left out the
+        given flags, as text.
+      is_missing: whether a throughput is missing: the run should have one, and no repeat does.
+      name: the argument, and the values that distinguish the group from others of the argument.
+      remark: why there is no ratio, or `reason`.
+    """
+
+    baseline: 'Group | None' = field(default=None, kw_only=True)
 
     argument: str
+    files: tuple[str, ...]
+    shape: str
+    reason: str | None
+    flags: Mapping[str, object] = field(default_factory=dict)
+    is_missing: bool = False
+    name: str = ''
+    remark: str = ''
 
     @functools.cached_property
     def flag_values(self) -> Properties:
@@ -46,29 +78,29 @@ class Group(Measured):
         return self.runs[0]
 
     @property
-    def incomplete_reason(self) -> str | None:
-        return next(
-            (run.reason or 'it is incomplete' for run in self.runs if not run.is_complete),
-            None,
-        )
+    def status(self) -> str:
+        if not self.runs:
+            return 'left out'
+        return 'incomplete' if self.reason else 'complete'
 
+    @functools.cached_property
+    def flag_changes(self) -> Differences:
+        """The flags that differ from the baseline: name -> (value before, value after)."""
+        return flag_differences(self._compared_runs)
 
-@dataclass(frozen=True)
-class ExcludedRun:
-    """A failure, a run without timed steps, or an incomplete run that has complete repeats.
+    @functools.cached_property
+    def machine_changes(self) -> Differences:
+        """The same for the machine and its software."""
+        return machine_differences(self._compared_runs)
 
-    Attributes:
-      name: its file.
-      flag_texts: the given flags, as text.
-      is_missing: whether a throughput is missing: the run should have one, and no repeat does.
-    """
+    @functools.cached_property
+    def work_changes(self) -> Differences:
+        """The same for the work."""
+        return workload_differences(*self._compared_runs) if self._compared_runs else {}
 
-    argument: str
-    name: str
-    shape: str
-    reason: str
-    flag_texts: Mapping[str, str]
-    is_missing: bool
+    @property
+    def _compared_runs(self) -> list[Run]:
+        return [self.baseline.first, self.first] if self.baseline and not self.is_baseline else []
 
 
 @dataclass(frozen=True)
@@ -77,12 +109,13 @@ class RunSet:
 
     Attributes:
       groups: the runs that count.
+      excluded_runs: the runs that are left out.
       problems: a line for each file that could not be read.
     """
 
     argument: str
     groups: tuple[Group, ...]
-    excluded_runs: tuple[ExcludedRun, ...] = ()
+    excluded_runs: tuple[Group, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -92,15 +125,6 @@ class RunSet:
             *self.problems,
             *(f'{run.name}: {run.reason}' for run in self.excluded_runs if run.is_missing),
         ]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A group and its baseline; baseline is None if there is none, or for the baseline itself."""
-
-    group: Group
-    baseline: Group | None = None
-    is_baseline: bool = field(default=False, kw_only=True)
 
 
 def read_run_set(argument: str) -> RunSet:
@@ -144,61 +168,53 @@ def _read_text(data: bytes, source: str) -> Run | Failure:
     return read_document(text, source) if text.lstrip().startswith('{') else read_log(text, source)
 
 
-def pair_with_baselines(
-    run_sets: Sequence[RunSet], *, across_work: bool = False
-) -> list[Comparison]:
-    """Pairs each group with its baseline in the first run set; the first run set comes first.
+def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False) -> list[Group]:
+    """Returns the groups with their baselines in the first run set, which comes first.
 
     If the first run set has a single group, it is the baseline of all other groups. The groups of a
     single run set are compared with each other: see baseline_indices; complete groups come first.
     Otherwise the baseline is the group of the same setting. Flags, versions and variables that are
     constant within each run set may differ, since comparing them is the purpose.
     """
-    baseline, *candidates = run_sets
-    if not baseline.groups:
-        return [Comparison(group) for candidate in candidates for group in candidate.groups]
+    first, *candidates = run_sets
+    if not first.groups:
+        return [group for candidate in candidates for group in candidate.groups]
     if not candidates:
-        groups = sorted(baseline.groups, key=lambda group: group.incomplete_reason is not None)
-        firsts = baseline_indices([group.first for group in groups], across_workloads=across_work)
-        comparisons = []
-        for index in dict.fromkeys(firsts):
-            repeats = (group for group, first in zip(groups, firsts, strict=True) if first == index)
-            comparisons += [Comparison(groups[index], is_baseline=True)]
-            comparisons += [
-                Comparison(group, groups[index]) for group in repeats if group is not groups[index]
-            ]
-        return comparisons
-    if len(baseline.groups) == 1:
-        first = baseline.groups[0]
-        return [
-            Comparison(first, is_baseline=True),
-            *(Comparison(group, first) for candidate in candidates for group in candidate.groups),
-        ]
-    comparisons = [Comparison(group, is_baseline=True) for group in baseline.groups]
+        groups = sorted(first.groups, key=lambda group: group.reason is not None)
+        indices = baseline_indices([group.first for group in groups], across_workloads=across_work)
+        # Each baseline comes before the groups that are compared with it.
+        pairs = sorted(zip(indices, groups, strict=True), key=lambda pair: pair[0])
+        return [replace(group, baseline=groups[index]) for index, group in pairs]
+    compared = [replace(group, baseline=group) for group in first.groups]
     for candidate in candidates:
         names = sorted(
             {
                 name
-                for groups in (baseline.groups, candidate.groups)
+                for groups in (first.groups, candidate.groups)
                 for name in find_varying_names(_properties_of_groups(groups))
             }
         )
-        by_setting: dict[str, Group] = {}
-        for group in baseline.groups:
-            by_setting.setdefault(_setting_key(group, names), group)
-        comparisons += [
-            Comparison(group, by_setting.get(_setting_key(group, names)))
+        baselines: dict[str, Group] = {}
+        for group in first.groups:
+            baselines.setdefault(_setting_key(group, names), group)
+        compared += [
+            replace(
+                group,
+                baseline=first.groups[0]
+                if len(first.groups) == 1
+                else baselines.get(_setting_key(group, names)),
+            )
             for group in candidate.groups
         ]
-    return comparisons
+    return compared
 
 
-def group_names(run_sets: Sequence[RunSet]) -> dict[int, str]:
-    """Returns the name of each group, by the group's id().
+def name_groups(run_sets: Sequence[RunSet]) -> list[RunSet]:
+    """Returns the run sets with names of their groups.
 
     A name has the argument, if there are several, and the properties that vary within the run set.
     """
-    names = {}
+    named_sets = []
     for run_set in run_sets:
         hosts = {group.first.machine.get('hostname') for group in run_set.groups}
         # The host name already shows properties that differ only between machines.
@@ -209,6 +225,7 @@ def group_names(run_sets: Sequence[RunSet]) -> dict[int, str]:
             for name in find_varying_names(_properties_of_groups(run_set.groups))
             if name not in {*SEPARATE_COLUMNS, *of_machines}
         ]
+        groups = []
         for group in run_set.groups:
             parts = [run_set.argument] if len(run_sets) > 1 or len(run_set.groups) == 1 else []
             if len(run_set.groups) > 1:
@@ -220,14 +237,15 @@ def group_names(run_sets: Sequence[RunSet]) -> dict[int, str]:
                 ]
                 parts += [' '.join(flags)] if flags else []
                 parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
-            names[id(group)] = ': '.join(parts) or group.first.shape
-    return names
+            groups.append(replace(group, name=': '.join(parts) or group.shape))
+        named_sets.append(replace(run_set, groups=tuple(groups)))
+    return named_sets
 
 
 def make_run_set(
     argument: str, results: Iterable[Run], failures: Iterable[Failure], problems: Iterable[str]
 ) -> RunSet:
-    excluded_runs = [_make_excluded_run(argument, failure, is_missing=True) for failure in failures]
+    excluded_runs = [_exclude(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for result in results:
         if not result.images_per_second > 0:
@@ -238,34 +256,44 @@ def make_run_set(
                 else 'no step was timed'
             )
             reason = f'{why}: {result.reason}' if result.reason else why
-            excluded_runs.append(
-                _make_excluded_run(argument, result, reason, is_missing=not is_evaluation)
-            )
+            excluded_runs.append(_exclude(argument, result, reason, is_missing=not is_evaluation))
             continue
         timed.append(result)
     groups = []
     for repeats in group_repeats(timed):
         complete = [result for result in repeats if result.is_complete]
-        counted_runs = complete or repeats
-        groups.append(Group(tuple(counted_runs), argument))
+        runs = tuple(complete or repeats)
+        groups.append(
+            Group(
+                runs,
+                argument,
+                files=tuple(run.source for run in runs),
+                shape=runs[0].shape,
+                reason=None if complete else runs[0].reason or 'it is incomplete',
+            )
+        )
         excluded_runs += [
-            _make_excluded_run(argument, result, f'incomplete: {result.reason}')
+            _exclude(argument, result, f'incomplete: {result.reason}')
             for result in repeats
-            if result not in counted_runs
+            if result not in runs
         ]
     return RunSet(argument, tuple(groups), tuple(excluded_runs), tuple(problems))
 
 
-def _make_excluded_run(
+def _exclude(
     argument: str, run: Run | Failure, reason: str | None = None, *, is_missing: bool = False
-) -> ExcludedRun:
-    return ExcludedRun(
+) -> Group:
+    reason = reason or run.reason or 'unknown'
+    return Group(
+        (),
         argument,
-        run.source,
+        (run.source,),
         run.shape,
-        reason or run.reason or 'unknown',
+        reason,
         run.given_flags,
         is_missing,
+        name=run.source,
+        remark=reason,
     )
 
 

@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from tf_cnn.compare import changes, regression
+from tf_cnn.compare.changes import COMPARISON_COLUMNS, make_notes, make_rows
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.regression import check_regression
-from tf_cnn.compare.run_sets import RunSet, group_names
+from tf_cnn.compare.regression import REGRESSION_COLUMNS, check_regression, regression_notes
+from tf_cnn.compare.run_sets import RunSet, name_groups
 from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import Table, abbreviate, print_table
@@ -15,15 +15,16 @@ from tf_cnn.system.errors import UsageError, format_flag, warn
 
 
 def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
-    rows = changes.make_rows(sides, force=options.force)
+    rows = make_rows(sides, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
-    notes = changes.make_notes(rows, problems)
-    print_table(
-        Table(changes.COMPARISON_COLUMNS, rows),
-        options.format,
-        changes.make_document(rows, problems),
-        notes,
-    )
+    table = Table(COMPARISON_COLUMNS, rows)
+    document = {
+        'schema': 'tf_cnn_benchmarks.comparison',
+        'schema_version': 1,
+        'rows': table.objects,
+        'problems': problems,
+    }
+    print_table(table, options.format, document, make_notes(rows, problems))
     no_verdict = (Significance.FEW_RUNS, Significance.TOO_SHORT)
     inconclusive = {
         row.name: row.ratio.verdict for row in rows if row.ratio and row.ratio.verdict in no_verdict
@@ -43,9 +44,9 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
 
 
 def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: str) -> int:
-    names, earlier = group_names(sides), collect([folder])
+    sides, earlier = name_groups(sides), collect([folder])
     groups = [group for side in sides for group in side.groups]
-    rows = [check_regression(group.runs, earlier.results, names[id(group)]) for group in groups]
+    rows = [check_regression(group.runs, earlier.results, group.name) for group in groups]
     problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [
         f'{excluded.name}: left out: {excluded.reason}'
@@ -53,22 +54,20 @@ def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: 
         for excluded in side.excluded_runs
     ]
     problems += [
-        f'{group.first.source}: incomplete: {group.incomplete_reason}'
-        for group in groups
-        if group.incomplete_reason
+        f'{group.first.source}: incomplete: {group.reason}' for group in groups if group.reason
     ]
     warn(*dict.fromkeys(problems))
     if not rows:
         raise UsageError(
             f'{sides[0].argument}: it has no result with a throughput; give another one'
         )
-    document = regression.regression_document(rows)
-    print_table(
-        Table(regression.REGRESSION_COLUMNS, rows),
-        options.format,
-        document,
-        regression.regression_notes(rows),
-    )
+    table = Table(REGRESSION_COLUMNS, rows)
+    document = {
+        'schema': 'tf_cnn_benchmarks.regression',
+        'schema_version': 2,
+        'rows': table.objects,
+    }
+    print_table(table, options.format, document, regression_notes(rows))
     if options.fail_below is not None:
         flag_text = format_flag('fail_below', options.fail_below)
         warn(

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TextIO, TypeVar
 
+from tf_cnn.results.document import as_json
+
 Row = TypeVar('Row')
 
 # The width of printed tables if standard output is not a terminal: each row stays one line, for
@@ -30,16 +32,21 @@ _USUAL_NAMES = {
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column of a table.
+    """A column of a table, and a key of the objects that JSON and CSV have for its rows.
 
     Attributes:
-      value: the text of a row's cell; None, an empty cell, if it is unknown.
+      title: empty if there is only a key: a value that only JSON and CSV have.
+      value: the value of a row; None, an empty cell, if it is unknown.
+      key: empty for a column that JSON and CSV lack.
+      text: the cell of a row; None if the value is its own text.
       wraps: whether a cell may take several lines on a narrow terminal.
       is_optional: whether the column disappears if all of its cells are empty.
     """
 
     title: str
     value: Callable[[Row], object]
+    key: str = ''
+    text: Callable[[Row], object] | None = None
     is_number: bool = False
     wraps: bool = False
     is_optional: bool = False
@@ -54,20 +61,19 @@ class Table:
     def __init__(
         self, columns: Sequence[Column[Row]], rows: Sequence[Row], unknown: str = ''
     ) -> None:
-        cells = [
-            [
-                unknown if (value := column.value(row)) is None else escape_unprintable(value)
-                for row in rows
-            ]
-            for column in columns
-        ]
-        shown = [
-            (column, texts)
-            for column, texts in zip(columns, cells, strict=True)
-            if not column.is_optional or {*texts} - {'', unknown}
-        ]
+        shown = []
+        for column in columns:
+            values = map(column.text or column.value, rows)
+            texts = [unknown if value is None else escape_unprintable(value) for value in values]
+            is_shown = not column.is_optional or {*texts} - {'', unknown}
+            if is_shown and (column.title or not column.key):
+                shown.append((column, texts))
         self.columns: list[Column[Any]] = [column for column, _ in shown]
         self.rows = [*zip(*(texts for _, texts in shown), strict=True)]
+        # The rows in JSON and CSV.
+        self.objects: list[dict[str, Any]] = as_json(
+            [{column.key: column.value(row) for column in columns if column.key} for row in rows]
+        )
 
     def as_text(self, stream: TextIO) -> str:
         """Formats the table for people, without a final newline: rows below each other on a

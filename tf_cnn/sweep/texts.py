@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tf_cnn.compare.differences import format_differences, machine_differences
-from tf_cnn.compare.measured import Measured
-from tf_cnn.compare.ratios import Ratio
-from tf_cnn.compare.repeats import baseline_indices, group_repeats
+from tf_cnn.compare.measured import Measured, find_baselines
+from tf_cnn.compare.repeats import group_repeats
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import Column, Table, format_number
+from tf_cnn.results.tables import Column, Table, format_known, format_number
 from tf_cnn.sweep.configurations import Configuration, ExcludedCombination, SweepPlan, caption
 from tf_cnn.sweep.duration import format_seconds, least_seconds
 from tf_cnn.sweep.folder import Outcome
@@ -70,17 +69,10 @@ class _Row(Measured):
 
     Attributes:
       status: 'ok', or why runs are missing.
-      baseline: what the speed-up refers to, see baseline_indices; None if it is the baseline of no
-        other row.
     """
 
     varied: Mapping[str, str]
     status: str
-    baseline: Measured | None = None
-
-    @functools.cached_property
-    def ratio(self) -> Ratio | None:
-        return self.ratio_to(self.baseline) if self.baseline else None
 
     @functools.cached_property
     def exchange(self) -> tuple[float, float, float] | None:
@@ -116,11 +108,11 @@ _RATE_COLUMNS: tuple[Column[_Row], ...] = (
     *_REPEAT_COLUMNS,
     Column(
         'speed-up',
-        lambda row: row.ratio and f'{row.ratio.value:.2f}',
+        lambda row: format_known('{:.2f}', row.speed_up),
         is_number=True,
         is_optional=True,
     ),
-    Column('verdict', lambda row: row.verdict_against(row.baseline), is_optional=True),
+    Column('verdict', lambda row: row.verdict, is_optional=True),
 )
 # The columns of --exchange_only, see docs/sweeps.md.
 _EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
@@ -135,21 +127,15 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     """Makes the table of configurations.
 
     The columns: the values that differ between rows; images/sec; with repeats, its 95 % interval
-    and the number of runs; the speed-up over the row's baseline (see `baselines`); the verdict of
-    `compare` on both; and the status if a row lacks runs. With --exchange_only, milliseconds and
+    and the number of runs; the speed-up over the row's baseline (see find_baselines); the verdict
+    of `compare` on both; and the status if a row lacks runs. With --exchange_only, milliseconds and
     bandwidths replace images/sec.
     """
     rows = [
         _make_row(configuration, outcomes[configuration.id])
         for configuration in plan.configurations
     ]
-    measured = [row for row in rows if row.runs]
-    firsts = baseline_indices([row.runs[0] for row in measured])
-    baselines = {
-        id(row): measured[first]
-        for row, first in zip(measured, firsts, strict=True)
-        if firsts.count(first) > 1
-    }
+    baselines = find_baselines([row for row in rows if row.runs])
     rows = [replace(row, baseline=baselines.get(id(row))) for row in rows]
     is_exchange = any(row.exchange for row in rows)
     columns = [
