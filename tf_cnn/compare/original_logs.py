@@ -1,4 +1,4 @@
-"""Reads the printed output of this program, or of the original tf_cnn_benchmarks.
+"""Reads the printed output of one run of this program, or of the original tf_cnn_benchmarks.
 
 Logs in the field have time stamps, ranks or pod names before each line, so the parser searches each
 line for a label. This takes time linear in the line's length.
@@ -7,9 +7,9 @@ line for a label. This takes time linear in the line's length.
 import hashlib
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from tf_cnn.managers.modes import MODES
@@ -18,119 +18,35 @@ from tf_cnn.results.document import Result
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
 _LABELS = (
-    *(
-        'TensorFlow',
-        'Model',
-        'Dataset',
-        'Mode',
-        'SingleSess',
-        'Batch size',
-        'Num batches',
-        'Num epochs',
-        'Devices',
-    ),
-    *(
-        'NUMA bind',
-        'Data format',
-        'Precision',
-        'Layout optimizer',
-        'Optimizer',
-        'Variables',
-        'AllReduce',
-        'Sync',
-    ),
+    'TensorFlow',
+    'Model',
+    'Dataset',
+    'Mode',
+    'SingleSess',
+    'Batch size',
+    'Num batches',
+    'Num epochs',
+    'Devices',
+    'NUMA bind',
+    'Data format',
+    'Precision',
+    'Layout optimizer',
+    'Optimizer',
+    'Variables',
+    'AllReduce',
+    'Sync',
     'Workers',
 )
 _BANNER_LINE = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
 _NUMBER = r'\d{1,12}(?:\.\d{1,12})?'
-_RATE = re.compile(rf'\s*({_NUMBER})')
-_NO_RATE = re.compile(r'\s*([-+]?(?:nan|inf)\w*)', re.IGNORECASE)
+_RATE = re.compile(rf'\s*({_NUMBER}|[-+]?(?:nan|inf))', re.IGNORECASE)
 _SPREAD = re.compile(rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)')
 _PER_DEVICE = re.compile(rf'(?<![\d.])({_NUMBER}) per device')
+_ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
+_TASK = re.compile(r'/task:?(\d+)')
 # The tasks of a job print the same banner except for these lines.
 _LABELS_OF_TASKS = ('Devices', 'NUMA bind')
-_ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
-
-
-@dataclass
-class _LogContent:
-    """The content of a log: the output of one or several tasks.
-
-    Attributes:
-      banner: the first value of each banner line, by label.
-      ps_numbers: the numbers of the parameter servers; only this program prints them.
-      last_step: images/sec of the last step line.
-      invalid_total: the text of the last total, if it is not a number.
-      total: images/sec of the last total; an evaluation during training may print an earlier one.
-      models: the model of each banner; each task or run prints a banner.
-      banner_values: all values of each banner line, by label.
-      devices_of_tasks: the `Devices` line of each banner, if its devices belong to one task.
-    """
-
-    banner: dict[str, str] = field(default_factory=dict)
-    batch_size_per_device: float | None = None
-    ps_numbers: set[str] = field(default_factory=set)
-    last_step: float | None = None
-    total: float | None = None
-    invalid_total: str | None = None
-    models: list[str] = field(default_factory=list)
-    banner_values: dict[str, dict[str, None]] = field(default_factory=dict)
-    devices_of_tasks: list[str] = field(default_factory=list)
-
-    @property
-    def devices(self) -> list[str]:
-        return re.findall(r"'([^']*)'", self.banner.get('Devices', ''))
-
-    @property
-    def global_batch_size(self) -> float | None:
-        return _first_number(self.banner.get('Batch size'))
-
-    @property
-    def shape(self) -> tuple[int | None, int | None]:
-        """(workers, devices per worker); None if unknown."""
-        devices, workers = self.devices, _first_number(self.banner.get('Workers'))
-        tasks = {match[1] for device in devices if (match := re.search(r'/task:?(\d+)', device))}
-        if not devices:
-            return int(workers) if workers else None, None
-        if devices[0].startswith('horovod/'):
-            # The line lists the devices of all workers.
-            return len(devices), 1
-        if len(tasks) > 1:
-            return len(tasks), len(devices) // len(tasks)
-        if not workers and self.global_batch_size and self.batch_size_per_device:
-            workers = max(self.global_batch_size // (self.batch_size_per_device * len(devices)), 1)
-        return int(workers) if workers else None, len(devices)
-
-    @property
-    def num_tasks(self) -> int:
-        """The number of tasks that print a banner; 1 if unknown."""
-        mode = MODES.get(self.banner.get('Variables', ''))
-        # A controller prints for all workers.
-        return 1 if mode and mode.has_controller else self.shape[0] or 1
-
-    @property
-    def differing_banner_lines(self) -> dict[str, list[str]]:
-        """The banner lines that differ between runs: label -> values."""
-        if len(self.models) < 2:
-            return {}
-        return {
-            name: [*texts]
-            for name, texts in self.banner_values.items()
-            if name not in _LABELS_OF_TASKS and len(texts) > 1
-        }
-
-    @property
-    def num_runs(self) -> int:
-        """The number of runs that the log contains, as far as it shows."""
-        same_task = max(Counter(self.devices_of_tasks).values(), default=1)
-        by_banner = max(map(len, self.differing_banner_lines.values()), default=1)
-        return max(same_task, by_banner, math.ceil(len(self.models) / self.num_tasks))
-
-    def add_banner_line(self, name: str, value: str) -> None:
-        self.banner.setdefault(name, value)
-        self.banner_values.setdefault(name, {})[value] = None
-        if name == 'Devices' and len({*re.findall(r'/task:?(\d+)', value)}) == 1:
-            self.devices_of_tasks.append(value)
+_BATCH_SIZE_OF_A_DEVICE = 'per device'
 
 
 @dataclass(frozen=True)
@@ -194,78 +110,63 @@ def read_log(text: str, source: str) -> Log:
     The tasks of one job are one run, whether their lines are mixed or follow each other.
 
     Raises UsageError if the log has neither step lines nor a total, if its total is not a number,
-    or if it has several runs: more banners than the job has workers, banners that differ, or the
-    same task twice.
+    or if it has several runs.
     """
-    run = _parse_log(text)
-    if run.invalid_total:
-        raise UsageError(
-            f'{source}: its total images/sec is {run.invalid_total}, which is not a rate; '
-            'give the log of another run'
-        )
-    if run.total is None and run.last_step is None:
+    # How often each value of each label appears: each task prints a banner.
+    banners: dict[str, Counter[str]] = defaultdict(Counter)
+    servers: set[str] = set()
+    version, last_step, total = '', None, None
+    for line in text.splitlines():
+        before, label, after = line.partition('images/sec:')
+        before = before.rstrip()
+        if label and before.endswith('total'):
+            # An evaluation during training may print an earlier total; the last one counts.
+            if match := _RATE.match(after):
+                total = match[1]
+        elif label:
+            if before[-1:].isdigit() and (match := _SPREAD.match(after)):
+                last_step = float(match[1])
+        elif match := _BANNER_LINE.search(line):
+            name, value = match[1], match[2].strip()
+            if name == 'TensorFlow':
+                version = value
+            elif name == 'Model' and len(value.split()) == 1:
+                # Lines of another program may have been read as a banner before the first step.
+                if value not in banners['Model'] and last_step is None:
+                    banners.clear()
+                banners['Model'][value] += 1
+                banners['TensorFlow'][version] += 1
+            elif name != 'Model' and banners:
+                banners[name][value] += 1
+        elif banners and (match := _PER_DEVICE.search(line)):
+            banners[_BATCH_SIZE_OF_A_DEVICE][match[1]] += 1
+        elif match := _ON_SERVER.search(line):
+            servers.add(match[1])
+    rate = last_step if total is None else float(total)
+    if rate is None:
         raise UsageError(
             f'{source}: it is neither a result nor a log with images/sec in it; give a file that '
             '--result_file wrote, or the text that a run printed'
         )
-    if run.num_runs > 1:
-        differences = ''.join(
-            f' ({name}: {" and ".join(texts)})'
-            for name, texts in [*run.differing_banner_lines.items()][:1]
-        )
+    if not math.isfinite(rate):
         raise UsageError(
-            f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a '
-            'file for each run'
+            f'{source}: its total images/sec is {total}, which is not a rate; give the log of '
+            'another run'
         )
-    identity = hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24]
-    return _make_log(run, source, identity)
-
-
-def _parse_log(text: str) -> _LogContent:
-    run = _LogContent()
-    version: dict[str, str] = {}
-    for line in text.splitlines():
-        before, label, after = line.partition('images/sec:')
-        if label:
-            before = before.rstrip()
-            if before.endswith('total'):
-                if rate := _RATE.match(after):
-                    run.total, run.invalid_total = float(rate[1]), None
-                elif no_rate := _NO_RATE.match(after):
-                    run.invalid_total = no_rate[1]
-            elif before[-1:].isdigit() and (step_match := _SPREAD.match(after)):
-                run.last_step = float(step_match[1])
-        elif banner_match := _BANNER_LINE.search(line):
-            name, value = banner_match[1], banner_match[2].strip()
-            if name == 'TensorFlow':
-                version = {name: value}
-            elif name == 'Model' and len(value.split()) == 1:
-                # Lines of another program may have been read as a banner before the first step.
-                if run.banner.get(name) != value and not run.last_step:
-                    run.banner, run.models, run.banner_values, run.devices_of_tasks = {}, [], {}, []
-                run.models.append(value)
-                for each_name, each_value in {**version, name: value}.items():
-                    run.add_banner_line(each_name, each_value)
-            elif name != 'Model' and run.banner:
-                run.add_banner_line(name, value)
-        elif batch_match := _PER_DEVICE.search(line):
-            run.batch_size_per_device = run.batch_size_per_device or float(batch_match[1])
-            if run.banner:
-                run.banner_values.setdefault('Batch size of a device', {})[batch_match[1]] = None
-        elif server_match := _ON_SERVER.search(line):
-            run.ps_numbers.add(server_match[1])
-    return run
-
-
-def _make_log(run: _LogContent, source: str, identity: str) -> Log:
-    banner = run.banner
+    banner = {name: next(iter(values)) for name, values in banners.items()}
+    devices = re.findall(r"'([^']*)'", banner.get('Devices', ''))
+    num_workers, num_devices = _shape(banner, devices)
+    if (num_runs := _count_runs(banners, banner, num_workers or 1)) > 1:
+        raise UsageError(
+            f'{source}: it has the output of {plural(num_runs, "run")}; give a file for each run'
+        )
+    shape = f'{num_workers or "?"}*{num_devices or "?"}'
     data_set, _, kind = banner.get('Dataset', '').partition(' (')
-    num_workers, num_devices = run.shape
-    workers, devices = (str(number) if number else '?' for number in (num_workers, num_devices))
     precision = banner.get('Precision', 'fp32')
+    batch_size = _first_number(banner.get(_BATCH_SIZE_OF_A_DEVICE))
     flags = {
         'model': banner.get('Model'),
-        'batch_size': None if run.batch_size_per_device is None else int(run.batch_size_per_device),
+        'batch_size': None if batch_size is None else int(batch_size),
         'variable_update': banner.get('Variables'),
         'optimizer': banner.get('Optimizer'),
         'data_format': banner.get('Data format', '').partition(' ')[0] or None,
@@ -273,9 +174,7 @@ def _make_log(run: _LogContent, source: str, identity: str) -> Log:
         # A banner without TF32 may come from a version that does not report it.
         'tf32': precision.endswith(IN_TF32) or None,
         'all_reduce_spec': banner.get('AllReduce'),
-        'device': run.devices[0].rpartition('/')[2].partition(':')[0].lower()
-        if run.devices
-        else None,
+        'device': devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
         'num_gpus': num_devices,
     }
     workload = {
@@ -285,17 +184,55 @@ def _make_log(run: _LogContent, source: str, identity: str) -> Log:
         'image_size': None,
         'role': _role(banner.get('Mode', '')),
     }
-    rate = run.last_step if run.total is None else run.total
     return Log(
         source,
-        identity,
-        f'{workers}*{devices}' + (f'+{len(run.ps_numbers)}' if run.ps_numbers else ''),
+        hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24],
+        f'{shape}+{len(servers)}' if servers else shape,
         {name: value for name, value in flags.items() if value is not None},
         workload,
-        math.nan if rate is None else rate,
-        banner.get('TensorFlow'),
-        None if run.total is not None else 'the log ends before its total',
+        rate,
+        banner.get('TensorFlow') or None,
+        None if total is not None else 'the log ends before its total',
     )
+
+
+def _shape(banner: Mapping[str, str], devices: Sequence[str]) -> tuple[int | None, int | None]:
+    """Returns (workers, devices of each worker); None for an unknown number."""
+    workers = _first_number(banner.get('Workers'))
+    if not devices:
+        return int(workers) if workers else None, None
+    if devices[0].startswith('horovod/'):
+        # The line lists the devices of all workers.
+        return len(devices), 1
+    tasks = {match[1] for device in devices if (match := _TASK.search(device))}
+    if len(tasks) > 1:
+        return len(tasks), len(devices) // len(tasks)
+    global_size = _first_number(banner.get('Batch size'))
+    size = _first_number(banner.get(_BATCH_SIZE_OF_A_DEVICE))
+    if not workers and global_size and size:
+        workers = max(global_size // (size * len(devices)), 1)
+    return int(workers) if workers else None, len(devices)
+
+
+def _count_runs(
+    banners: Mapping[str, Counter[str]], banner: Mapping[str, str], num_workers: int
+) -> int:
+    """Returns how many runs a log has: more banners than tasks, banners that differ, or the same
+    task several times.
+    """
+    num_banners = sum(banners['Model'].values()) if banners else 0
+    if num_banners < 2:
+        return 1
+    mode = MODES.get(banner.get('Variables', ''))
+    # A controller prints for all workers.
+    num_tasks = 1 if mode and mode.has_controller else num_workers
+    different = [len(values) for name, values in banners.items() if name not in _LABELS_OF_TASKS]
+    repeated = [
+        count
+        for devices, count in banners['Devices'].items()
+        if len({*_TASK.findall(devices)}) == 1
+    ]
+    return max(math.ceil(num_banners / num_tasks), *different, *repeated)
 
 
 def _role(mode: str) -> str | None:
