@@ -22,7 +22,8 @@ if sys.version_info < (3, 11):  # noqa: UP036
     )
     sys.exit(2)
 
-from tf_cnn.system.loading import load
+from pkgutil import resolve_name
+
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
@@ -314,7 +315,7 @@ def _run_command(arguments: list[str]) -> int:
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
-        command = load(SUBCOMMANDS[name].main if name else 'tf_cnn.cli.benchmark:main')
+        command = resolve_name(SUBCOMMANDS[name].main if name else 'tf_cnn.cli.benchmark:main')
         return int(command(argv))
 
 

@@ -11,12 +11,12 @@ import contextlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, create_variable
-from tf_cnn.system.loading import load
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import OptimizerStep, Slots
 
@@ -355,6 +355,6 @@ def seed_of(name: str, seed: int) -> int:
 
 def __getattr__(name: str) -> Any:
     # The managers of the modes derive from VariableMgr, so they are imported on first use.
-    if path := load('tf_cnn.managers.modes:MANAGERS').get(name):
-        return load(path)
+    if path := resolve_name('tf_cnn.managers.modes:MANAGERS').get(name):
+        return resolve_name(path)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

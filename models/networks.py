@@ -1,6 +1,7 @@
 """Adds a network to the graph."""
 
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,6 @@ from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.system.errors import plural
-from tf_cnn.system.loading import load
 
 
 class Logits(NamedTuple):
@@ -66,7 +66,7 @@ def build_network(
     )
     build = network.builder
     if isinstance(build, str):
-        build = load(f'{__package__}.{build}')
+        build = resolve_name(f'{__package__}.{build}')
     logits, auxiliary = _split_heads(
         build(cnn, cnn.images(images), num_classes, **network.options), num_classes
     )

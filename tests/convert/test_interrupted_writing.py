@@ -16,7 +16,7 @@ from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import PROGRAM
 from tf_cnn.convert.config import RecordsOptions
-from tf_cnn.convert.write import Subset, write_shards
+from tf_cnn.convert.write import write_shards
 from tf_cnn.inputs.layout import scan_folder, shard_name
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -110,9 +110,16 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos, t
 
     options = RecordsOptions(output=str(tmp_path / 'out'), num_processes=1)
     folder = scan_folder(str(slow_photos))
-    subsets = [Subset('train', folder.images, num_shards=1)]
     with failed(f'--input={slow_photos}', '--num_processes=1'):
-        write_shards(folder, subsets, ('background', 'a'), options, kill_workers, print)
+        write_shards(
+            folder,
+            {'train': folder.images},
+            {'train': 1},
+            ('background', 'a'),
+            options,
+            kill_workers,
+            print,
+        )
     assert list((tmp_path / 'out').iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """The tables of modes, optimizers and input pipelines agree with the classes that they name."""
 
 import inspect
+from pkgutil import resolve_name
 
 import pytest
 
@@ -9,7 +10,6 @@ import variable_mgr
 from tf_cnn.inputs.catalog import INPUTS
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.managers.modes import MANAGERS, MODES, Topology
-from tf_cnn.system.loading import load
 from tf_cnn.training.config import OptimizerConfig
 from tf_cnn.training.optimizer_table import OPTIMIZERS
 from tf_cnn.training.optimizers import make_optimizer
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 def test_each_manager_of_a_mode_is_a_class_of_both_modules():
     for path in MANAGERS.values():
-        manager = load(path)
+        manager = resolve_name(path)
         assert issubclass(manager, VariableMgr), path
         assert not inspect.isabstract(manager), path
         assert getattr(variable_mgr, manager.__name__) is manager
@@ -44,7 +44,7 @@ def test_a_mode_has_a_manager_where_it_is_not_refused():
 
 def test_each_input_pipeline_loads():
     for row in INPUTS:
-        assert issubclass(load(row.pipeline), InputPipeline), row.name
+        assert issubclass(resolve_name(row.pipeline), InputPipeline), row.name
 
 
 def test_the_arguments_of_an_optimizer_are_its_flags_in_order():

@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from tf_cnn.inputs.data_sets import Arrays, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, STAGES, TRANSFER
-from tf_cnn.system.loading import load
 
 pytestmark = pytest.mark.graph
 
@@ -35,7 +35,7 @@ def run(source: Shards | Arrays, name: str, last_stage: str) -> list[str]:
     options = ImageOptions(height=16, width=16, channels=3, training=True, seed=3)
     config = InputConfig(source, cpus(2), 4, 10, options, last_stage=last_stage)
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
-        pipeline = load(pipeline_row_for(source, name).pipeline)(config)
+        pipeline = resolve_name(pipeline_row_for(source, name).pipeline)(config)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         for _ in range(2):

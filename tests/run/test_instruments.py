@@ -23,7 +23,7 @@ from tests.support.files import file_size_limit
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, made, ran, values_in
 from tf_cnn.graph.event_files import write_scalars
-from tf_cnn.results.benchmark_log import BenchmarkLog, run_info
+from tf_cnn.results.benchmark_log import append_metric, run_info
 from tf_cnn.results.console import Console
 from tf_cnn.run.instruments import StepProfiler
 from tf_cnn.system.errors import RunError
@@ -279,7 +279,7 @@ def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_fi
     assert found['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
     assert [row['name'] for row in found['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
     assert found['run_parameters'] == [{'name': 'rate', 'float_value': 0.5}]
-    BenchmarkLog(str(tmp_path)).append_metric('loss', float('nan'), 1)
+    append_metric(str(tmp_path), 'loss', float('nan'), 1)
     assert lines_of(tmp_path / 'metric.log')[0]['value'] is None
 
 

@@ -53,7 +53,7 @@ def trained(
             name, value.shape, scope='v', device='/cpu:0', trainable=True, dtype=dtype
         )
         fed[name], values[name] = tf.placeholder(tf.float32, value.shape), variable.value
-        ops.append(optimizer_step.apply(fed[name], variable))
+        ops += optimizer_step.apply_slices([(fed[name], variable)])
         optimizer_step.initializers.append(variable.assign(tf.constant(value, dtype)))
     with open_session() as session:
         session.run(optimizer_step.initializers)

@@ -30,13 +30,9 @@ class EncodedImage:
     is_first_of_several: bool = False
 
 
-@dataclass(frozen=True)
-class UndecodableImage:
-    reason: str
-
-
-def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImage:
-    """Decodes an image file completely, and returns it as an upright JPEG of three channels.
+def encode_image(path: str, jpeg_quality: int) -> EncodedImage | str:
+    """Decodes an image file completely, and returns it as an upright JPEG of three channels, or the
+    reason why it cannot be decoded.
 
     An upright JPEG of three 8-bit channels passes through byte for byte. All other images are
     encoded again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte,
@@ -50,23 +46,21 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | UndecodableImag
         return _encode(data, jpeg_quality)
     except UnidentifiedImageError:
         if not data:
-            return UndecodableImage('it is empty')
+            return 'it is empty'
         formats = join_with_or([*IMAGE_FORMATS])
-        return UndecodableImage(
-            f'it is not a readable {formats}, it begins with {data[:8]!r}; convert it to JPEG'
-        )
+        return f'it is not a readable {formats}, it begins with {data[:8]!r}; convert it to JPEG'
     except Image.DecompressionBombError:
-        return UndecodableImage(
+        return (
             f'it has more than {MAX_PIXELS:,} pixels, which TensorFlow cannot decode; make it '
             'smaller'
         )
     except OSError as error:
-        return UndecodableImage(error.strerror or str(error))
+        return error.strerror or str(error)
     except Exception as error:
-        return UndecodableImage(f'{type(error).__name__}: {error}')
+        return f'{type(error).__name__}: {error}'
 
 
-def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | UndecodableImage:
+def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | str:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         with Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS)) as image:
@@ -75,7 +69,7 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | UndecodableImage:
             image.load()
             if image.format == 'TIFF' and image.mode in ('F', 'I'):
                 # Nothing says which of their values is white.
-                return UndecodableImage('its samples have 32 bits; convert it to PNG')
+                return 'its samples have 32 bits; convert it to PNG'
             orientation = _orientation(image)
             # PIL calls a JPEG with several pictures MPO; its first picture is encoded again.
             if image.format == 'JPEG' and image.mode == 'RGB' and orientation == 1:

@@ -7,8 +7,7 @@ import contextlib
 import fcntl
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -139,49 +138,42 @@ def _is_unfinished(name: str) -> bool:
     return name.isdecimal() or name in (LABELS_FILE, DATASET_INFO_FILE)
 
 
-@dataclass(frozen=True)
-class FinishedSubset:
-    """The complete shards of a subset, in order and in a hidden folder, and their description."""
-
-    name: str
-    shards: Sequence[Path]
-    info: SubsetInfo
-
-
 def publish_shards(
-    subsets: Sequence[FinishedSubset], labels: tuple[str, ...], output: Path
+    shards: Mapping[str, Sequence[Path]],
+    info: Mapping[str, SubsetInfo],
+    labels: tuple[str, ...],
+    output: Path,
 ) -> None:
-    """Moves finished shards to their final names.
+    """Moves the finished shards of each subset to their final names.
 
     Removes the old shards first, so that a crash in between leaves shards missing rather than
     mixed. labels.txt and dataset.json are replaced too; dataset.json keeps its
     entries for other subsets.
+
+    Args:
+      shards: the files of each subset in order, all in hidden folders.
+      info: the description of each subset.
     """
-    names = [subset.name for subset in subsets]
-    new_labels, new_info = (
-        subsets[0].shards[0].parent / name for name in (LABELS_FILE, DATASET_INFO_FILE)
-    )
+    folder = next(iter(shards.values()))[0].parent
+    new_labels, new_info = folder / LABELS_FILE, folder / DATASET_INFO_FILE
     new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
-    info_by_subset = {
-        **_info_of_other_subsets(output, names),
-        **{subset.name: subset.info for subset in subsets},
-    }
+    info_by_subset = {**_info_of_other_subsets(output, shards), **info}
     new_info.write_bytes(
         msgspec.json.format(msgspec.json.encode(info_by_subset, order='deterministic')) + b'\n'
     )
     with delay_signals():
         for entry in list(output.iterdir()):
-            if subset_of(entry.name) in names and is_standard_shard_name(entry.name):
+            if subset_of(entry.name) in shards and is_standard_shard_name(entry.name):
                 entry.unlink()
         move_atomically(new_labels, output / LABELS_FILE)
         move_atomically(new_info, output / DATASET_INFO_FILE)
-        for subset in subsets:
-            for index, path in enumerate(subset.shards):
-                path.replace(output / shard_name(subset.name, index, len(subset.shards)))
+        for subset, paths in shards.items():
+            for index, path in enumerate(paths):
+                path.replace(output / shard_name(subset, index, len(paths)))
         sync(output)
 
 
-def _info_of_other_subsets(output: Path, subsets: Sequence[str]) -> dict[str, SubsetInfo]:
+def _info_of_other_subsets(output: Path, subsets: Collection[str]) -> dict[str, SubsetInfo]:
     try:
         info_by_subset = read_dataset_info(str(output))
     except UsageError:

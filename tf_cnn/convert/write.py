@@ -9,30 +9,21 @@ import itertools
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tf_cnn.convert.config import RecordsOptions
-from tf_cnn.convert.images import EncodedImage, UndecodableImage, encode_image
-from tf_cnn.convert.output import FinishedSubset, publish_shards, unfinished_folder
+from tf_cnn.convert.images import EncodedImage, encode_image
+from tf_cnn.convert.output import publish_shards, unfinished_folder
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.inputs.framing import FRAME_BYTES
 from tf_cnn.inputs.layout import ImageFolder, SourceImage, SubsetInfo
 from tf_cnn.system.atomic import sync
 from tf_cnn.system.errors import RunError
 from tf_cnn.system.parallel import ordered_map, process_pool
-
-
-@dataclass(frozen=True)
-class Subset:
-    """The images that write_shards writes to the shards of a subset."""
-
-    name: str
-    images: tuple[SourceImage, ...]
-    num_shards: int
 
 
 @dataclass
@@ -88,12 +79,13 @@ def _serialize_example(
 
 def write_shards(
     folder: ImageFolder,
-    subsets: Sequence[Subset],
+    images_by_subset: Mapping[str, Sequence[SourceImage]],
+    num_shards: Mapping[str, int],
     labels: tuple[str, ...],
     options: RecordsOptions,
     count_image: Callable[[], None],
     report: Callable[[str], None],
-) -> list[WriteSummary]:
+) -> dict[str, WriteSummary]:
     """Writes labels.txt, dataset.json, and the shards of each subset with its images, shuffled.
 
     options.seed determines the order. options.num_processes processes decode and encode images;
@@ -102,17 +94,23 @@ def write_shards(
     """
     assert options.output
     output = Path(options.output)
-    order = [image for subset in subsets for image in _shuffle(subset.images, options.seed)]
+    order = [
+        image
+        for subset_images in images_by_subset.values()
+        for image in _shuffle(subset_images, options.seed)
+    ]
     num_processes = min(options.num_processes, len(order))
     encode = functools.partial(encode_image, jpeg_quality=options.jpeg_quality)
-    summaries = [WriteSummary() for _ in subsets]
-    finished_subsets = []
+    summaries = {subset: WriteSummary() for subset in images_by_subset}
     try:
         with contextlib.ExitStack() as stack:
-            temporary_folders = [
-                stack.enter_context(unfinished_folder(output, subset.name, report))
-                for subset in subsets
-            ]
+            # The shards of each subset in order, in a hidden folder.
+            shards_by_subset: dict[str, list[Path]] = {}
+            for subset in images_by_subset:
+                temporary_folder = stack.enter_context(unfinished_folder(output, subset, report))
+                shards_by_subset[subset] = [
+                    temporary_folder / f'{shard:05d}' for shard in range(num_shards[subset])
+                ]
             pool = stack.enter_context(process_pool(num_processes))
             paths = (os.path.join(folder.root, image.path) for image in order)
             images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
@@ -120,13 +118,10 @@ def write_shards(
             import_tensorflow()
             import tensorflow.compat.v1 as tf
 
-            for subset, temporary_folder, summary in zip(
-                subsets, temporary_folders, summaries, strict=True
-            ):
-                num_shards, num_images = subset.num_shards, len(subset.images)
-                shards = [temporary_folder / f'{shard:05d}' for shard in range(num_shards)]
+            for subset, shards in shards_by_subset.items():
+                summary, num_images = summaries[subset], len(images_by_subset[subset])
                 for shard, path in enumerate(shards):
-                    begin, end = (num_images * edge // num_shards for edge in (shard, shard + 1))
+                    begin, end = (num_images * edge // len(shards) for edge in (shard, shard + 1))
                     records_before = summary.num_records
                     try:
                         shard_images = itertools.islice(images, end - begin)
@@ -135,18 +130,20 @@ def write_shards(
                         )
                     except tf.errors.OpError as error:
                         raise RunError(
-                            f'--output={output}: {subset.name} shard {shard} was not written: '
+                            f'--output={output}: {subset} shard {shard} was not written: '
                             f'{error.message}'
                         ) from error
                     if summary.num_records == records_before:
                         raise RunError(
-                            f'--input={folder.root}: no image of {subset.name} shard {shard} could '
+                            f'--input={folder.root}: no image of {subset} shard {shard} could '
                             'be decoded, and a shard cannot be empty; nothing was written; use '
                             'fewer --shards'
                         )
-                info = summary.subset_info(num_shards)
-                finished_subsets.append(FinishedSubset(subset.name, shards, info))
-            publish_shards(finished_subsets, labels, output)
+            info = {
+                subset: summary.subset_info(num_shards[subset])
+                for subset, summary in summaries.items()
+            }
+            publish_shards(shards_by_subset, info, labels, output)
     except BrokenProcessPool as error:
         raise RunError(
             f'--input={folder.root}: a decoding process died, most likely because memory ran out; '
@@ -166,7 +163,7 @@ def _shuffle(images: Sequence[SourceImage], seed: int) -> list[SourceImage]:
 def _write_shard(
     tf: Any,
     path: Path,
-    images: Iterable[tuple[SourceImage, EncodedImage | UndecodableImage]],
+    images: Iterable[tuple[SourceImage, EncodedImage | str]],
     folder: ImageFolder,
     options: RecordsOptions,
     summary: WriteSummary,
@@ -177,9 +174,9 @@ def _write_shard(
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, encoded in images:
             count_image()
-            if isinstance(encoded, UndecodableImage):
+            if isinstance(encoded, str):
                 summary.num_left_out += 1
-                report(f'left out {image.path}: {encoded.reason}')
+                report(f'left out {image.path}: {encoded}')
                 continue
             label = image.class_index + options.first_label
             example = _serialize_example(

@@ -17,7 +17,7 @@ from tf_cnn.system.parallel import num_cores
 from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from tf_cnn.convert.write import Subset, WriteSummary
+    from tf_cnn.convert.write import WriteSummary
 
 # The most classes without an image that the summary names.
 _MAX_CLASSES = 5
@@ -42,7 +42,7 @@ def write_folder(options: RecordsOptions) -> int:
             f'records reads images with Pillow: {missing_package_message("PIL")}'
         ) from None
     from tf_cnn.convert.output import check_output
-    from tf_cnn.convert.write import Subset, write_shards
+    from tf_cnn.convert.write import write_shards
 
     folder = scan_folder(options.input)
     labels = ('background',) * options.first_label + folder.classes
@@ -61,7 +61,6 @@ def write_folder(options: RecordsOptions) -> int:
         if len(paths) > MAX_LISTED:
             print(f'passed over {len(paths) - MAX_LISTED:,} more: {reason}', file=sys.stderr)
     options = replace(options, num_processes=options.num_processes or num_cores())
-    subsets = [Subset(name, images, num_shards[name]) for name, images in images_by_subset.items()]
     with SIGNALS.storing(), show_progress() as progress:
         names = ' and '.join(images_by_subset)
         task = progress.add_task(f'{names} images', total=len(folder.images))
@@ -71,8 +70,10 @@ def write_folder(options: RecordsOptions) -> int:
             SIGNALS.check()
             progress.advance(task)
 
-        summaries = write_shards(folder, subsets, labels, options, count, report)
-    _print_summary(options, folder, subsets, summaries)
+        summaries = write_shards(
+            folder, images_by_subset, num_shards, labels, options, count, report
+        )
+    _print_summary(options, folder, num_shards, summaries)
     return 0
 
 
@@ -112,15 +113,15 @@ def _num_shards(
 def _print_summary(
     options: RecordsOptions,
     folder: ImageFolder,
-    subsets: Sequence['Subset'],
-    summaries: Sequence['WriteSummary'],
+    num_shards: Mapping[str, int],
+    summaries: Mapping[str, 'WriteSummary'],
 ) -> None:
-    for subset, summary in zip(subsets, summaries, strict=True):
+    for subset, summary in summaries.items():
         images = format_count(summary.num_records, 'image')
         classes = plural(len(summary.records_of_class), 'class', 'es')
-        megabytes = summary.num_bytes / subset.num_shards / 1e6
-        size = f'{plural(subset.num_shards, "shard")} of {megabytes:.1f} MB'
-        print(f'{subset.name}: {images} of {classes} in {size} in {options.output}')
+        megabytes = summary.num_bytes / num_shards[subset] / 1e6
+        size = f'{plural(num_shards[subset], "shard")} of {megabytes:.1f} MB'
+        print(f'{subset}: {images} of {classes} in {size} in {options.output}')
         print(
             f'  as they were: {summary.num_passed_through:,}, '
             f'encoded anew: {summary.num_reencoded:,}'

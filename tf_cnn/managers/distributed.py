@@ -260,7 +260,7 @@ class VariableMgrDistributedFetchFromStagedPS(
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         # The chief may change the loss scale as soon as it has all gradients. They belong to the
         # step before, so this step must have read the scale by then.
-        self._before_push.append(step.loss_scale_read_op)
+        self._before_push.append(step.loss_scale.value.op)
         return super().build_update(step, global_step, device_grads)
 
     def _store_for_next_step(self, name: str, value: Tensor) -> list[tf.Operation]:

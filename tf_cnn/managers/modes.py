@@ -7,9 +7,9 @@ docs/extending.md; tf_cnn/managers/user_modes.py adds modes that users define.
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
-from tf_cnn.system.loading import load
 from tf_cnn.system.user_file import UserFile
 
 
@@ -130,7 +130,7 @@ class Mode:
             or (relaxed and self.relaxed.get(topology))
             or self.managers[topology]
         )
-        return load(manager) if isinstance(manager, str) else manager
+        return resolve_name(manager) if isinstance(manager, str) else manager
 
 
 _REFUSALS = {

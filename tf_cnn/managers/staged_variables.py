@@ -42,7 +42,7 @@ class AppliesStagedGradients(VariableMgr):
         self.prologue += puts
         updated, pairs = super().build_update(step, global_step, staged_grads)
         # The moving averages belong to this step, and the update does not wait for its towers.
-        averages = step.update_if_finite(
+        averages = step.loss_scale.update_if_finite(
             [gradient for tower in device_grads for gradient in tower], self.assign_ops
         )
         return tf.group(updated, *puts, *averages), pairs

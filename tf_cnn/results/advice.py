@@ -20,6 +20,7 @@ from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.statistics import (
     MAD_TO_STANDARD_DEVIATION,
     OUTLIER_DEVIATIONS,
+    drift,
     drift_deviations,
     mad,
     outliers,
@@ -277,13 +278,10 @@ def _spread(analysis: _Analysis) -> str | None:
 
 
 def _drift(analysis: _Analysis) -> str | None:
-    seconds = analysis.steady_seconds
-    if not seconds.size:
-        return None
-    half = seconds.size // 2
-    change = float(seconds[:half].mean() / seconds[half:].mean() - 1)
-    deviations = abs(drift_deviations(analysis.result.mean_seconds_per_call(seconds)))
-    if math.isnan(deviations) or deviations <= DRIFT_DEVIATIONS or abs(change) <= DRIFT_SHARE:
+    change = drift(analysis.steady_seconds) or 0.0
+    seconds = analysis.result.mean_seconds_per_call(analysis.steady_seconds)
+    # The deviations are nan if there are few steps.
+    if abs(change) <= DRIFT_SHARE or not abs(drift_deviations(seconds)) > DRIFT_DEVIATIONS:
         return None
     word, cause = (
         ('faster', 'was not warmed up')

@@ -25,47 +25,40 @@ _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'
 _CLOCK = re.compile(r'@ *([0-9.]+) *GHz')
 
 
-class BenchmarkLog:
-    """The two files of a run in the folder of --benchmark_log_dir."""
+def write_run(folder: str, run: Mapping[str, Any]) -> None:
+    """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be
+    written.
+    """
+    with _explaining_errors(folder, RUN_LOG):
+        write_atomically(_json_line(run), Path(folder, RUN_LOG))
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
 
-    def write_run(self, run: Mapping[str, Any]) -> None:
-        """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be
-        written.
-        """
-        with self._explaining_errors(RUN_LOG):
-            write_atomically(_json_line(run), self._folder / RUN_LOG)
+def append_metric(folder: str, name: str, value: float, global_step: int) -> None:
+    """Appends a number to metric.log; nan and infinity become null. Raises RunError if it cannot be
+    written.
+    """
+    metric: dict[str, Any] = {
+        'name': name,
+        'value': float(value) if math.isfinite(value) else None,
+        'unit': None,
+        'global_step': global_step,
+        'timestamp': _now(),
+        'extras': [],
+    }
+    with _explaining_errors(folder, METRIC_LOG):
+        _append(Path(folder, METRIC_LOG), _json_line(metric))
 
-    def append_metric(self, name: str, value: float, global_step: int) -> None:
-        """Appends a number to metric.log; nan and infinity become null. Raises RunError if it
-        cannot be written.
-        """
-        metric: dict[str, Any] = {
-            'name': name,
-            'value': float(value) if math.isfinite(value) else None,
-            'unit': None,
-            'global_step': global_step,
-            'timestamp': _now(),
-            'extras': [],
-        }
-        with self._explaining_errors(METRIC_LOG):
-            _append(self._folder / METRIC_LOG, _json_line(metric))
 
-    @contextlib.contextmanager
-    def _explaining_errors(self, name: str) -> Iterator[None]:
-        """Raises RunError, with the flag and the file, if the block cannot write."""
-        try:
-            yield
-        except OSError as error:
-            flag, reason = (
-                format_flag('benchmark_log_dir', str(self._folder)),
-                error.strerror or str(error),
-            )
-            raise RunError(
-                f'{flag}: {name} cannot be written ({reason}); make room or write elsewhere'
-            ) from None
+@contextlib.contextmanager
+def _explaining_errors(folder: str, name: str) -> Iterator[None]:
+    """Raises RunError, with the flag and the file, if the block cannot write."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f'{format_flag("benchmark_log_dir", folder)}: {name} cannot be written '
+            f'({error.strerror or error}); make room or write elsewhere'
+        ) from None
 
 
 def _json_line(document: Mapping[str, Any]) -> bytes:

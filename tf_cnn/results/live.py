@@ -1,14 +1,13 @@
 """One line on a terminal with the progress of a run, overwritten until it is erased."""
 
 import contextlib
-import math
+import datetime
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-_REDRAW_SECS = 0.25
 # Values of TERM for terminals, real or not, that do not understand control sequences.
 _PLAIN_TERMINALS = ('', 'dumb', 'unknown')
 
@@ -36,7 +35,6 @@ class LiveLine:
         self._clock = clock
         # The phase, number of steps and time of its first report, to estimate the remaining time.
         self._first = ('', 0, 0.0)
-        self._drawn_at = -math.inf
         # Several threads print.
         self._lock = threading.RLock()
 
@@ -48,23 +46,19 @@ class LiveLine:
     def steps(
         self, phase: str, num_done: int, total: int, rate_text: str = '', until: str = ''
     ) -> None:
-        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
-
-        Drawn a few times a second, however many steps there are.
+        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:00:12 left'.
 
         until: ends the line, such as ' until the timed steps'.
         """
         now = self._clock()
         if phase != self._first[0] or num_done < self._first[1]:
             self._first = phase, num_done, now
-        elif now - self._drawn_at < _REDRAW_SECS:
-            return
-        self._drawn_at = now
         _, first, began = self._first
         texts = [f'{phase} {num_done} of {total}', rate_text]
         if num_done > first:
             seconds_left = (now - began) / (num_done - first) * (total - num_done)
-            texts.append(f'{format_duration(seconds_left)} left{until}')
+            time_left = datetime.timedelta(seconds=round(seconds_left))
+            texts.append(f'{time_left} left{until}')
         self.phase(', '.join(filter(None, texts)))
 
     @contextlib.contextmanager
@@ -96,10 +90,3 @@ class LiveLine:
             width = (os.get_terminal_size(terminal).columns or 80) - 1
             self._stream.write(f'\r{set_cell_size(text, width).rstrip()}\x1b[K\r')
             self._stream.flush()
-
-
-def format_duration(seconds: float) -> str:
-    """Formats minutes and seconds, 0:12, with hours if there are any, 1:02:03."""
-    minutes, secs = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f'{hours}:{minutes:02}:{secs:02}' if hours else f'{minutes}:{secs:02}'

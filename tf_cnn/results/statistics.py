@@ -1,6 +1,5 @@
 """Rates of steps, the distribution of their seconds, and their spread."""
 
-import array
 import math
 from dataclasses import dataclass
 
@@ -69,28 +68,6 @@ def summarize(
         speed = throughput(images_per_step * int(counts.sum()), float((counts * values).sum()))
     error = float(np.std(rates, ddof=1) / math.sqrt(rates.size)) if rates.size > 1 else 0.0
     return Rate(speed, error, MAD_TO_STANDARD_DEVIATION * mad(rates))
-
-
-class RunningRate:
-    """The rate of the steps so far. Stores their seconds in one array, so that long runs can print
-    the rate often.
-    """
-
-    def __init__(self) -> None:
-        self._seconds = array.array('d')
-        self._num_steps = array.array('q')
-
-    def add(self, seconds: float, num_steps: int = 1) -> None:
-        """Adds a step of these seconds, or num_steps steps with this mean."""
-        self._seconds.append(seconds)
-        self._num_steps.append(num_steps)
-
-    def rate(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
-        """Returns the rate of the steps so far, at least one, as summarize does."""
-        # A copy, since an array cannot grow while a view of it exists.
-        return summarize(
-            images_per_step, np.array(self._seconds), newest_weight, np.array(self._num_steps)
-        )
 
 
 def mad(values: ArrayLike) -> float:

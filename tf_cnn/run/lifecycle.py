@@ -29,9 +29,10 @@ from tf_cnn.run.shard_faults import (
     wait_for_empty_shards,
 )
 from tf_cnn.run.step_loop import Hook
+from tf_cnn.system.atomic import lock_folder
 from tf_cnn.system.errors import RunError, UsageError, format_error
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
-from tf_cnn.training.checkpoint_files import latest_checkpoint, lock_folder
+from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 
 class RunLifecycle(Hook[StepValues]):
@@ -79,7 +80,17 @@ class RunLifecycle(Hook[StepValues]):
                 target=self._watch_shards, args=[shards], name='shards', daemon=True
             ).start()
         if folder := self._plan.checkpoint_folder:
-            self._locks.enter_context(lock_folder(Path(folder)))
+            conflict = RunError(
+                f'--train_dir={folder}: another run saves its checkpoints there; give each run a '
+                'folder of its own, or wait until the other run ends'
+            )
+            try:
+                self._locks.enter_context(lock_folder(Path(folder), conflict))
+            except OSError as error:
+                raise RunError(
+                    f'--train_dir={folder}: it cannot be opened ({error.strerror}); use another '
+                    'path'
+                ) from error
             newest = latest_checkpoint(folder)
             if newest != self._plan.resume_from:
                 # The other tasks of a cluster already know the step that this one continues from.

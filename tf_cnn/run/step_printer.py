@@ -7,7 +7,7 @@ from typing import Any
 from tf_cnn.plan.params import Role
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
-from tf_cnn.results.benchmark_log import BenchmarkLog
+from tf_cnn.results.benchmark_log import append_metric, write_run
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Accuracy, PauseCause, Step, StepLog, StepValues
@@ -28,8 +28,7 @@ class StepPrinter(Hook[StepValues]):
         self._recorder = recorder
         self._has_images = plan.role is not Role.EXCHANGE_ONLY
         self._has_losses = plan.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
-        folder = plan.params.results.benchmark_log_dir
-        self._log = BenchmarkLog(folder) if folder else None
+        self._log_folder = plan.params.results.benchmark_log_dir
         self._last_printed_step = 0
         self._target: TargetSeconds[StepValues] | None = None
         self._next_live_update = -math.inf
@@ -40,8 +39,8 @@ class StepPrinter(Hook[StepValues]):
 
     def begin_log(self, header: Mapping[str, Any]) -> None:
         """Writes the log of the run; header is the object of benchmark_log.run_info()."""
-        if self._log:
-            self._log.write_run(header)
+        if self._log_folder:
+            write_run(self._log_folder, header)
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         last = steps[-1]
@@ -124,7 +123,7 @@ class StepPrinter(Hook[StepValues]):
         self._write_metrics(accuracy.step, metrics)
 
     def _write_to_log(self, step: Step[StepValues]) -> None:
-        if self._log is None:
+        if self._log_folder is None:
             return
         losses = (
             {self._plan.params.run.loss_type_to_report: step.values.loss}
@@ -141,5 +140,5 @@ class StepPrinter(Hook[StepValues]):
 
     def _write_metrics(self, global_step: int, metrics: Mapping[str, float | None]) -> None:
         for name, value in metrics.items():
-            if self._log and value is not None:
-                self._log.append_metric(name, value, global_step)
+            if self._log_folder and value is not None:
+                append_metric(self._log_folder, name, value, global_step)

@@ -1,15 +1,18 @@
 """Records the steps of a run, the time between them, and its evaluations."""
 
+import array
 import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.sections import Phase
-from tf_cnn.results.statistics import Rate, RunningRate
+from tf_cnn.results.statistics import Rate, summarize
 from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
 from tf_cnn.run.result_builder import run_section
 from tf_cnn.run.step_loop import Hook
@@ -34,23 +37,29 @@ class StepRecorder(Hook[StepValues]):
         # The seconds after each step that have a known cause, by the number of the step.
         self._pauses: dict[int, dict[PauseCause, float]] = {}
         self._pause_start = clock()
-        self._running_rate = RunningRate()
+        # The mean seconds and the number of the timed steps of each session call. Arrays, so that
+        # long runs can print the rate often.
+        self._seconds, self._num_steps = array.array('d'), array.array('q')
         self._num_skipped_at_end: int | None = None
         self._cluster_total: tuple[int, float] | None = None
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         self._steps += steps
         if steps[0].phase is Phase.TIMED:
-            # One value for each session call: its steps were not measured separately.
-            self._running_rate.add(steps[0].seconds, len(steps))
+            self._seconds.append(steps[0].seconds)
+            self._num_steps.append(len(steps))
             if steps[0].index == 1:
                 self.timed_start = steps[0].start
         return False
 
     def rate(self) -> Rate:
         """Returns the rate over the timed steps so far, see --display_perf_ewma."""
-        return self._running_rate.rate(
-            self._plan.images_per_global_step, self._plan.params.run.display_perf_ewma
+        # Copies, since an array cannot grow while a view of it exists.
+        return summarize(
+            self._plan.images_per_global_step,
+            np.array(self._seconds),
+            self._plan.params.run.display_perf_ewma,
+            np.array(self._num_steps),
         )
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 
 from preprocessing import ImageOptions, Scale
 from tf_cnn.inputs.catalog import Source
@@ -20,7 +21,6 @@ from tf_cnn.inputs.validation import (
     record_examples,
 )
 from tf_cnn.plan.plan import Plan
-from tf_cnn.system.loading import load
 from tf_cnn.training.schedules import epochs_to_steps
 
 # Each restart adds this to the seeds of dropout and of the record order.
@@ -54,7 +54,7 @@ def make_input(
         )
         if plan.params.cluster.distinct_worker_data:
             config = replace(config, worker=first_worker + number, num_workers=num_workers)
-        pipelines.append(load(row.pipeline)(config))
+        pipelines.append(resolve_name(row.pipeline)(config))
     return pipelines[0] if len(pipelines) == 1 else WorkersInput(pipelines, per_worker)
 
 

@@ -9,7 +9,6 @@ table.md        the table, once the sweep has ended
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shlex
@@ -27,7 +26,7 @@ from tf_cnn.results import VERSION
 from tf_cnn.results.collection import SWEEP_FILE, TRIES
 from tf_cnn.results.document import Failure, Result, as_json, read_result
 from tf_cnn.sweep.configurations import SweepPlan
-from tf_cnn.system.atomic import move_atomically, write_atomically
+from tf_cnn.system.atomic import lock_folder, move_atomically, write_atomically
 from tf_cnn.system.documents import DocumentError, read_json
 from tf_cnn.system.errors import RunError, UsageError, read_regular_file
 
@@ -138,26 +137,12 @@ class Folder:
                 f'{path}: it cannot be read ({reason}); start the sweep again'
             ) from None
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Locks the folder during the block; raises UsageError if another sweep is running in it.
-
-        A killed process leaves no lock behind.
-        """
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f'{self.path}: another sweep is running in it; wait until it has ended'
-                ) from None
-            except OSError:
-                # Some network file systems do not support locks.
-                pass
-            yield
-        finally:
-            os.close(descriptor)
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Locks the folder for a block; raises UsageError if another sweep is running in it."""
+        return lock_folder(
+            self.path,
+            UsageError(f'{self.path}: another sweep is running in it; wait until it has ended'),
+        )
 
     def read_outcome(self, path: Path) -> Outcome | None:
         """Returns the result or failure in a file.

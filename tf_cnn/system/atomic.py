@@ -5,12 +5,13 @@ Every package may import this module.
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tf_cnn.system.errors import FULL_DISK_ERRORS
+from tf_cnn.system.errors import FULL_DISK_ERRORS, BenchmarkError
 
 
 def write_atomically(content: str | bytes, path: str | Path) -> None:
@@ -93,6 +94,25 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, conflict: BenchmarkError) -> Iterator[None]:
+    """Locks a folder until the block or this process ends, if the file system has locks.
+
+    Raises `conflict` if another process has the lock, and OSError if the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise conflict from None
+        except OSError:
+            pass
+        yield
     finally:
         os.close(descriptor)
 

@@ -41,14 +41,6 @@ class Stopped(KeyboardInterrupt):
         self.reason = f'{how} by {signal.Signals(number).name}'
 
 
-def _ignore_signal(stop: Stopped, count: int) -> None:
-    """Does nothing."""
-
-
-def _default_grace(count: int) -> float:
-    return GRACE_SECS
-
-
 class Signals:
     """The signals that this process has received. SIGNALS is the only instance.
 
@@ -61,9 +53,9 @@ class Signals:
         self._lock = threading.Lock()
         self._is_command = self._ends_at_once = self._is_suspended = self._has_taken_over = False
         self._wakeup_fd, self._previous_wakeup_fd, self._thread = -1, -1, threading.Thread()
-        self._on_signal: Callable[[Stopped, int], object] = _ignore_signal
+        self._on_signal: Callable[[Stopped, int], object] = lambda stop, count: None
         self._finish: Callable[[Stopped], object] | None = None
-        self._grace: Callable[[int], float] = _default_grace
+        self._grace: Callable[[int], float] = lambda count: GRACE_SECS
 
     def _reset(self) -> None:
         self._first: int | None = None
@@ -137,8 +129,8 @@ class Signals:
         self,
         finish: Callable[[Stopped], object] | None = None,
         *,
-        on_signal: Callable[[Stopped, int], object] = _ignore_signal,
-        grace: Callable[[int], float] = _default_grace,
+        on_signal: Callable[[Stopped, int], object] = lambda stop, count: None,
+        grace: Callable[[int], float] = lambda count: GRACE_SECS,
         may_exit: bool = False,
     ) -> Iterator[None]:
         """Stores signals during the block, for check().

@@ -18,14 +18,13 @@ file states. TensorFlow, which takes seconds to import, is imported only for the
 """
 
 import contextlib
-import fcntl
 import filecmp
 import glob
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -324,30 +323,3 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
     path = folder / READY_FOLDER / _STATE_FILE
     path.write_text(str(state))
     move_atomically(path, folder / _STATE_FILE)
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder until the block or process ends, if the file system supports locks.
-
-    Raises RunError if another run has locked it.
-    """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise RunError(
-            f'--train_dir={folder}: it cannot be opened ({error.strerror}); use another path'
-        ) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f'--train_dir={folder}: another run saves its checkpoints there; give each run a '
-                'folder of its own, or wait until the other run ends'
-            ) from None
-        except OSError:
-            pass
-        yield
-    finally:
-        os.close(descriptor)

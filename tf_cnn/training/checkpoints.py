@@ -92,7 +92,7 @@ class Checkpointer:
     """Saves and restores variables. The constructor adds the ops to the current graph; save and
     restore add none.
 
-    Only one process may save in a folder, see checkpoint_files.lock_folder. Checkpoints store
+    Only one process may save in a folder, see RunLifecycle.join. Checkpoints store
     16-bit variables as float32, so that a run of any precision can read them.
 
     Args:

@@ -8,12 +8,12 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable, create_variable
-from tf_cnn.system.loading import load
 from tf_cnn.training.config import OptimizerConfig
 from tf_cnn.training.precision import LossScale
 
@@ -259,7 +259,7 @@ class Lars(Optimizer):
 def make_optimizer(config: OptimizerConfig) -> Optimizer:
     """Returns the update rule of --optimizer, with the flags that are its arguments."""
     arguments = [getattr(config, name) for name in config.row.arguments]
-    optimizer: Optimizer = load(config.row.rule)(*arguments)
+    optimizer: Optimizer = resolve_name(config.row.rule)(*arguments)
     return optimizer
 
 
@@ -292,10 +292,10 @@ class OptimizerStep:
         self.updates: dict[Any, tf.Operation] = {}
         self._optimizer = optimizer
         self._learning_rate = learning_rate
-        self._loss_scale = loss_scale or LossScale(1.0)
+        self.loss_scale = loss_scale or LossScale(1.0)
         # Skipped steps are not updates, and optimizers count updates.
         self._step = (
-            step if self._loss_scale.num_skipped is None else step - self._loss_scale.num_skipped
+            step if self.loss_scale.num_skipped is None else step - self.loss_scale.num_skipped
         )
         self._gradient_clip = gradient_clip
         self._outputs = outputs
@@ -315,7 +315,7 @@ class OptimizerStep:
           variables: the (gradient, slice) pairs of each variable, see apply_slices.
           distinct_gradients: the gradients, without copies of the same gradient.
         """
-        step_ops = self._loss_scale.guard_update(
+        step_ops = self.loss_scale.guard_update(
             distinct_gradients,
             lambda: [
                 *(op for pairs in variables for op in self.apply_slices(pairs)),
@@ -327,18 +327,10 @@ class OptimizerStep:
             self.updates = dict.fromkeys(self.updates, tf.group(*step_ops))
         return step_ops
 
-    def update_if_finite(
-        self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
-    ) -> Sequence[tf.Operation]:
-        """Adds updates of the step that computes these gradients of the scaled loss; a later step
-        applies the gradients. See LossScale.update_if_finite.
-        """
-        return self._loss_scale.update_if_finite(gradients, make_updates)
-
     @property
     def needs_all_gradients(self) -> bool:
         """Whether all gradients must be known before any variable changes."""
-        return self._loss_scale.num_skipped is not None
+        return self.loss_scale.num_skipped is not None
 
     @property
     def has_independent_updates(self) -> bool:
@@ -346,23 +338,13 @@ class OptimizerStep:
         return not self.needs_all_gradients and not self._optimizer.needs_whole_variables
 
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
-        """Makes apply() take gradients of the previous step. See LossScale.stage."""
+        """Makes apply_all() take gradients of the previous step. See LossScale.stage."""
         self._is_staged = True
-        return self._loss_scale.stage(device)
-
-    @property
-    def loss_scale_read_op(self) -> tf.Operation:
-        return self._loss_scale.value.op
-
-    def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
-        """Returns the op on the variable's device that applies a float32 gradient of the scaled
-        loss.
-        """
-        return self.apply_slices([(gradient, variable)])[0]
+        return self.loss_scale.stage(device)
 
     def apply_slices(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
-        """Like apply, for all (gradient, slice) pairs of a variable that is sliced across several
-        devices.
+        """Returns the op on each slice's device that applies its float32 gradient of the scaled
+        loss, for the (gradient, slice) pairs of one variable.
         """
         pairs = [(self._prepare(gradient, variable), variable) for gradient, variable in pairs]
         apply_ops = []
@@ -415,7 +397,7 @@ class OptimizerStep:
 
     def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:
         with tf.device(variable.device):
-            gradient = self._loss_scale.unscale(gradient)
+            gradient = self.loss_scale.unscale(gradient)
             if self._gradient_clip is None:
                 return gradient
             return tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)

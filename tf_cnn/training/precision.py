@@ -172,7 +172,9 @@ class AutomaticLossScale(LossScale):
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         is_good = self._are_finite(gradients)
-        return [self._update_if(is_good, make_update), *self._adjust_scale(is_good)]
+        update_op = self._update_if(is_good, make_update)
+        with tf.device(self._scale.device):
+            return [update_op, *self._adjust_scale(is_good)]
 
     def update_if_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
@@ -208,10 +210,6 @@ class AutomaticLossScale(LossScale):
             return tf.raw_ops.Merge(inputs=[good, bad]).output.op
 
     def _adjust_scale(self, is_good: Tensor) -> list[tf.Operation]:
-        with tf.device(self._scale.device):
-            return self._scale_updates(is_good)
-
-    def _scale_updates(self, is_good: Tensor) -> list[tf.Operation]:
         scale, good_steps = self.value, self._good_steps.value + 1
         is_due = good_steps >= self._steps_until_doubling
         higher = tf.where(is_due, tf.maximum(scale, tf.minimum(2 * scale, _LARGEST)), scale)
