@@ -160,7 +160,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     if (
                         os.path.islink(folder)
                         or os.path.ismount(folder)
-                        or _has_files(Path(folder))
+                        or (os.path.exists(folder) and os.listdir(folder))
                     ):
                         raise UsageError(
                             f'{format_flag(name, folder)}: it is not empty, or a link; use a '
@@ -264,10 +264,6 @@ def _refusing(name: str, path: str) -> Iterator[None]:
         raise UsageError(
             f'{format_flag(name, path)}: it cannot be written ({reason}); use another path'
         ) from None
-
-
-def _has_files(folder: Path) -> bool:
-    return folder.exists() and any(folder.iterdir())
 
 
 def _try_file(path: Path) -> None:

@@ -330,13 +330,13 @@ class WarmStart:
         if not matching:
             raise RunError(
                 f'{flag}: no variable of the checkpoint has the name and the shape of a variable '
-                f'of this model, such as {abbreviate_names(variables)}; give a checkpoint of a '
-                'similar model'
+                f'of this model, such as {abbreviate_names(sorted(variables))}; give a checkpoint '
+                'of a similar model'
             )
         self.summary = (
             f'{flag}: training starts from {len(matching)} of the '
             f'{plural(len(variables), "variable")} of this model in {prefix}: '
-            f'{abbreviate_names(matching, _MAX_NAMES)}'
+            f'{abbreviate_names(sorted(matching), _MAX_NAMES)}'
         )
         model_names = [name for name in contents if is_model_tensor(name, contents)]
         unused = [name for name in model_names if name not in variables]
@@ -345,12 +345,12 @@ class WarmStart:
             self.warnings.append(
                 f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of this '
                 'model will start from initial values (absent there, or different): '
-                f'{abbreviate_names(unmatched, _MAX_NAMES)}'
+                f'{abbreviate_names(sorted(unmatched), _MAX_NAMES)}'
             )
         if unused:
             self.warnings.append(
                 f'{flag}: {len(unused)} of the {plural(len(model_names), "variable")} of the '
-                f'checkpoint will not be used: {abbreviate_names(unused, _MAX_NAMES)}'
+                f'checkpoint will not be used: {abbreviate_names(sorted(unused), _MAX_NAMES)}'
             )
         saved_class_names = read_class_names(prefix)
         # With another number of classes the last layer has another shape, so `unmatched` lists it.

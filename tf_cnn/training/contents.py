@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -112,16 +112,11 @@ def class_difference(saved_names: Sequence[str], class_names: Sequence[str]) -> 
             kind = 'another order' if sorted(saved_names) == sorted(class_names) else 'other names'
             names = (f'{label} is {"missing" if name is None else name}' for name in (there, here))
             return (
-                f'{_list_classes(saved_names)} in the checkpoint, and '
-                f'{_list_classes(class_names)} in the folder: {kind}, label '
+                f'{abbreviate_names(saved_names, _MAX_CLASSES)} in the checkpoint, and '
+                f'{abbreviate_names(class_names, _MAX_CLASSES)} in the folder: {kind}, label '
                 f'{" there, and ".join(names)} here'
             )
     return None
-
-
-def _list_classes(names: Sequence[str]) -> str:
-    more = f' and {len(names) - _MAX_CLASSES} more' if len(names) > _MAX_CLASSES else ''
-    return ', '.join(names[:_MAX_CLASSES]) + more
 
 
 def is_model_tensor(name: str, names: Collection[str]) -> bool:
@@ -149,15 +144,15 @@ def content_difference(expected: Tensors, actual: Tensors) -> str:
         'with another shape or dtype': changed,
     }
     return '; '.join(
-        f'{problem}: {abbreviate_names(names)}' for problem, names in differences.items() if names
+        f'{problem}: {abbreviate_names(sorted(names))}'
+        for problem, names in differences.items()
+        if names
     )
 
 
-def abbreviate_names(names: Iterable[str], count: int = 3) -> str:
-    sorted_names = sorted(names)
-    return ', '.join(sorted_names[:count]) + (
-        f' and {len(sorted_names) - count} more' if len(sorted_names) > count else ''
-    )
+def abbreviate_names(names: Sequence[str], count: int = 3) -> str:
+    more = f' and {len(names) - count} more' if len(names) > count else ''
+    return ', '.join(names[:count]) + more
 
 
 def error_cause(error: tf.errors.OpError) -> str:
