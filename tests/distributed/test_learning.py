@@ -18,7 +18,6 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from tests.distributed.clusters import DEADLINE_SECS, Task, launched
 from tests.support.programs import DEADLINE_SECS, ROOT, Task, launched
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import Result
