@@ -23,6 +23,7 @@ from tests.support.programs import (
     ROOT,
     Terminal,
     catches_sigterm,
+    launched,
     run,
     run_main,
     run_process,
@@ -319,18 +320,15 @@ def test_an_older_python_is_told_in_one_line_which_versions_run_the_program():
     ],
 )
 def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
-    number, argv, is_ready, fact
+    number, argv, is_ready, fact, tmp_path
 ):
-    with subprocess.Popen(
-        [*PROGRAM, argv], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with launched(argv, tmp_path, fresh=True) as process:
         deadline = time.monotonic() + 60
         while not is_ready(process.pid):
-            assert process.poll() is None
+            assert not process.has_ended(0.002)
             assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, err
-    assert 'Traceback' not in err
-    check_error(err, fact)
+        process.send(number)
+        assert process.has_ended()
+    assert process.exit_code == 128 + number, process.err
+    assert 'Traceback' not in process.err
+    check_error(process.err, fact)

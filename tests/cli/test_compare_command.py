@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_error, check_line
-from tests.support.programs import run_main
+from tests.support.programs import assert_ended, run_main
 from tests.support.sample_results import (
     cut_off,
     sample_failure,

@@ -5,15 +5,13 @@ or hang.
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.programs import PROGRAM, ROOT, run
-from tests.sweep.fake_runs import assert_ended
+from tests.support.programs import assert_ended, launched, run
 from tf_cnn.doctor.checks import OK, SKIPPED, WRONG, Finding
 from tf_cnn.doctor.families import run_family
 
@@ -107,22 +105,16 @@ time.sleep(600)
     ('number', 'code', 'word'),
     [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')],
 )
-def test_after_an_interrupt_what_was_found_is_printed(number, code, word):
-    command = [*PROGRAM, 'doctor', '--only=gpu,processor', '--json']
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        try:
-            assert process.stderr is not None
-            while next(process.stderr) != 'checking processor ...\n':
-                pass
-            process.send_signal(number)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert {check['name'].partition('/')[0] for check in json.loads(out)['checks']} == {'gpu'}
-    assert process.returncode == code
-    check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', word)
+def test_after_an_interrupt_what_was_found_is_printed(number, code, word, tmp_path):
+    with launched('doctor --only=gpu,processor --json', tmp_path) as process:
+        process.await_line('^checking processor')
+        process.send(number)
+        assert process.has_ended()
+    assert {check['name'].partition('/')[0] for check in json.loads(process.out)['checks']} == {
+        'gpu'
+    }
+    assert process.exit_code == code
+    check_line(process.err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', word)
 
 
 def test_everything_that_runs_on_a_cpu_is_well():

@@ -9,7 +9,6 @@ import errno
 import io
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_error, check_line, check_warning, failed
-from tests.support.programs import ROOT, Terminal
+from tests.support.programs import ROOT, Terminal, assert_ended
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
 
@@ -54,16 +53,6 @@ def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
     code = launch(commands, out=out, err=err, **options)
     lines = [line for line in err.getvalue().splitlines() if STARTED not in line]
     return code, out.getvalue().splitlines(), lines
-
-
-def assert_all_end(pids: list[int]) -> None:
-    """Asserts that these processes end, even if they are not children of this one."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            has_ended = select.select([descriptor], [], [], 30)[0]
-            os.close(descriptor)
-            assert has_ended, f'process {pid} was left behind'
 
 
 @pytest.fixture
@@ -306,7 +295,7 @@ def test_what_a_process_leaves_behind_is_ended():
     code = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     exit_code, [pid], _ = run(program('a', code, has_result=True))
     assert exit_code == 0
-    assert_all_end([int(pid)])
+    assert_ended([int(pid)])
 
 
 def test_a_program_that_does_not_exist_is_named():
@@ -380,7 +369,7 @@ def test_a_signal_to_the_launcher_ends_all_processes(number):
         (stopping,) = [line for line in err.splitlines()[:-1] if STARTED not in line]
         check_warning(stopping, number.name, 'ps 0', 'worker 0')
         check_error(err.splitlines()[-1], number.name)
-        assert_all_end(pids)
+        assert_ended(pids)
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm():
@@ -398,7 +387,7 @@ on_sigterm(end)
         assert launcher.returncode == 130
         lines = [line for line in err.splitlines() if line.startswith('worker 0 | ')]
         assert lines == ['worker 0 | SIGTERM']
-        assert_all_end(pids)
+        assert_ended(pids)
 
 
 def test_no_process_outlives_a_launcher_that_is_killed():
@@ -406,7 +395,7 @@ def test_no_process_outlives_a_launcher_that_is_killed():
     with launched(SERVER, OBEDIENT, deaf) as (launcher, pids):
         launcher.kill()
         launcher.wait()
-        assert_all_end(pids)
+        assert_ended(pids)
 
 
 def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup():
@@ -416,7 +405,7 @@ def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup():
         launcher.stderr.close()
         launcher.send_signal(signal.SIGHUP)
         assert launcher.wait(timeout=60) == 128 + signal.SIGHUP
-        assert_all_end(pids)
+        assert_ended(pids)
 
 
 def test_signals_work_as_before_when_all_have_ended():

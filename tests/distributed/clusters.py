@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ TRAIN = (
     '--init_learning_rate=0.002 --weight_decay=0.01 --tf_random_seed=7'
 )
 # The flags and the numbers of tasks of ways to train.
-MODES: dict[str, tuple[str, dict[str, int]]] = {
+MODES: dict[str, tuple[str, dict[str, Any]]] = {
     'parameter_server': ('--variable_update=parameter_server', {'ps': 1}),
     'two_servers': ('--variable_update=parameter_server', {'ps': 2}),
     'asynchronous': ('--variable_update=parameter_server --nocross_replica_sync', {'ps': 1}),
@@ -139,10 +140,12 @@ def cluster(
     ps: int = 0,
     controllers: int = 0,
     network: int | None = None,
+    fresh: bool = False,
 ) -> Iterator[Tasks]:
     """The tasks of a cluster with two workers, none of which is started yet.
 
     network: a process in a private network, in which they run.
+    fresh: they start Python anew, so they differ in the order of their sets.
     """
     counts = {'ps': ps, 'worker': 2, 'controller': controllers}
     ids = [(job, index) for job, count in counts.items() for index in range(count)]
@@ -153,7 +156,10 @@ def cluster(
             addresses = [f'127.0.0.1:{2222 + number}' for number in range(len(ids))]
         places = [ClusterTask(*own, address) for own, address in zip(ids, addresses, strict=True)]
         commands = make_commands(flags.split(), places, environment())
-        tasks = [Task(c, folder, a, network) for c, a in zip(commands, addresses, strict=True)]
+        tasks = [
+            Task(command, folder, address, network, fresh=fresh)
+            for command, address in zip(commands, addresses, strict=True)
+        ]
         yield stack.enter_context(processes(tasks))
 
 
@@ -165,7 +171,7 @@ def training(
     return cluster(f'{TRAIN} {mode_flags} {flags}', folder, network=network, **jobs)
 
 
-def run(flags: str, folder: Path, exit_code: int = 0, **jobs: int) -> Tasks:
+def run(flags: str, folder: Path, exit_code: int = 0, **jobs: Any) -> Tasks:
     """Runs a cluster to its end; jobs: as in cluster()."""
     with cluster(flags, folder, **jobs) as tasks:
         tasks.start()

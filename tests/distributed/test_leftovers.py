@@ -45,10 +45,9 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
     # The folder of checkpoints looks like a temporary one.
     train = results / 'tf_cnn_benchmarks_20261124_train'
     for command in (
-        f'{flags} --train_dir={train} --export_saved_model={results}/model '
-        f'--result_file={results}/r.json',
+        f'cluster --ps=1 --workers=1 -- {flags} --train_dir={train} '
+        f'--export_saved_model={results}/model --result_file={results}/r.json',
         f'{flags} --repeat=2 --result_file={results}/repeats/r.json',
-        f'cluster --ps=1 --workers=1 -- {flags} --export_saved_model={results}/of_cluster',
         f'records --input={results}/photos --output={results}/shards --shards=1',
         f'report {results}/repeats --output={results}/page.html',
     ):

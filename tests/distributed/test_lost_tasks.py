@@ -54,6 +54,7 @@ LOSSES = [
 # included.
 USUAL = [
     ('two_servers', 'worker 1', 'SIGKILL'),
+    ('staged', 'worker 1', 'SIGKILL'),
     ('collective_all_reduce', 'worker 1', 'SIGKILL'),
     ('parameter_server', 'worker 1', 'SIGTERM'),
     ('collective_all_reduce', 'worker 0', 'SIGTERM'),
@@ -129,9 +130,9 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     [
-        ('staged', 'worker 1'),
         ('two_servers', 'ps 1'),
         *all_modes(
+            ('staged', 'worker 1'),
             ('parameter_server', 'worker 0'),
             ('parameter_server', 'worker 1'),
             ('parameter_server', 'ps 0'),

@@ -66,6 +66,8 @@ SYNCHRONOUS = {
 ROWS = {**SYNCHRONOUS, 'ps-1-async': Row(f'{PS} --nocross_replica_sync', 1, 'sgd')}
 # The rows of every run. tests/managers/ holds the other ways of sending gradients in one process.
 USUAL = ('ps-2', 'replicated-2', 'collective', 'controlled', 'ps-1-async')
+# The kinds of clusters that no test of the launcher starts.
+FRESH = ('replicated-2', 'collective')
 
 
 def rows_with(condition: Callable[[Row], object] = bool) -> list[Any]:
@@ -123,7 +125,11 @@ def finish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
         flags = f'{row.train_flags(NUM_TOWERS, folder / "train")} {row.flags}'
         controllers = int(CONTROLLED in row.flags)
         with cluster(
-            f'{flags} --num_batches={NUM_STEPS}', folder, ps=row.num_ps, controllers=controllers
+            f'{flags} --num_batches={NUM_STEPS}',
+            folder,
+            ps=row.num_ps,
+            controllers=controllers,
+            fresh=name in FRESH,
         ) as tasks:
             tasks.trainers[0].argv.append(f'--graph_file={folder}/graph.pb')
             tasks.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, cluster_command
+from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, all_modes, cluster_command
 from tests.support.outputs import check_line
 from tests.support.programs import ROOT, Finished, launched, run_process
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
@@ -67,7 +67,7 @@ needs_namespace = pytest.mark.skipif(bool(why_none()), reason=why_none())
 
 
 @needs_namespace
-@pytest.mark.parametrize('mode', ['parameter_server', 'distributed_all_reduce'])
+@pytest.mark.parametrize('mode', ['distributed_all_reduce', *all_modes(('parameter_server',))])
 def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path, mode):
     result = tmp_path / 'result.json'
     flags = f'{TRAIN} --variable_update={mode} {ENDLESS} --result_file={result}'

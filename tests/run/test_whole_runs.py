@@ -13,7 +13,7 @@ import pytest
 import tf_cnn_benchmarks
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.programs import run, run_python
+from tests.support.programs import PROGRAM, launched, run
 from tests.support.runs import document_in, made, ran
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_json, read_result
@@ -169,11 +169,14 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed, 
         next(made('--eval', train_dir=tmp_path).steps())
 
 
-def test_steps_that_a_program_leaves_behind_end_silently_with_it():
-    code = (
+def test_steps_that_a_program_leaves_behind_end_silently_with_it(tmp_path):
+    program = tmp_path / 'program.py'
+    program.write_text(
         'from benchmark_cnn import BenchmarkCNN; from tf_cnn.plan.parsing import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
         'next(steps); next(steps)'
     )
-    # Without a traceback.
-    run_python(code)
+    with launched([PROGRAM[0], str(program)], tmp_path) as process:
+        assert process.has_ended()
+    assert process.exit_code == 0
+    assert 'Traceback' not in process.err

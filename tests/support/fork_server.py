@@ -104,6 +104,7 @@ def _main() -> None:
     import tf_cnn.cluster.serve
     import tf_cnn.step.build  # noqa: F401
 
+    assert len(os.listdir('/proc/self/task')) == 1, 'a process with threads cannot be forked'
     with socket.socket(fileno=os.dup(0)) as control:
         child = _serve(control)
     if child:

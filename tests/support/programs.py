@@ -18,7 +18,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -100,37 +100,27 @@ def _fork_server() -> socket.socket:
     return requests
 
 
-class Fork:
-    """A fork that runs a script, with the part of subprocess.Popen that a Task needs.
+def _fork(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, out: IO[bytes], err: IO[bytes]
+) -> tuple[int, Callable[[], int]]:
+    """Forks a process that runs a script in a session of its own, and dies with this process.
 
-    It dies with this process, and has a session of its own.
+    Returns its id, and a function that waits for its exit code: -n after signal n.
     """
-
-    def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, out: IO[bytes], err: IO[bytes]
-    ) -> None:
-        request = json.dumps([argv, {**env}, str(cwd)]).encode()
-        self._answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with server_end, open(os.devnull) as nothing:
-            files = [file.fileno() for file in (nothing, out, err, server_end)]
-            socket.send_fds(_fork_server(), [request], files)
-        self.pid = int(self._answers.recv(32))
-
-    def wait(self) -> int:
-        with self._answers:
-            return int(self._answers.recv(32))
-
-    def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+    request = json.dumps([argv, {**env}, str(cwd)]).encode()
+    answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server_end, open(os.devnull) as nothing:
+        files = [file.fileno() for file in (nothing, out, err, server_end)]
+        socket.send_fds(_fork_server(), [request], files)
+    return int(answers.recv(32)), lambda: int(answers.recv(32))
 
 
 class Task:
     """A process, with its logs in a folder. Started again, it appends to them.
 
-    The program is forked from a process that has imported TensorFlow, which takes half a second of
-    processor time instead of three, unless the task is fresh or in another network. Variables that
-    Python or TensorFlow read when they start have no effect in a fork.
+    A script, such as the program, is forked from a process that has imported TensorFlow, which
+    takes half a second of processor time instead of three, unless the task is fresh or in another
+    network. Variables that Python or TensorFlow read when they start have no effect in a fork.
 
     Attributes:
       title: its name in messages, such as 'worker 0 (127.0.0.1:2222)'.
@@ -158,9 +148,11 @@ class Task:
         self.left_others = False
         self._env = command.env or environment()
         self._network = network
-        self._is_fresh = fresh or network is not None or tuple(command.argv[:2]) != PROGRAM
+        program, script, *_ = [*command.argv, '']
+        is_script = program == sys.executable and not script.startswith('-')
+        self._is_fresh = fresh or network is not None or not is_script
         self._cwd = cwd or Path.cwd()
-        self._process: subprocess.Popen[bytes] | Fork | None = None
+        self.pid = 0
         self._waiter = threading.Thread()
         self.out_file = folder / f'{command.name.replace(" ", "-")}.out'
         self._err_file = self.out_file.with_suffix('.err')
@@ -168,9 +160,10 @@ class Task:
     def start(self) -> None:
         """Call it on the main thread: the process dies with the thread that started it."""
         self.exit_code = None
+        wait: Callable[[], int]
         with self.out_file.open('ab') as out, self._err_file.open('ab') as err:
             if self._is_fresh:
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     die_with_parent(self.argv, network=self._network),
                     env=self._env,
                     cwd=self._cwd,
@@ -179,25 +172,21 @@ class Task:
                     stderr=err,
                     start_new_session=True,
                 )
+                self.pid, wait = process.pid, process.wait
             else:
-                self._process = Fork(self.argv[1:], self._env, self._cwd, out, err)
+                self.pid, wait = _fork(self.argv[1:], self._env, self._cwd, out, err)
         # A thread of its own, so that the moment of the end is known.
-        self._waiter = threading.Thread(target=self._await_end, args=(self._process,), daemon=True)
+        self._waiter = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
         self._waiter.start()
 
-    def _await_end(self, process: 'subprocess.Popen[bytes] | Fork') -> None:
-        exit_code = process.wait()
+    def _await_end(self, wait: Callable[[], int]) -> None:
+        exit_code = wait()
         self.ended_at = time.monotonic()
         # At once: later the number may be that of a stranger's group.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
             self.left_others = True
         self.exit_code = exit_code
-
-    @property
-    def pid(self) -> int:
-        assert self._process
-        return self._process.pid
 
     @property
     def out(self) -> str:
@@ -233,12 +222,13 @@ class Task:
         return self.exit_code is not None
 
     def send(self, number: signal.Signals) -> None:
-        if self._process and self.exit_code is None:
-            self._process.send_signal(number)
+        if self.pid and self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Ends it as kill -9 does, with all that it started; does nothing if it has ended."""
-        if self._process:
+        if self.pid:
             self.send(signal.SIGKILL)
             self._waiter.join()
 
@@ -299,6 +289,17 @@ def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
     assert exit_code == code, err.getvalue()
     assert 'Traceback' not in err.getvalue() or '--verbose' in argv, err.getvalue()
     return out.getvalue(), err.getvalue()
+
+
+def assert_ended(pids: list[int]) -> None:
+    """Waits until these processes, which need not be children of this one, have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                assert select.select([descriptor], [], [], DEADLINE_SECS)[0], pid
+            finally:
+                os.close(descriptor)
 
 
 def catches_sigterm(pid: int) -> bool:

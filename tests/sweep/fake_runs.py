@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import select
 import signal
 import sys
 import threading
@@ -83,17 +81,6 @@ def await_waiting(tmp_path: Path, count: int) -> list[int]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return [int(line) for line in path.read_text().split()]
-
-
-def assert_ended(pids: list[int]) -> None:
-    """Waits until these processes, which need not be children of this one, have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                assert select.select([descriptor], [], [], _DEADLINE_SECS)[0], pid
-            finally:
-                os.close(descriptor)
 
 
 def sizes_in(folder: Path) -> list[int]:

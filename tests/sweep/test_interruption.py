@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed, refused
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, assert_ended
 from tests.sweep.fake_runs import (
     FAKE,
-    assert_ended,
     await_waiting,
     environment,
     fake_runner,

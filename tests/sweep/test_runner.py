@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line, failed
-from tests.sweep.fake_runs import FAKE, assert_ended, fake_runner, make_sweep, sizes_in
+from tests.support.programs import assert_ended
+from tests.sweep.fake_runs import FAKE, fake_runner, make_sweep, sizes_in
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Failure, Result, as_json
 from tf_cnn.sweep.configurations import SweepPlan
