@@ -256,11 +256,10 @@ def test_a_mode_of_a_user_runs_by_the_command_and_from_python(binaries, hostile,
     mode = '--variable_mgr_file=mine.py --variable_update=after_backward'
     small = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
     assert 'after_backward' in run('--help --variable_mgr_file=mine.py')
-    out = run(f'{mode} {small} --num_gpus=2 --result_file=r.json')
+    out = run(f'cluster --workers=2 -- {mode} {small} --num_gpus=2 --result_file=r.json')
     assert re.search(r'^Variables: +after_backward$', out, flags=re.MULTILINE)
     digest = json.loads((tmp_path / 'r.json').read_text())['run']['variable_mgr_file_sha256']
     assert digest == hashlib.sha256(manager.encode()).hexdigest()
-    assert 'after_backward' in run(f'cluster --workers=2 -- {mode} {small}')
     sweep = '--grid=--variable_update=after_backward,replicated --output=sweep'
     assert '| after_backward' in run(f'sweep {sweep} -- --variable_mgr_file=mine.py {small}')
     (tmp_path / 'program.py').write_text(

@@ -118,8 +118,7 @@ def _gpu_kernels(op_type: str) -> list[tuple[dict[str, set[int]], set[str]]]:
     ]
 
 
-def _types(op: tf.Operation, name: str) -> set[int]:
-    attribute = op.node_def.attr[name]
+def _types(attribute: Any) -> set[int]:
     return {attribute.type} if attribute.WhichOneof('value') == 'type' else set(attribute.list.type)
 
 
@@ -127,8 +126,10 @@ def _host_memory_args(op: tf.Operation) -> set[str] | None:
     """Returns the arguments that an op on a GPU has in host memory; None if no GPU kernel fits:
     TensorFlow then moves the op, with all colocated ops, to the CPU.
     """
+    # Each access to op.node_def parses it.
+    attributes = op.node_def.attr
     for types, host_memory_args in _gpu_kernels(op.type):
-        if all(_types(op, name) <= allowed for name, allowed in types.items()):
+        if all(_types(attributes[name]) <= allowed for name, allowed in types.items()):
             return host_memory_args
     return None
 

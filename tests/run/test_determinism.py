@@ -84,7 +84,10 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path, modes):
     write_cifar(tmp_path / 'cifar', images, np.arange(64) % 10)
     (tmp_path / 'records').mkdir()
     write_noise(tmp_path / 'records', 12)
-    code = f'from tests.run.test_determinism import main; main(*{modes})'
+    code = (
+        'from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow()\n'
+        f'from tests.run.test_determinism import main; main(*{modes})'
+    )
     processes = [
         subprocess.Popen(
             [sys.executable, '-c', code],

@@ -138,11 +138,12 @@ def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_el
 NAMES_FILE = 'assets/class_names.txt'
 PRINT_CLASSES = """
 import sys, tensorflow as tf
-model = tf.saved_model.load(sys.argv[1])
-names = tf.io.read_file(model.class_names_file.asset_path).numpy().decode().splitlines()
-served = model.signatures['serving_default'](images=tf.zeros([3, 32, 32, 3], tf.uint8))
-assert served['logits'].shape[1] == len(names)
-print(*(names[label] for label in served['classes'].numpy()))
+for folder in sys.argv[1:]:
+    model = tf.saved_model.load(folder)
+    names = tf.io.read_file(model.class_names_file.asset_path).numpy().decode().splitlines()
+    served = model.signatures['serving_default'](images=tf.zeros([3, 32, 32, 3], tf.uint8))
+    assert served['logits'].shape[1] == len(names)
+    print(*(names[label] for label in served['classes'].numpy()))
 """
 
 
@@ -157,13 +158,12 @@ def test_another_program_reads_the_class_names_of_a_model_that_was_moved(tmp_pat
     ran(flags, train_dir=tmp_path / 'train', export_saved_model=evaluated)
     names = DATA_SETS['cifar10'].class_names
     assert names
-    for model in (tmp_path / 'model', evaluated):
-        moved = model.rename(tmp_path / 'moved')
-        assert (moved / NAMES_FILE).read_text().splitlines() == list(names)
-        printed = run_python(PRINT_CLASSES, str(moved)).out
-        classes = serve(moved, np.zeros([3, 32, 32, 3], np.uint8))['classes']
-        assert printed.split() == [names[label] for label in classes]
-        shutil.rmtree(moved)
+    models = [model.rename(f'{model}-moved') for model in (tmp_path / 'model', evaluated)]
+    lines = run_python(PRINT_CLASSES, *map(str, models)).out.splitlines()
+    for model, line in zip(models, lines, strict=True):
+        assert (model / NAMES_FILE).read_text().splitlines() == list(names)
+        classes = serve(model, np.zeros([3, 32, 32, 3], np.uint8))['classes']
+        assert line.split() == [names[label] for label in classes]
 
 
 def test_a_model_of_images_without_class_names_has_no_file_of_them(exported):
