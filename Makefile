@@ -21,7 +21,7 @@ help:
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, compare three modes, and'
 	@echo '               write a page, data/bench.html: three to ten minutes on two cores, 0.2 GB'
 	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
-	@echo 'make test      run the tests (ten to fifteen minutes on two cores)'
+	@echo 'make test      run the tests (seven to ten minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (two minutes)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
 	@echo 'make check     check format, lint, types, spelling and words'
@@ -93,9 +93,9 @@ reference: $(INSTALLED) $(RECORDS)
 # One more process than cores, since tests of clusters often wait; at most 4, for memory. The test that ended a process is
 # tried once more.
 CORES := $(shell nproc 2> /dev/null || echo 1)
-PYTEST := $(RUN) -m pytest --numprocesses=$(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4))) --dist=loadfile --no-loadscope-reorder --max-worker-restart=1
+# Dozens of processes load the same modules, so compiled ones are stored.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest --numprocesses=$(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4))) --dist=loadfile --no-loadscope-reorder --max-worker-restart=1
 
-# Files in their order: those that start clusters take longest, and come first.
 test: $(INSTALLED)
 	$(PYTEST)
 

@@ -18,7 +18,7 @@ from tests.support.sample_results import (
     write_document,
     write_sample,
 )
-from tests.sweep.fake_runs import assert_ended, fake_runner, interrupt_when_waiting, sizes_in
+from tests.sweep.fake_runs import fake_runner, interrupt_when_waiting, sizes_in
 from tf_cnn.compare.report_rows import ReportRow, summarize_collection
 from tf_cnn.results.collection import collect
 from tf_cnn.sweep import compare_runs
