@@ -315,7 +315,7 @@ def _run_command(arguments: list[str]) -> int:
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
-        command = resolve_name(SUBCOMMANDS[name].main if name else 'tf_cnn.cli.benchmark:main')
+        command = resolve_name(f'tf_cnn.cli.{name or "benchmark"}:main')
         return int(command(argv))
 
 

@@ -116,7 +116,7 @@ def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(binaries, 
         'from tf_cnn.training.optimizer_table import OPTIMIZERS\n'
         'for path in (*MANAGERS.values(), *(row.rule for row in OPTIMIZERS.values()),\n'
         '             *(row.pipeline for row in INPUTS),\n'
-        '             *(row.main for row in SUBCOMMANDS.values())):\n'
+        '             *(f"tf_cnn.cli.{name}:main" for name in SUBCOMMANDS)):\n'
         '    resolve_name(path)\n'
         'print({"models", "variable_mgr", "preprocessing", "benchmark_cnn", "errors"} & '
         '{*sys.modules})\n'

@@ -78,9 +78,9 @@ def test_paths_may_begin_with_the_home_directory(monkeypatch):
 
 def test_the_help_of_the_program_is_printed_in_every_spelling():
     for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
-        assert printed(*argv) == format_help(SUBCOMMANDS)
+        assert printed(*argv) == format_help()
     for argv in (['help', 'all'], ['--help=all']):
-        assert printed(*argv) == format_help(SUBCOMMANDS, MODELS.list_models())
+        assert printed(*argv) == format_help(MODELS.list_models())
     assert f'{printed("help", "--markdown")}\n' == format_page()
 
 

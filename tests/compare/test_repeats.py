@@ -17,7 +17,7 @@ from tf_cnn.compare.repeats import repeat_key, workload_differences
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect
-from tf_cnn.sweep.texts import result_table
+from tf_cnn.sweep.run_plan import result_table
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_are():
-    text = format_help(SUBCOMMANDS)
+    text = format_help()
     shown = [spec for spec in SPECS.values() if flag_help(spec) in text]
     assert shown == [spec for spec in SPECS.values() if spec.common]
     assert len(shown) == 31
@@ -29,7 +29,7 @@ def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_a
 
 
 def test_help_begins_with_three_examples():
-    examples, *_ = format_help(SUBCOMMANDS).split('\n\n')
+    examples, *_ = format_help().split('\n\n')
     assert len(examples.splitlines()) == 3
     for line in examples.splitlines():
         program, *flags = line.split()
@@ -40,13 +40,13 @@ def test_help_begins_with_three_examples():
 def test_help_fits_a_narrow_terminal(monkeypatch):
     monkeypatch.setattr('sys.stdout.isatty', lambda: True, raising=False)
     monkeypatch.setenv('COLUMNS', '60')
-    lines = format_help(SUBCOMMANDS).splitlines()[3:]
+    lines = format_help().splitlines()[3:]
     # A word longer than a line stays whole.
     assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
 
 
 def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group():
-    text = format_help(SUBCOMMANDS, MODELS.list_models())
+    text = format_help(MODELS.list_models())
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():
         about = flag_help(spec)

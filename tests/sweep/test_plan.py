@@ -12,11 +12,10 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.plan import check_launch
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.duration import format_seconds, guess_seconds
+from tf_cnn.sweep.plan_sweep import format_length, format_seconds, guess_seconds
 from tf_cnn.sweep.request import add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
 from tf_cnn.sweep.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
-from tf_cnn.sweep.texts import format_length
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

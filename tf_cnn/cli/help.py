@@ -64,9 +64,9 @@ def _print_help(arguments: Arguments[HelpOptions]) -> int:
             raise UsageError(f'--markdown: it prints all flags; remove {name}, see help --help')
         print(format_page(), end='')
     elif name in (None, 'all'):
-        print(format_help(SUBCOMMANDS, MODELS.list_models() if name == 'all' else ()))
+        print(format_help(MODELS.list_models() if name == 'all' else ()))
     elif name in SUBCOMMANDS:
         print(importlib.import_module(f'tf_cnn.cli.{name}').DECLARATION.format_help())
     else:
-        print(describe_flag(str(name), SUBCOMMANDS))
+        print(describe_flag(str(name)))
     return 0

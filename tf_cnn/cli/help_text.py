@@ -3,9 +3,9 @@ TensorFlow.
 """
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from tf_cnn.cli.subcommands import Subcommand
+from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.help import flag_help, wrap_text
 from tf_cnn.plan.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
 from tf_cnn.plan.params import SPECS
@@ -30,10 +30,15 @@ _ORIGINAL_FLAGS = (
 )
 
 
-def format_help(subcommands: Mapping[str, Subcommand], models: Sequence[str] = ()) -> str:
+def format_help(models: Sequence[str] = ()) -> str:
     """Returns the text of --help, or of --help=all if `models` are listed."""
     specs = [spec for spec in SPECS.values() if models or spec.common]
-    parts = [_EXAMPLES, wrap_text(_PURPOSE), _USAGE, _format_subcommands(subcommands)]
+    purposes = [
+        wrap_text(f'{name:12}{command.purpose}', 14, first=2)
+        for name, command in SUBCOMMANDS.items()
+    ]
+    subcommands = '\n'.join(['Subcommands, each with a --help:', *purposes])
+    parts = [_EXAMPLES, wrap_text(_PURPOSE), _USAGE, subcommands]
     if models:
         parts.append(f'Models:\n{wrap_text(", ".join(models), 2)}')
     for group in dict.fromkeys(spec.group for spec in specs):
@@ -47,25 +52,17 @@ def format_help(subcommands: Mapping[str, Subcommand], models: Sequence[str] = (
     return '\n\n'.join([*parts, wrap_text(_FORMS), wrap_text(more)])
 
 
-def _format_subcommands(subcommands: Mapping[str, Subcommand]) -> str:
-    purposes = [
-        wrap_text(f'{name:12}{command.purpose}', 14, first=2)
-        for name, command in subcommands.items()
-    ]
-    return '\n'.join(['Subcommands, each with a --help:', *purposes])
-
-
-def describe_flag(name: str, subcommands: Iterable[str] = ()) -> str:
+def describe_flag(name: str) -> str:
     """Describes one flag of this program or of the original; its name may begin with dashes.
 
-    Raises UsageError for an unknown flag; the error may suggest one of the `subcommands`.
+    Raises UsageError for an unknown flag; the error may suggest a subcommand.
     """
     plain = name.lstrip('-')
     if plain not in FLAGS:
         near = (
             ELSEWHERE.get(plain)
             or find_flag_with_choice(plain)
-            or nearest(plain, [*FLAGS, *subcommands])
+            or nearest(plain, [*FLAGS, *SUBCOMMANDS])
         )
         hint = f'did you mean --help={near}?' if near else '--help=all lists all flags'
         raise UsageError(f'{format_flag("help", name)}: unknown flag or subcommand; {hint}')

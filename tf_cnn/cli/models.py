@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
@@ -13,12 +12,28 @@ from tf_cnn.results.tables import Column, Table, abbreviate
 from tf_cnn.system.errors import UsageError, nearest
 
 _COLUMNS: tuple[Column[ModelCost], ...] = (
-    Column('model', lambda cost: cost.model.name),
-    Column('data set', lambda cost: cost.model.data_set),
-    Column('parameters', lambda cost: f'{cost.parameters:,}', is_number=True),
-    Column('GMACs/image', lambda cost: f'{cost.gmacs:.4g}', is_number=True),
-    Column('image size', lambda cost: cost.model.image_size, is_number=True),
-    Column('batch size', lambda cost: cost.model.batch_size, is_number=True),
+    Column('model', lambda cost: cost.model.name, 'name'),
+    Column('data set', lambda cost: cost.model.data_set, 'dataset'),
+    Column(
+        'parameters',
+        lambda cost: cost.parameters,
+        'parameters',
+        lambda cost: f'{cost.parameters:,}',
+        is_number=True,
+    ),
+    # A multiply-add counts once, not as two operations, as in the tables of papers.
+    Column(
+        'GMACs/image',
+        lambda cost: cost.gmacs,
+        'gmacs_per_image',
+        lambda cost: f'{cost.gmacs:.4g}',
+        is_number=True,
+    ),
+    Column('image size', lambda cost: cost.model.image_size, 'image_size', is_number=True),
+    Column('batch size', lambda cost: cost.model.batch_size, 'default_batch_size', is_number=True),
+    Column('', lambda cost: cost.model.learning_rate, 'default_learning_rate'),
+    # The images per update that this learning rate is meant for; None: any number.
+    Column('', lambda cost: cost.model.schedule.reference_batch_size, 'learning_rate_images'),
 )
 
 
@@ -53,11 +68,8 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
     costs = [*list_costs(pattern)]
     if not costs:
         raise UsageError(f'{pattern}: no model has this name; {_hint(pattern)}')
-    print(
-        json.dumps([*map(_make_row, costs)], indent=2)
-        if options.json
-        else Table(_COLUMNS, costs).as_text(sys.stdout)
-    )
+    table = Table(_COLUMNS, costs)
+    print(json.dumps(table.objects, indent=2) if options.json else table.as_text(sys.stdout))
     return 0
 
 
@@ -67,18 +79,3 @@ def _hint(pattern: str) -> str:
             return f"models '{wider.lower()}' lists {abbreviate(names)}"
     near = nearest(pattern, MODELS.list_models())
     return f'did you mean {near}?' if near else "use a name with wildcards, as in models 'resnet*'"
-
-
-def _make_row(cost: ModelCost) -> dict[str, Any]:
-    return {
-        'name': cost.model.name,
-        'dataset': cost.model.data_set,
-        'parameters': cost.parameters,
-        'gmacs_per_image': cost.gmacs,
-        # A multiply-add counts once, not as two operations, as in the tables of papers.
-        'image_size': cost.model.image_size,
-        'default_batch_size': cost.model.batch_size,
-        'default_learning_rate': cost.model.learning_rate,
-        # The images per update that this learning rate is meant for; None: any number.
-        'learning_rate_images': cost.model.schedule.reference_batch_size,
-    }

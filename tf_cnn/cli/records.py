@@ -1,16 +1,11 @@
 """`tf_cnn_benchmarks.py records`: makes or checks TFRecord shards. Does not import TensorFlow."""
 
-from typing import TYPE_CHECKING
-
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.convert.check import check_folder
 from tf_cnn.convert.config import RecordsOptions
 from tf_cnn.convert.write_folder import write_folder
 from tf_cnn.inputs.data_sets import SUBSETS
 from tf_cnn.system.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 

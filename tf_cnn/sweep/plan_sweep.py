@@ -1,38 +1,38 @@
-"""Makes the plan of a sweep from the arguments of the subcommand."""
+"""Makes the plan of a sweep from the arguments of the subcommand, and describes it."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from models.costs import list_costs
+from tf_cnn.cluster.shape import Shape
 from tf_cnn.flags.spec import specs_of
 from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.plan.parsing import read_modes_of
+from tf_cnn.machine.processors import usable_cores
+from tf_cnn.plan.config import NUM_BATCHES
+from tf_cnn.plan.params import Params
+from tf_cnn.plan.parsing import parse_argv, read_modes_of
 from tf_cnn.plan.plan import check_launch
 from tf_cnn.sweep.config import SweepOptions
-from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.duration import format_seconds, least_seconds
+from tf_cnn.sweep.configurations import ExcludedCombination, SweepPlan, caption, make_sweep_plan
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.hosts import place_on_hosts, split_host_flags
 from tf_cnn.sweep.request import SweepSettings, add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
 from tf_cnn.sweep.sweep_file import find_sweep_file, read_sweep_file
-from tf_cnn.system.errors import UsageError, warn
+from tf_cnn.system.errors import UsageError, plural, warn
 
+# How many of the combinations that are left out for the same reason are listed.
+_MAX_LISTED = 3
 # A sweep that takes longer gets a warning, in seconds.
 _LONG_SECS = 3600.0
-
-
-def _warn_if_long(plan: SweepPlan) -> None:
-    seconds = least_seconds(plan)
-    if seconds > _LONG_SECS:
-        shorter = (
-            '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
-        )
-        warn(
-            f'this sweep takes at least {format_seconds(seconds)} on this machine; to make it '
-            f'shorter, add: -- {shorter}'
-        )
+# The rate of a fast processor, so the estimate is a lower bound: AVX-512 computes fp32
+# convolutions at 50 to 150 GFLOP/s on a core.
+_FLOPS_PER_CORE = 1.5e11
+# From the start of a process to its first step: most of it is the import of TensorFlow.
+_START_SECS = 4.0
 
 
 def plan_sweep(
@@ -68,6 +68,103 @@ def plan_sweep(
     )
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=has_gpu, has_limit=memory_limit(Path('/')) is not None)
-    if not host_flags:
-        _warn_if_long(plan)
+    if not host_flags and (seconds := least_seconds(plan)) > _LONG_SECS:
+        shorter = (
+            '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
+        )
+        warn(
+            f'this sweep takes at least {format_seconds(seconds)} on this machine; to make it '
+            f'shorter, add: -- {shorter}'
+        )
     return plan, Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
+
+
+def format_length(plan: SweepPlan, num_remaining: int) -> str:
+    """Formats how many runs a sweep makes, and how long the remaining ones take at least."""
+    count = len(plan.configurations)
+    if plan.settings.find_batch_size:
+        return (
+            f'{plan.title}: the largest batch size of {plural(num_remaining, "configuration")} is '
+            'to be found'
+        )
+    share = num_remaining / (count * plan.settings.repeats)
+    return (
+        f'{plan.title}: {plural(count, "configuration")}, '
+        f'{plural(plan.settings.repeats, "run")} of each; {num_remaining} to be made, in at least '
+        f'{format_seconds(share * least_seconds(plan))}'
+    )
+
+
+def format_plan(plan: SweepPlan, num_remaining: int) -> str:
+    lines = [format_length(plan, num_remaining)]
+    width = len(str(len(plan.configurations)))
+    for number, configuration in enumerate(plan.configurations, start=1):
+        lines.append(f'  {number:{width}}. {configuration.caption}')
+        lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *configuration.command])}')
+    return '\n'.join([*lines, *format_excluded(plan.left_out)])
+
+
+def format_excluded(left_out: Sequence[ExcludedCombination]) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for combination in left_out:
+        by_reason.setdefault(combination.reason, []).append(caption(combination.varied))
+    lines = []
+    for reason, captions in by_reason.items():
+        listed = captions[:_MAX_LISTED]
+        if (num_more := len(captions) - _MAX_LISTED) > 0:
+            listed.append(f'{num_more} more')
+        lines.append(
+            f'left out {plural(len(captions), "combination")}: {reason} ({"; ".join(listed)})'
+        )
+    return lines
+
+
+def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
+    """Returns a lower bound of the seconds that all runs take together.
+
+    Steps on GPUs, on other hosts, and of models that a user registered, count as 0.
+    """
+    seconds = 0.0
+    for configuration in plan.configurations:
+        params = parse_argv(configuration.argv).params
+        seconds += _START_SECS + (params.results.target_seconds or 0.0)
+        if not configuration.launch:
+            seconds += _flops(params, configuration.shape, has_gpu=has_gpu) / (
+                _FLOPS_PER_CORE * num_cores
+            )
+    return plan.settings.repeats * seconds
+
+
+def least_seconds(plan: SweepPlan) -> float:
+    """Returns guess_seconds for this machine."""
+    return guess_seconds(plan, len(usable_cores() or [0]), has_gpu=has_nvidia_gpu())
+
+
+def format_seconds(seconds: float) -> str:
+    """Formats a lower bound in one unit, such as '40 seconds' or '3 hours'."""
+    for size, unit in ((3600, 'hour'), (60, 'minute')):
+        if seconds >= size:
+            return plural(int(seconds / size), unit)
+    return plural(int(seconds), 'second')
+
+
+def _flops(params: Params, shape: Shape, *, has_gpu: bool) -> float:
+    costs = list_costs(params.run.model)
+    # A model may have a network for each of several data sets.
+    cost = next(
+        (model_cost for model_cost in costs if model_cost.model.data_set == params.data.data_name),
+        costs[0] if costs else None,
+    )
+    on_gpu = params.devices.device == 'gpu' or (has_gpu and params.devices.device is None)
+    if on_gpu or not cost or params.results.target_seconds or params.run.num_epochs:
+        return 0.0
+    images = (params.run.batch_size or cost.model.batch_size) * shape.workers * shape.devices
+    passes = 1 if params.run.forward_only else 3
+    return (
+        images
+        * ((params.run.num_batches or NUM_BATCHES) + params.run.num_warmup_batches)
+        * 2
+        * passes
+        * cost.gmacs
+        * 1e9
+    )

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,19 +135,11 @@ def _print_summary(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def _read_banner(log: Path) -> str | None:
-    lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
-    first_line = next(
-        (number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines)
+    text = log.read_text(encoding='utf-8', errors='replace')
+    banner = re.search(
+        f'^{re.escape(BANNER_START)}.*?^{re.escape(BANNER_END)}$', text, re.MULTILINE | re.DOTALL
     )
-    last_line = next(
-        (
-            number
-            for number, line in enumerate(lines[first_line:], first_line)
-            if line == BANNER_END
-        ),
-        None,
-    )
-    return None if last_line is None else '\n'.join(lines[first_line : last_line + 1])
+    return banner and banner[0]
 
 
 def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:

@@ -1,13 +1,21 @@
 """Makes the runs of a sweep, and prints their progress and the table."""
 
+import functools
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TextIO
 
-from tf_cnn.results.advice import noise_warnings
+from tf_cnn.compare.differences import format_differences, machine_differences
+from tf_cnn.compare.measured import Measured, find_baselines
+from tf_cnn.compare.repeats import group_repeats
+from tf_cnn.results.advice import DOUBTFUL, doubt_mark, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
-from tf_cnn.sweep.configurations import SweepPlan
-from tf_cnn.sweep.folder import Folder
+from tf_cnn.results.tables import Column, Table, format_known, format_number
+from tf_cnn.sweep.configurations import Configuration, SweepPlan
+from tf_cnn.sweep.folder import Folder, Outcome
+from tf_cnn.sweep.plan_sweep import format_length
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
     Runner,
@@ -16,8 +24,11 @@ from tf_cnn.sweep.runner import (
     succeeded,
 )
 from tf_cnn.sweep.search import BatchSizeSearch
-from tf_cnn.sweep.texts import format_length, result_table
+from tf_cnn.system.errors import plural
 from tf_cnn.system.signals import SIGNALS
+
+# Column titles of flags; other flags have their names.
+_TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
 
 
 def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
@@ -110,3 +121,122 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
                 completed=runs.num_done,
                 total=runs.num_done + runs.num_remaining,
             )
+
+
+@dataclass(frozen=True)
+class _Row(Measured):
+    """A configuration and its complete results.
+
+    Attributes:
+      status: 'ok', or why runs are missing.
+    """
+
+    varied: Mapping[str, str]
+    status: str
+
+    @functools.cached_property
+    def exchange(self) -> tuple[float, float, float] | None:
+        """The milliseconds, algbw and busbw of --exchange_only; None for other runs.
+
+        PERFORMANCE.md of github.com/NVIDIA/nccl-tests defines both: algbw is the bytes of one
+        device over the seconds; busbw is algbw times 2 (n - 1) / n for n devices, the traffic on
+        each link of a ring.
+        """
+        first = self.results[0] if self.results else None
+        if not first or first.run.role != 'exchange-only' or not first.gradient_bytes:
+            return None
+        devices = first.cluster.num_workers * first.cluster.devices_per_worker
+        steps = [seconds for result in self.results for seconds in result.step_seconds()]
+        seconds = sum(steps) / len(steps)
+        algbw = first.gradient_bytes / seconds / 1e9
+        return 1e3 * seconds, algbw, algbw * 2 * (devices - 1) / devices
+
+
+def _flag_column(name: str) -> Column[_Row]:
+    return Column(_TITLES.get(name, name), lambda row: row.varied.get(name))
+
+
+_REPEAT_COLUMNS: tuple[Column[_Row], ...] = (
+    Column(
+        '95 % interval',
+        lambda row: row.interval and ' to '.join(map(format_number, row.interval)),
+        is_number=True,
+    ),
+    Column('runs', lambda row: len(row.results), is_number=True),
+)
+_RATE_COLUMNS: tuple[Column[_Row], ...] = (
+    Column(
+        'images/sec',
+        lambda row: f'{doubt_mark(row.results)}{format_number(row.rate)}' if row.runs else None,
+        is_number=True,
+    ),
+    *_REPEAT_COLUMNS,
+    Column(
+        'speed-up',
+        lambda row: format_known('{:.2f}', row.speed_up),
+        is_number=True,
+        is_optional=True,
+    ),
+    Column('verdict', lambda row: row.verdict, is_optional=True),
+)
+# The columns of --exchange_only, see docs/sweeps.md.
+_EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
+    Column(
+        'ms',
+        lambda row: row.exchange and f'{doubt_mark(row.results)}{row.exchange[0]:.3f}',
+        is_number=True,
+    ),
+    Column('algbw GB/s', lambda row: row.exchange and f'{row.exchange[1]:.4g}', is_number=True),
+    Column('busbw GB/s', lambda row: row.exchange and f'{row.exchange[2]:.4g}', is_number=True),
+)
+
+
+def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
+    """Makes the table of configurations.
+
+    The columns: the values that differ between rows; images/sec; with repeats, its 95 % interval
+    and the number of runs; the speed-up over the row's baseline (see find_baselines); the verdict
+    of `compare` on both; and the status if a row lacks runs. With --exchange_only, milliseconds and
+    bandwidths replace images/sec.
+    """
+    rows = [
+        _make_row(configuration, outcomes[configuration.id])
+        for configuration in plan.configurations
+    ]
+    baselines = find_baselines([row for row in rows if row.runs])
+    rows = [replace(row, baseline=baselines.get(id(row))) for row in rows]
+    is_exchange = any(row.exchange for row in rows)
+    columns = [*map(_flag_column, plan.columns)]
+    if plan.settings.find_batch_size:
+        columns.append(
+            Column(
+                'largest batch size',
+                lambda row: row.results[-1].run.batch_size if row.results else None,
+            )
+        )
+    columns += _EXCHANGE_COLUMNS if is_exchange else _RATE_COLUMNS
+    if all(len(row.results) <= 1 for row in rows):
+        columns = [column for column in columns if column not in _REPEAT_COLUMNS]
+    columns.append(DOUBTFUL)
+    if any(row.status != 'ok' for row in rows):
+        columns.append(Column('status', lambda row: row.status))
+    return Table(columns, rows)
+
+
+def _make_row(configuration: Configuration, outcomes: Sequence[Outcome]) -> _Row:
+    results = [
+        outcome for outcome in outcomes if isinstance(outcome, Result) and outcome.is_complete
+    ]
+    failed = next((outcome for outcome in outcomes if not succeeded(outcome)), None)
+    status = describe_outcome(failed) if failed else 'ok' if outcomes else 'not run'
+    if len(groups := group_repeats(results)) > 1:
+        # The sweep was resumed on another machine or under another limit: only the newest runs
+        # describe the machine as it is now.
+        changes = machine_differences([groups[-2][-1], groups[-1][0]])
+        change_text = format_differences(changes)
+        status = (
+            f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no '
+            f'repeats: {change_text}'
+        )
+        results = groups[-1]
+    return _Row(tuple(results), configuration.varied, status)
