@@ -21,7 +21,6 @@ from benchmarks.turns import ROOT
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.repeats import group_repeats
 from tf_cnn.machine.run_environment import fingerprint
-from tf_cnn.results.advice import doubt_mark
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_limits, format_machine
@@ -122,11 +121,7 @@ def _format_gmacs(row: Measured) -> str | None:
 _COLUMNS: tuple[Column[Measured], ...] = (
     Column('flags', _format_flags),
     Column('oneDNN', lambda row: 'yes' if _first(row).run.onednn else 'no'),
-    Column(
-        'images/sec',
-        lambda row: f'{doubt_mark(row.results)}{format_number(row.rate)}',
-        is_number=True,
-    ),
+    Column('images/sec', lambda row: row.rate_text, is_number=True),
     Column(
         '95 %',
         lambda row: row.interval and ' to '.join(map(format_number, row.interval)),

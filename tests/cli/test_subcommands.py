@@ -29,7 +29,7 @@ def printed(*argv: str) -> str:
 @pytest.mark.parametrize('name', SUBCOMMANDS)
 def test_a_subcommand_prints_its_help_in_every_spelling(name):
     text = printed(name, '--help')
-    usage = f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip()
+    usage = f'usage: tf_cnn_benchmarks {name} {DECLARATIONS[name].usage}'.rstrip()
     assert text.startswith(f'{usage}\n')
     assert f'\n  tf_cnn_benchmarks {name}' in text
     listed = re.findall(r'^  --(?:\[no\])?(\w+)', text, re.MULTILINE)

@@ -31,6 +31,7 @@ _PS_EXIT_SECS = 30.0
 DECLARATION = Declaration(
     'cluster',
     ClusterOptions,
+    usage='[--flag=value ...] [-- FLAGS]',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
         f'--workers=4 -- --model=resnet50 {format_modes(lambda mode: mode.is_for_peers)}',

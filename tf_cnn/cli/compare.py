@@ -12,6 +12,7 @@ from tf_cnn.system.errors import UsageError, plural
 DECLARATION = Declaration(
     'compare',
     CompareOptions,
+    usage='[RESULT ...] [--flag=value ...]',
     examples=(
         'before.json after.json',
         'before/ after/ --fail_below=0.95',

@@ -24,6 +24,7 @@ _NUM_PRINTED_LINES = 15
 DECLARATION = Declaration(
     'doctor',
     DoctorOptions,
+    usage='[--flag=value ...]',
     examples=('', '--only=gpu,tensorflow', '--json > doctor.json'),
     details='Each family of checks runs in a separate process with a time limit, so a crash or '
     'hang is a finding, too. doctor checks all GPUs in CUDA_VISIBLE_DEVICES, and none if it is '

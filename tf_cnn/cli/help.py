@@ -28,6 +28,7 @@ class HelpOptions:
 DECLARATION = Declaration(
     'help',
     HelpOptions,
+    usage='[NAME] [--flag=value ...]',
     examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
     positional='A flag of a run or of the original program, a subcommand, or all. Without an '
     'argument, help prints the same as --help.',

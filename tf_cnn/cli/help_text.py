@@ -34,8 +34,7 @@ def format_help(models: Sequence[str] = ()) -> str:
     """Returns the text of --help, or of --help=all if `models` are listed."""
     specs = [spec for spec in SPECS.values() if models or spec.common]
     purposes = [
-        wrap_text(f'{name:12}{command.purpose}', 14, first=2)
-        for name, command in SUBCOMMANDS.items()
+        wrap_text(f'{name:12}{purpose}', 14, first=2) for name, purpose in SUBCOMMANDS.items()
     ]
     subcommands = '\n'.join(['Subcommands, each with a --help:', *purposes])
     parts = [_EXAMPLES, wrap_text(_PURPOSE), _USAGE, subcommands]

@@ -52,6 +52,7 @@ class ModelsOptions:
 DECLARATION = Declaration(
     'models',
     ModelsOptions,
+    usage='[PATTERN] [--flag=value ...]',
     examples=('', "'resnet*' --json"),
     details='Costs are the trainable parameters, and the multiply-adds of a forward pass.',
     positional='The names to list, with shell wildcards; put them in quotes, or the shell '

@@ -42,11 +42,12 @@ class Arguments(Generic[OptionsT]):
 
 @dataclass(frozen=True)
 class Declaration(Generic[OptionsT]):
-    """The arguments of a subcommand. SUBCOMMANDS has its usage and purpose.
+    """The arguments of a subcommand. SUBCOMMANDS has its purpose.
 
     Attributes:
       name: the subcommand.
       options: a dataclass of flag() fields.
+      usage: the arguments after the name: X, [X], X ... or [X ...], flags, and flags of a run.
       examples: command lines, without the program and the subcommand.
       details: the paragraphs after the examples in its --help, with blank lines between them.
       positional: describes the positional arguments.
@@ -55,6 +56,7 @@ class Declaration(Generic[OptionsT]):
 
     name: str
     options: type[OptionsT]
+    usage: str = ''
     examples: tuple[str, ...] = ('',)
     details: str = ''
     positional: str = ''
@@ -108,15 +110,15 @@ class Declaration(Generic[OptionsT]):
         # Imported here: only the help needs this module, which loads every flag of a run.
         from tf_cnn.flags.help import flag_help, wrap_text
 
-        row, program = SUBCOMMANDS[self.name], f'tf_cnn_benchmarks {self.name}'
+        purpose, program = SUBCOMMANDS[self.name], f'tf_cnn_benchmarks {self.name}'
         entries = (
             [f'  {self._positional_usage.strip("[] .")}\n{wrap_text(self.positional, 6)}']
             if self.positional
             else []
         )
         paragraphs = [
-            f'usage: {program} {row.usage}'.rstrip(),
-            f'{row.purpose[0].upper()}{row.purpose[1:]}.',
+            f'usage: {program} {self.usage}'.rstrip(),
+            f'{purpose[0].upper()}{purpose[1:]}.',
             '\n'.join(f'  {program} {example}'.rstrip() for example in self.examples),
             *(wrap_text(paragraph) for paragraph in self.details.split('\n\n')),
             '\n'.join([*entries, *map(flag_help, specs_of(self.options).values())]),
@@ -126,11 +128,11 @@ class Declaration(Generic[OptionsT]):
     @property
     def _positional_usage(self) -> str:
         """The positional arguments in the usage: 'PATH', '[PATTERN]', 'RESULT ...', or ''."""
-        return SUBCOMMANDS[self.name].usage.partition('[--')[0].strip()
+        return self.usage.partition('[--')[0].strip()
 
     @property
     def _takes_run_flags(self) -> bool:
-        return SUBCOMMANDS[self.name].usage.endswith('[-- FLAGS]')
+        return self.usage.endswith('[-- FLAGS]')
 
     @property
     def _help_hint(self) -> str:

@@ -13,6 +13,7 @@ _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 DECLARATION = Declaration(
     'records',
     RecordsOptions,
+    usage='[--flag=value ...]',
     examples=(
         '--input=photos --output=shards --validation=0.1',
         '--input=photos/train --output=shards --shards=128',

@@ -12,6 +12,7 @@ from tf_cnn.system.errors import UsageError, missing_package_message, warn
 DECLARATION = Declaration(
     'report',
     ReportOptions,
+    usage='DIR ... [--flag=value ...]',
     examples=(
         'results',
         'results --output=page.html --plots=figures',

@@ -17,6 +17,7 @@ from tf_cnn.system.errors import UsageError, warn
 DECLARATION = Declaration(
     'sweep',
     SweepOptions,
+    usage='[FILE] [--flag=value ...] [-- FLAGS]',
     examples=(
         'batch_sizes -- --model=resnet50',
         "--grid='--batch_size=32,64' --grid='--shape=1*1,1*2' --repeats=3 -- --model=lenet "

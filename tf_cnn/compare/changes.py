@@ -18,7 +18,6 @@ from tf_cnn.compare.run_sets import (
 from tf_cnn.results.advice import (
     DOUBTFUL,
     SUMMARIZED_CODES,
-    doubt_mark,
     doubtful_codes,
     noise_warnings,
 )
@@ -27,6 +26,7 @@ from tf_cnn.results.tables import (
     Column,
     abbreviate,
     escape_unprintable,
+    format_interval,
     format_number,
 )
 from tf_cnn.system.errors import UsageError, plural
@@ -51,9 +51,14 @@ def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Group]
     for group in groups:
         # In a single folder, all runs must have done the same work.
         other = groups[0] if len(run_sets) == 1 else group.baseline
-        work = workload_differences(other.first, group.first) if other else {}
-        if work and other and not force:
-            raise UsageError(_different_work_message(other, group, work))
+        if other and not force and (work := workload_differences(other.first, group.first)):
+            changes = ', '.join(
+                f'{name} {before} and {after}' for name, (before, after) in work.items()
+            )
+            raise UsageError(
+                f'{other.first.source} and {group.first.source}: they measured different work: '
+                f'{changes}; compare runs of the same work, or use --force'
+            )
         remarks = [f'incomplete: {group.reason}'] if group.reason else []
         if not group.ratio and id(group.baseline) not in partners:
             remarks.append('only here' if len(run_sets) > 1 else 'no other of its batch size')
@@ -70,17 +75,14 @@ def format_runs(throughput: Estimate) -> str:
     if throughput.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
     return (
-        f'{line}, 95 % interval {_format_interval(throughput)} (+/- '
+        f'{line}, 95 % interval {format_interval(throughput.interval)} (+/- '
         f'{100 * throughput.plus_minus:.1f} %)'
     )
 
 
 def format_ratio(ratio: Ratio) -> str:
-    has_verdict = ratio.interval is not None and not ratio.is_short
-    return (
-        f'B / A {ratio.value:.3f}, '
-        f'{f"95 % {_format_interval(ratio)}" if has_verdict else ratio.verdict.value}'
-    )
+    interval = None if ratio.is_short else format_interval(ratio.interval, '{:.3f}'.format)
+    return f'B / A {ratio.value:.3f}, {f"95 % {interval}" if interval else ratio.verdict.value}'
 
 
 def format_outliers(rates_by_run: Mapping[str, float]) -> str:
@@ -114,14 +116,6 @@ def make_notes(rows: Sequence[Group], problems: Sequence[str]) -> list[str]:
         *(f'not read: {escape_unprintable(problem)}' for problem in problems),
         *_advice(rows),
     ]
-
-
-def _different_work_message(before: Group, after: Group, work: Differences) -> str:
-    changes = ', '.join(f'{name} {first} and {second}' for name, (first, second) in work.items())
-    return (
-        f'{before.first.source} and {after.first.source}: they measured different work: {changes}; '
-        'compare runs of the same work, or use --force'
-    )
 
 
 def _difference_lines(
@@ -188,21 +182,11 @@ def _advice(rows: Sequence[Group]) -> Iterator[str]:
         )
 
 
-def _format_interval(quantity: Estimate | Ratio) -> str:
-    if quantity.interval is None:
-        # A single run shows the spread of its steps, not the spread of repeats.
-        spread = (
-            quantity.step_spread
-            if isinstance(quantity, Estimate) and quantity.num_runs == 1
-            else math.nan
-        )
-        return f'steps +/- {100 * spread:.1f} %' if math.isfinite(spread) else ''
-    form = '{:.3f}'.format if isinstance(quantity, Ratio) else format_number
-    return ' to '.join(map(form, quantity.interval))
-
-
-def _format_rate(row: Group) -> str | None:
-    return f'{doubt_mark(row.results)}{format_number(row.rate)}' if row.estimate else None
+def _format_interval(row: Group) -> str | None:
+    """Formats the interval of repeats, or the spread of a single run's steps."""
+    if row.estimate and row.estimate.num_runs == 1 and math.isfinite(row.estimate.step_spread):
+        return f'steps +/- {100 * row.estimate.step_spread:.1f} %'
+    return format_interval(row.interval)
 
 
 def _format_verdict(row: Group) -> str:
@@ -242,8 +226,14 @@ COMPARISON_COLUMNS: tuple[Column[Group], ...] = (
         is_number=True,
     ),
     Column('', lambda row: row.estimate.num_steps if row.estimate else 0, 'num_steps'),
-    Column('images/sec', lambda row: row.rate, 'images_per_second', _format_rate, is_number=True),
-    Column('95 %', lambda row: row.estimate and _format_interval(row.estimate), is_number=True),
+    Column(
+        'images/sec',
+        lambda row: row.rate,
+        'images_per_second',
+        lambda row: row.rate_text,
+        is_number=True,
+    ),
+    Column('95 %', _format_interval, is_number=True),
     Column('', lambda row: row.interval and row.interval[0], 'low'),
     Column('', lambda row: row.interval and row.interval[1], 'high'),
     Column('', lambda row: row.estimate and row.estimate.step_spread, 'step_spread'),
@@ -256,7 +246,7 @@ COMPARISON_COLUMNS: tuple[Column[Group], ...] = (
     ),
     Column(
         '95 %',
-        lambda row: row.ratio and row.ratio.interval and _format_interval(row.ratio),
+        lambda row: row.ratio and format_interval(row.ratio.interval, '{:.3f}'.format),
         is_number=True,
     ),
     Column('', lambda row: _ratio_bound(row, 0), 'ratio_low'),

@@ -11,7 +11,9 @@ from tf_cnn.compare.intervals import Estimate
 from tf_cnn.compare.original_logs import Run, documents
 from tf_cnn.compare.ratios import Ratio, compare, estimate
 from tf_cnn.compare.repeats import baseline_indices
+from tf_cnn.results.advice import doubt_mark
 from tf_cnn.results.document import Result
+from tf_cnn.results.tables import format_number
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Measured:
     def rate(self) -> float:
         """Images/sec; nan if no run timed a step."""
         return self.estimate.images_per_second if self.estimate else math.nan
+
+    @property
+    def rate_text(self) -> str | None:
+        """The cell of a table: images/sec after the mark of doubtful runs; None without runs."""
+        return f'{doubt_mark(self.results)}{format_number(self.rate)}' if self.runs else None
 
     @property
     def interval(self) -> tuple[float, float] | None:

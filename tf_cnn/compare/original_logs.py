@@ -27,7 +27,6 @@ _LABELS = (
     'Num batches',
     'Num epochs',
     'Devices',
-    'NUMA bind',
     'Data format',
     'Precision',
     'Layout optimizer',
@@ -44,8 +43,6 @@ _SPREAD = re.compile(rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)
 _PER_DEVICE = re.compile(rf'(?<![\d.])({_NUMBER}) per device')
 _ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
 _TASK = re.compile(r'/task:?(\d+)')
-# The tasks of a job print the same banner except for these lines.
-_LABELS_OF_TASKS = ('Devices', 'NUMA bind')
 _BATCH_SIZE_OF_A_DEVICE = 'per device'
 
 
@@ -226,7 +223,8 @@ def _count_runs(
     mode = MODES.get(banner.get('Variables', ''))
     # A controller prints for all workers.
     num_tasks = 1 if mode and mode.has_controller else num_workers
-    different = [len(values) for name, values in banners.items() if name not in _LABELS_OF_TASKS]
+    # The tasks of a job print the same banner except for their devices.
+    different = [len(values) for name, values in banners.items() if name != 'Devices']
     repeated = [
         count
         for devices, count in banners['Devices'].items()

@@ -19,13 +19,14 @@ from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.original_logs import Run
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.repeats import repeat_key, setting_key
-from tf_cnn.results.advice import DOUBTFUL, doubt_mark, is_short, noise_warnings
+from tf_cnn.results.advice import DOUBTFUL, is_short, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import spread
 from tf_cnn.results.tables import (
     Column,
     abbreviate,
     escape_unprintable,
+    format_interval,
     format_known,
     format_number,
 )
@@ -172,7 +173,7 @@ REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
         'images/sec',
         lambda row: row.new.rate,
         'images_per_second',
-        lambda row: f'{doubt_mark(row.results)}{format_number(row.new.rate)}',
+        lambda row: row.new.rate_text,
         is_number=True,
     ),
     Column('', lambda row: row.num_earlier, 'num_earlier_runs'),
@@ -184,11 +185,7 @@ REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
         lambda row: row.median and format_number(row.median),
         is_number=True,
     ),
-    Column(
-        'expected',
-        lambda row: row.expected and ' to '.join(map(format_number, row.expected)),
-        is_number=True,
-    ),
+    Column('expected', lambda row: format_interval(row.expected), is_number=True),
     Column('', lambda row: row.expected and row.expected[0], 'expected_low'),
     Column('', lambda row: row.expected and row.expected[1], 'expected_high'),
     Column(

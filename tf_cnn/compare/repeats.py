@@ -26,11 +26,6 @@ def workload_differences(first: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
-def workload_key(result: Run) -> str:
-    """Returns a text that is equal for runs of the same workload, if all properties are known."""
-    return equality_key(result.workload)
-
-
 def baseline_indices(results: Sequence[Run], *, across_workloads: bool = False) -> list[int]:
     """Returns, for each result, the index of its baseline; each result has another setting.
 
@@ -78,7 +73,7 @@ def repeat_key(result: Run, *, across_versions: bool = False) -> str:
 def setting_key(result: Run) -> str:
     """Returns a text that is equal for runs of one setting on one machine, under any limits."""
     return equality_key(
-        [result.machine.get('fingerprint'), workload_key(result), non_default_settings(result)]
+        [result.machine.get('fingerprint'), result.workload, non_default_settings(result)]
     )
 
 

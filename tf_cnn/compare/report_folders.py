@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tf_cnn.compare.changes import make_rows, work_notes
 from tf_cnn.compare.differences import find_varying_names
-from tf_cnn.compare.ratios import Ratio, Significance
+from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.report_rows import Summary
 from tf_cnn.compare.run_sets import Group, make_run_set
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import Column, Table, format_number
+from tf_cnn.results.tables import Column, Table, format_interval, format_number
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
 UNKNOWN = '—'
@@ -124,7 +124,7 @@ def _describe(row: Group, names: Mapping[str, str]) -> str:
     if setting := _setting(row):
         work += f' ({setting})'
     value, first, second = format_number(ratio.value), names[fast.argument], names[slow.argument]
-    interval = _format_interval(ratio)
+    interval = format_interval(ratio.interval)
     doubts = doubtful_note([*fast.results, *slow.results])
     if not ratio.is_significant:
         of_value = f'{value} ({interval})' if interval else value
@@ -151,11 +151,6 @@ def _setting(row: Group) -> str:
     return row.name.removeprefix(row.argument).removeprefix(': ')
 
 
-def _format_interval(ratio: Ratio | None) -> str | None:
-    ends = ratio and ratio.interval
-    return ' to '.join(map(format_number, ends)) if ends else None
-
-
 def _columns(first: str, second: str) -> Iterator[Column[Group]]:
     yield Column('setting', lambda row: _setting(row) or _model(row))
     yield Column(
@@ -163,5 +158,7 @@ def _columns(first: str, second: str) -> Iterator[Column[Group]]:
     )
     yield Column(second, lambda row: format_number(row.rate), is_number=True)
     yield Column('ratio', lambda row: row.ratio and format_number(row.ratio.value), is_number=True)
-    yield Column('95 %', lambda row: _format_interval(row.ratio), is_number=True)
+    yield Column(
+        '95 %', lambda row: row.ratio and format_interval(row.ratio.interval), is_number=True
+    )
     yield Column('verdict', lambda row: row.verdict)

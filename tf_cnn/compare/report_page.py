@@ -278,32 +278,20 @@ def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     return warning_rows
 
 
-@dataclass(frozen=True)
-class _Machine:
-    """A machine in the list of the page; color is the colour of its folder in the plots."""
-
-    name: str
-    color: str | None
-    description: str
-
-
-def _machines(summary: Summary) -> list[_Machine]:
-    """Returns each machine once; each machine of each folder, if colours show the folders."""
+def _machines(summary: Summary) -> list[tuple[str, str | None, str]]:
+    """Returns (name, colour in the plots, description) of each machine; of each machine of each
+    folder, if colours show the folders.
+    """
     has_colors = summary.color_column == FOLDER
-    machines: dict[tuple[str, str], _Machine] = {}
+    machines: dict[tuple[str, str], tuple[str, str | None, str]] = {}
     for row in summary.rows:
         folder = row.properties[FOLDER] if has_colors else ''
         for run in row.results:
             name = ': '.join(filter(None, (folder, run.machine['hostname'])))
             color = row_color(summary, row) if has_colors else None
-            machines.setdefault(
-                (folder, run.machine['fingerprint']),
-                _Machine(
-                    name,
-                    color,
-                    '; '.join([*format_machine(run.machine), *format_limits(run.machine)]),
-                ),
-            )
+            description = '; '.join([*format_machine(run.machine), *format_limits(run.machine)])
+            key = folder, run.machine['fingerprint']
+            machines.setdefault(key, (name, color, description))
     return [*machines.values()]
 
 

@@ -27,7 +27,7 @@ from tf_cnn.compare.report_rows import (
 )
 from tf_cnn.results.advice import doubtful_codes, format_times
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import abbreviate, format_number
+from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number
 from tf_cnn.system.errors import format_flag
 
 # Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.
@@ -456,7 +456,9 @@ def _find_scaling_series(summary: Summary) -> dict[str, dict[str, list[ReportRow
     works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
     for row in summary.shown:
         setting = tuple(row.properties.get(name, '') for name in columns)
-        works.setdefault(row.work, {}).setdefault(setting, []).append(row)
+        # Model, data set, image size and role.
+        work = escape_unprintable(', '.join(map(str, row.results[0].workload.values())))
+        works.setdefault(work, {}).setdefault(setting, []).append(row)
     facets: dict[str, dict[str, list[ReportRow]]] = {}
     for work, series in works.items():
         lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]

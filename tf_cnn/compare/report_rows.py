@@ -22,7 +22,13 @@ from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.collection import Collection, ResultSource
 from tf_cnn.results.document import Failure, Result
-from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number, format_setting
+from tf_cnn.results.tables import (
+    abbreviate,
+    escape_unprintable,
+    format_interval,
+    format_number,
+    format_setting,
+)
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -49,7 +55,6 @@ class ReportRow(Measured):
 
     Attributes:
       properties: text by column name; a failure has only the flags that were given.
-      work: model, data set, image size and role as text; empty for a failure.
       reason: why the run failed or is incomplete; None if it is complete.
       baseline: the row of the same folder that speed-ups refer to, see find_baselines; None if
         this row is not shown.
@@ -57,7 +62,6 @@ class ReportRow(Measured):
     """
 
     properties: Mapping[str, str]
-    work: str
     source_file: ResultSource
     reason: str | None
     label: str = ''
@@ -77,10 +81,6 @@ class ReportRow(Measured):
     @property
     def is_shown(self) -> bool:
         return self.status == 'complete' and math.isfinite(self.rate)
-
-    def has_same_work(self, other: 'ReportRow') -> bool:
-        """Whether the throughputs may be compared; both rows must have runs."""
-        return not workload_differences(other.runs[0], self.runs[0])
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Summary:
         works: list[list[ReportRow]] = []
         for row in self.shown:
             for same_work in works:
-                if row.has_same_work(same_work[0]):
+                if not workload_differences(same_work[0].runs[0], row.runs[0]):
                     same_work.append(row)
                     break
             else:
@@ -144,19 +144,17 @@ def summarize_collection(collection: Collection) -> Summary:
     for results in groups.values():
         first, source_file = results[0], collection.source_of(results[0])
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
-        work = escape_unprintable(', '.join(str(value) for value in first.workload.values()))
         properties = {
             FOLDER: escape_unprintable(source_file.folder),
             **_result_properties(first, limits),
         }
-        rows.append(ReportRow(tuple(results), properties, work, source_file, reason))
+        rows.append(ReportRow(tuple(results), properties, source_file, reason))
     for failure in collection.failures:
         source_file = collection.source_of(failure)
         rows.append(
             ReportRow(
                 (),
                 {FOLDER: escape_unprintable(source_file.folder), **_failure_properties(failure)},
-                '',
                 source_file,
                 failure.reason,
             )
@@ -199,7 +197,7 @@ def _describe_only_row(row: ReportRow) -> str:
     setting = ', '.join(
         [row.properties[MODE], f'batch {row.properties[BATCH_SIZE]}', row.properties[SHAPE]]
     )
-    interval = f' ({" to ".join(map(format_number, row.interval))})' if row.interval else ''
+    interval = f' ({format_interval(row.interval)})' if row.interval else ''
     model = row.properties.get('model', '')
     rate = f'{format_number(row.rate)} images/sec{interval} with {setting}'
     return f'{model}: {rate}{doubtful_note(row.results)}.'

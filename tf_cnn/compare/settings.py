@@ -2,7 +2,6 @@
 import TensorFlow.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from tf_cnn.compare.original_logs import Log, Run
@@ -17,7 +16,8 @@ def settings_of(run: Run) -> dict[str, Any]:
     such as --batch_size, always have the value that the run used.
     """
     settings: dict[str, Any] = {'shape': run.shape}
-    for name, value in _flags(run).items():
+    flags = run.flags if isinstance(run, Log) else run.command.flags
+    for name, value in flags.items():
         if not is_setting(name):
             continue
         if name not in SPECS:
@@ -60,10 +60,6 @@ def is_setting(name: str) -> bool:
 def default_setting(name: str) -> Any:
     """Returns the value of an omitted flag in settings_of."""
     return False if SPECS[name].output else SPECS[name].default
-
-
-def _flags(run: Run) -> Mapping[str, Any]:
-    return run.flags if isinstance(run, Log) else run.command.flags
 
 
 def _resolved_settings(run: Run) -> dict[str, Any]:

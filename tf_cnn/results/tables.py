@@ -155,6 +155,13 @@ def format_number(value: float | None, digits: int = 3) -> str:
     return f'{value:,.{min(decimals, 6)}f}'
 
 
+def format_interval(
+    interval: tuple[float, float] | None, form: Callable[[float], str] = format_number
+) -> str | None:
+    """Formats the ends of an interval; None if there is none (unknown)."""
+    return ' to '.join(map(form, interval)) if interval else None
+
+
 def format_known(form: str, *values: object) -> str | None:
     """Formats values; None if one of them is None (unknown)."""
     return None if None in values else form.format(*values)

@@ -12,7 +12,7 @@ from tf_cnn.compare.repeats import group_repeats
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
-from tf_cnn.results.tables import Column, Table, format_known, format_number
+from tf_cnn.results.tables import Column, Table, format_interval, format_known
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.plan_sweep import format_length
@@ -157,19 +157,11 @@ def _flag_column(name: str) -> Column[_Row]:
 
 
 _REPEAT_COLUMNS: tuple[Column[_Row], ...] = (
-    Column(
-        '95 % interval',
-        lambda row: row.interval and ' to '.join(map(format_number, row.interval)),
-        is_number=True,
-    ),
+    Column('95 % interval', lambda row: format_interval(row.interval), is_number=True),
     Column('runs', lambda row: len(row.results), is_number=True),
 )
 _RATE_COLUMNS: tuple[Column[_Row], ...] = (
-    Column(
-        'images/sec',
-        lambda row: f'{doubt_mark(row.results)}{format_number(row.rate)}' if row.runs else None,
-        is_number=True,
-    ),
+    Column('images/sec', lambda row: row.rate_text, is_number=True),
     *_REPEAT_COLUMNS,
     Column(
         'speed-up',
