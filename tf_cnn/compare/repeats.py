@@ -26,6 +26,20 @@ def workload_differences(first: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
+def group_by_workload(results: Sequence[Run]) -> list[list[int]]:
+    """Returns the indices of the results of each workload: they have comparable throughputs."""
+    groups: list[list[int]] = []
+    for index, result in enumerate(results):
+        same_work = (
+            indices for indices in groups if not workload_differences(results[indices[0]], result)
+        )
+        if indices := next(same_work, None):
+            indices.append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
 def baseline_indices(results: Sequence[Run], *, across_workloads: bool = False) -> list[int]:
     """Returns, for each result, the index of its baseline; each result has another setting.
 
@@ -35,19 +49,9 @@ def baseline_indices(results: Sequence[Run], *, across_workloads: bool = False) 
     Args:
       across_workloads: whether all results count as one workload.
     """
-    by_work: list[list[int]] = []
-    for index, result in enumerate(results):
-        same_work = (
-            indices
-            for indices in by_work
-            if across_workloads or not workload_differences(results[indices[0]], result)
-        )
-        if indices := next(same_work, None):
-            indices.append(index)
-        else:
-            by_work.append([index])
+    everything = [[*range(len(results))]]
     firsts: dict[int, int] = {}
-    for indices in by_work:
+    for indices in everything if across_workloads else group_by_workload(results):
         by_size: dict[int | None, list[int]] = {}
         for index in indices:
             by_size.setdefault(results[index].batch_size, []).append(index)

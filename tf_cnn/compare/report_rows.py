@@ -12,11 +12,7 @@ from dataclasses import dataclass, replace
 from tf_cnn.compare.differences import format_property
 from tf_cnn.compare.measured import Measured, find_baselines
 from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.repeats import (
-    differing_limits,
-    repeat_key,
-    workload_differences,
-)
+from tf_cnn.compare.repeats import differing_limits, group_by_workload, repeat_key
 from tf_cnn.compare.settings import default_setting, environment_of, is_setting, settings_of
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubtful_note
@@ -111,15 +107,8 @@ class Summary:
     @functools.cached_property
     def works(self) -> list[list[ReportRow]]:
         """The shown rows that may be compared with each other, in the order of the rows."""
-        works: list[list[ReportRow]] = []
-        for row in self.shown:
-            for same_work in works:
-                if not workload_differences(same_work[0].runs[0], row.runs[0]):
-                    same_work.append(row)
-                    break
-            else:
-                works.append([row])
-        return works
+        groups = group_by_workload([row.runs[0] for row in self.shown])
+        return [[self.shown[index] for index in indices] for indices in groups]
 
     @functools.cached_property
     def color_column(self) -> str:
