@@ -158,12 +158,10 @@ def _doubtful_run_lines(rows: Sequence[Group]) -> Iterator[str]:
 def _warning_lines(rows: Sequence[Group]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        for warning in (
-            warning for warning in _warnings(row) if warning.code not in SUMMARIZED_CODES
-        ):
-            by_code.setdefault(warning.code, []).append(
-                (escape_unprintable(row.name), escape_unprintable(warning.text))
-            )
+        for warning in _warnings(row):
+            if warning.code not in SUMMARIZED_CODES:
+                texts = escape_unprintable(row.name), escape_unprintable(warning.text)
+                by_code.setdefault(warning.code, []).append(texts)
     for texts_by_row in by_code.values():
         names = list(dict.fromkeys(name for name, _ in texts_by_row))
         yield f'warning: {abbreviate(names)}: {texts_by_row[0][1]}'

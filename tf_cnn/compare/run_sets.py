@@ -133,39 +133,30 @@ def read_run_set(argument: str) -> RunSet:
     Raises UsageError if the file does not exist, is of another kind, or has no timed step.
     """
     if argument == STDIN:
-        argument = 'standard input'
-        run = _read_text(sys.stdin.buffer.read(MAX_BYTES) if sys.stdin else b'', argument)
+        argument, data = 'standard input', sys.stdin.buffer.read(MAX_BYTES) if sys.stdin else b''
     elif is_folder(Path(argument)):
         collection = collect([argument])
         return make_run_set(argument, collection.results, collection.failures, collection.problems)
     else:
-        run = _read_file(argument)
-    run_set = make_run_set(
-        argument, *(([], [run]) if isinstance(run, Failure) else ([run], [])), ()
-    )
+        try:
+            data = read_regular_file(Path(argument), MAX_BYTES)
+        except OSError as error:
+            raise UsageError(
+                f'{argument}: it cannot be read ({error.strerror}); give a result that '
+                '--result_file wrote'
+            ) from None
+    text = data.decode(errors='replace')
+    if not data.strip():
+        raise UsageError(f'{argument}: it is empty; was its run stopped before it wrote a result?')
+    is_document = text.lstrip().startswith('{')
+    run = read_document(text, argument) if is_document else read_log(text, argument)
+    runs, failures = ([], [run]) if isinstance(run, Failure) else ([run], [])
+    run_set = make_run_set(argument, runs, failures, ())
     if not run_set.groups:
         raise UsageError(
             f'{argument}: {run_set.excluded_runs[0].reason}; give the result of another run'
         )
     return run_set
-
-
-def _read_file(argument: str) -> Run | Failure:
-    try:
-        data = read_regular_file(Path(argument), MAX_BYTES)
-    except OSError as error:
-        raise UsageError(
-            f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file '
-            'wrote'
-        ) from None
-    return _read_text(data, argument)
-
-
-def _read_text(data: bytes, source: str) -> Run | Failure:
-    if not data.strip():
-        raise UsageError(f'{source}: it is empty; was its run stopped before it wrote a result?')
-    text = data.decode(errors='replace')
-    return read_document(text, source) if text.lstrip().startswith('{') else read_log(text, source)
 
 
 def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False) -> list[Group]:
