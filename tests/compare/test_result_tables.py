@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 from operator import itemgetter
 
@@ -95,6 +96,18 @@ def test_text_of_a_document_stays_text_in_markdown(capsys):
             # CommonMark 0.31, section 2.4: a backslash makes punctuation a plain character.
             assert re.sub(r'\\([\\`\[\]<&|])', r'\1', written) == text
             assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
+
+
+def test_one_list_of_columns_makes_the_cells_and_the_objects_of_rows():
+    columns = (
+        Column('size', itemgetter(0), 'size', lambda row: f'{row[0]:,}', is_number=True),
+        Column('', itemgetter(1), 'bounds'),
+        Column('remark', itemgetter(2)),
+    )
+    table = Table(columns, [(1000, (1.5, math.nan), 'a'), (2, None, None)])
+    assert [column.title for column in table.columns] == ['size', 'remark']
+    assert table.rows == [('1,000', 'a'), ('2', '')]
+    assert table.objects == [{'size': 1000, 'bounds': [1.5, None]}, {'size': 2, 'bounds': None}]
 
 
 def test_csv_has_json_in_cells_that_are_no_number_or_text():

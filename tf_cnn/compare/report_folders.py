@@ -34,7 +34,7 @@ def compare_folders(summary: Summary) -> tuple[Sequence[str], Table | None, Sequ
             runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
     if len(runs_by_folder) != 2:
         return [], None, []
-    run_sets = [make_run_set(folder, runs, (), ()) for folder, runs in runs_by_folder.items()]
+    run_sets = [make_run_set(folder, runs) for folder, runs in runs_by_folder.items()]
     rows = make_rows(run_sets, force=True)
     # `compare` has a folder of one setting as the baseline of all others; here settings are paired.
     varying = {

@@ -151,7 +151,7 @@ def read_run_set(argument: str) -> RunSet:
     is_document = text.lstrip().startswith('{')
     run = read_document(text, argument) if is_document else read_log(text, argument)
     runs, failures = ([], [run]) if isinstance(run, Failure) else ([run], [])
-    run_set = make_run_set(argument, runs, failures, ())
+    run_set = make_run_set(argument, runs, failures)
     if not run_set.groups:
         raise UsageError(
             f'{argument}: {run_set.excluded_runs[0].reason}; give the result of another run'
@@ -234,7 +234,10 @@ def name_groups(run_sets: Sequence[RunSet]) -> list[RunSet]:
 
 
 def make_run_set(
-    argument: str, results: Iterable[Run], failures: Iterable[Failure], problems: Iterable[str]
+    argument: str,
+    results: Iterable[Run],
+    failures: Iterable[Failure] = (),
+    problems: Iterable[str] = (),
 ) -> RunSet:
     excluded_runs = [_exclude(argument, failure, is_missing=True) for failure in failures]
     timed = []

@@ -93,7 +93,7 @@ def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list
             [run for run in runs if isinstance(run, Result)]
             for runs in interleaved_runs.outcomes.values()
         ]
-        return [make_run_set(name, runs, (), ()) for name, runs in zip(names, results, strict=True)]
+        return [make_run_set(name, runs) for name, runs in zip(names, results, strict=True)]
 
     try:
         with SIGNALS.storing(), folder.locked():

@@ -77,6 +77,7 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
     """Makes the remaining runs; prints a line for each, and on a terminal a progress bar with the
     configuration that is running.
     """
+    import rich.table
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -85,10 +86,9 @@ def run_with_progress(runs: InterleavedRuns | BatchSizeSearch, stream: TextIO) -
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.table import Column
 
     caption = TextColumn(
-        '{task.description}', markup=False, table_column=Column(no_wrap=True, ratio=1)
+        '{task.description}', markup=False, table_column=rich.table.Column(no_wrap=True, ratio=1)
     )
     columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), caption)
     console = Console(file=stream, markup=False, highlight=False)
