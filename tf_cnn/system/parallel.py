@@ -11,20 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from tf_cnn.system.signals import STOP_SIGNALS
+
 Item = TypeVar('Item')
 Result = TypeVar('Result')
 
 # Enough that processes do not wait for the consumer of results, few enough for very large images.
 _TASKS_PER_WORKER = 4
-# Signals that end a process may reach its children too, which must leave the reaction to it.
-_DELAYED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-)
 
 
 def num_cores() -> int:
@@ -66,7 +59,8 @@ def ordered_map(
 @contextlib.contextmanager
 def delay_signals() -> Iterator[None]:
     """Delays signals to this thread until the block ends. Processes started in it receive none."""
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _DELAYED)
+    # A signal may reach the children too, which must leave the reaction to this process.
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

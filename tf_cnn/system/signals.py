@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 # Batch systems send the last four before they kill a process.
-_NUMBERS = (
+STOP_SIGNALS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
 )
@@ -177,7 +177,7 @@ class Signals:
     def ignore(self) -> None:
         """Ignores signals while Python exits, when its handlers are already removed."""
         if threading.current_thread() is threading.main_thread():
-            for number in _NUMBERS:
+            for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
 
     def exit(self, exit_code: int) -> NoReturn:
@@ -195,7 +195,7 @@ class Signals:
         defaults = (signal.SIG_DFL, signal.default_int_handler)
         replaced = {
             number: before
-            for number in _NUMBERS
+            for number in STOP_SIGNALS
             if (before := signal.getsignal(number)) in defaults
         }
         self._wake_pipe = _pipe()
