@@ -45,8 +45,19 @@ def append_metric(folder: str, name: str, value: float, global_step: int) -> Non
         'timestamp': _now(),
         'extras': [],
     }
-    with _explaining_errors(folder, METRIC_LOG):
-        _append(Path(folder, METRIC_LOG), _json_line(metric))
+    data = _json_line(metric)
+    with (
+        _explaining_errors(folder, METRIC_LOG),
+        open(Path(folder, METRIC_LOG), 'ab', buffering=0) as file,
+    ):
+        size = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            # The whole line, or nothing.
+            file.truncate(size)
+            raise
 
 
 @contextlib.contextmanager
@@ -63,18 +74,6 @@ def _explaining_errors(folder: str, name: str) -> Iterator[None]:
 
 def _json_line(document: Mapping[str, Any]) -> bytes:
     return f'{json.dumps(document, allow_nan=False)}\n'.encode()
-
-
-def _append(path: Path, data: bytes) -> None:
-    """Appends all of the data, or nothing."""
-    with open(path, 'ab', buffering=0) as file:
-        size = file.tell()
-        try:
-            while data:
-                data = data[file.write(data) :]
-        except OSError:
-            file.truncate(size)
-            raise
 
 
 def run_info(
