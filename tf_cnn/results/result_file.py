@@ -39,17 +39,17 @@ def write_result(
         # A pipe or a device has room for more than one result.
         write_atomically(f'{text}\n', path)
         return path
+    if replaced and not _has_measured(result):
+        with contextlib.suppress(UsageError):
+            earlier = read_result(Path(path))
+            if isinstance(earlier, Result) and _has_measured(earlier):
+                return None
     if replaced:
-        with contextlib.suppress(FileNotFoundError), open(path, 'rb') as earlier_file:
+        with contextlib.suppress(FileNotFoundError), open(path, 'rb') as file:
             # Another run may be replacing the file. Some network file systems have no locks.
             with contextlib.suppress(OSError):
-                fcntl.flock(earlier_file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX)
             if file_version(path) == replaced:
-                if not _has_measured(result):
-                    with contextlib.suppress(UsageError):
-                        earlier = read_result(Path(path))
-                        if isinstance(earlier, Result) and _has_measured(earlier):
-                            return None
                 write_atomically(f'{text}\n', path)
                 return path
     return write_new(text, names_in_order(path))
