@@ -38,14 +38,6 @@ def shared_constant(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     return constant
 
 
-def _round_to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 in [0, 255] to uint8.
-
-    A plain cast would truncate, and darken every image by half a level.
-    """
-    return tf.cast(pixels + shared_constant(0.5, tf.float32), tf.uint8)
-
-
 # Each takes images [1, h, w, C], uint8 or float32, and size [2] int32 (H, W). Returns [1, H, W, C]:
 # nearest of the same type, the others float32. Pixel centres are at half-integers, as in PIL. When
 # shrinking, only area reads every pixel.
@@ -105,7 +97,7 @@ class ImageOptions:
       scaled_decode: whether the decoder halves the size of large images, once or more, but not
         below the size of the output. Then each pixel is a mean; all resize methods except area read
         only one to sixteen pixels of the image.
-      seed: the seed of all random draws, which also depend on the position in the batch.
+      seed: the seed of all random numbers, which also depend on the position in the batch.
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally
         otherwise. 'padded_crop' and 'none' only crop to the aspect ratio of the output;
         'padded_crop' also shifts and flips at random in training.
@@ -284,7 +276,7 @@ def preprocess(
       boxes: [1, K, 4] float32 from parse_example; only used in training.
       position: the position in the batch, a scalar int64 or a number. The method of round_robin and
         the order of the distortions depend on it.
-      draws: the random numbers of this image; required in training, else not used.
+      random_numbers: of this image; required in training, else not used.
     """
     image = resize_and_distort(
         decode(encoded, boxes, options, random_numbers), options, position, random_numbers
@@ -335,7 +327,10 @@ def resize_and_distort(
                 if options.in_yiq
                 else distort_in_hsv(levels, colors, number)
             )
-        return resized if resized.dtype == tf.uint8 else _round_to_uint8(resized)
+        if resized.dtype == tf.uint8:
+            return resized
+        # A plain cast would truncate, and darken every image by half a level.
+        return tf.cast(resized + shared_constant(0.5, tf.float32), tf.uint8)
 
     if options.resize_method == 'round_robin':
         num_variants = len(_RESIZE)
@@ -479,8 +474,8 @@ def decode_window(
 
     Args:
       window: [4] int32: y, x, height, width, in pixels of the whole image.
-      enough: scale by the largest of RATIOS that leaves the window at least this height and width;
-        None never scales.
+      min_size: scale by the largest of RATIOS that leaves the window at least this height and
+        width; None never scales.
     """
     if min_size is None:
         return _decode(encoded, window, channels, 1)

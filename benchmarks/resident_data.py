@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmarks.turns import Numbers, make_parser, print_report, run_in_turns, run_script
-from tf_cnn.inputs.array_order import ImagePositions, shuffled_indices
+from tf_cnn.inputs.array_order import image_positions, shuffled_indices
 from tf_cnn.step.graph_loop import GraphLoop, use_frame_loops
 from tf_cnn.step.step_graph import Fetches
 
@@ -154,10 +154,12 @@ def _step_on_device(
 ) -> tuple[tf.Operation, list[tf.Operation]]:
     """Returns a step that draws its batch as --input_pipeline=device does, and its initializers."""
     sources, initializers = _on_device(fed, experiment.data)
-    positions = ImagePositions(0, experiment.batch_size, experiment.batch_size)
-    rows = shuffled_indices(positions.current, len(experiment.data[0]), seed=1)
+    positions, initializer, _ = image_positions(
+        0, experiment.batch_size, experiment.batch_size, tf.zeros([], tf.uint64)
+    )
+    rows = shuffled_indices(positions, len(experiment.data[0]), seed=1)
     step = network.step(*(tf.gather(source, rows) for source in sources))
-    return step, [*initializers, positions.variable.initializer]
+    return step, [*initializers, initializer]
 
 
 def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:

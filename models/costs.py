@@ -59,8 +59,7 @@ def _count_cost(model: ModelSpec) -> tuple[int, int]:
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     from models.counting import model_cost
 
-    cost = model_cost(model)
-    return cost.parameters, cost.multiply_adds
+    return model_cost(model)
 
 
 def write_catalog(pattern: str = '*') -> None:

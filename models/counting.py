@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
 
@@ -12,28 +11,12 @@ from models.network_check import explain_network_errors
 from models.networks import PlaceholderVariables, build_network
 from tf_cnn.inputs.data_sets import DATA_SETS
 
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a network for one number of classes and one image size.
-
-    multiply_adds counts the convolutions and matrix products of one image's forward pass. Biases,
-    normalisation, activations and pooling do not count, as in published tables.
-    """
-
-    parameters: int
-    multiply_adds: int
-
-    @property
-    def gmacs(self) -> float:
-        """Forward GMACs per image. A multiply-add is two FLOPs: double this to compare with a
-        processor's peak FLOP/s.
-
-        The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al.
-        2017, figure 3; Tan & Le 2019, table 2) and torchvision's tables also count multiply-adds,
-        but call them FLOPs.
-        """
-        return self.multiply_adds / 1e9
+# The number of parameters, and the multiply-adds in the convolutions and matrix products of one
+# image's forward pass. Biases, normalisation, activations and pooling do not count, as in published
+# tables: He et al. 2015, table 1 ("FLOPs (multiply-adds)"), Huang et al. 2017, figure 3, Tan & Le
+# 2019, table 2, and torchvision's tables also count multiply-adds, but call them FLOPs. A
+# multiply-add is two operations of a processor's peak.
+Cost = tuple[int, int]
 
 
 def model_cost(model: ModelSpec) -> Cost:
@@ -59,7 +42,7 @@ def network_cost(network: Network, image_shape: tuple[int, int, int], num_classe
             network, images, num_classes, variables, 'NHWC', is_training=True
         ).logits
         parameters = sum(value.shape.num_elements() for value in variables.trainable.values())
-        return Cost(parameters, sum(map(_multiply_adds, _ancestors(logits))))
+        return parameters, sum(map(_multiply_adds, _ancestors(logits)))
 
 
 def _ancestors(tensor: Tensor) -> set[tf.Operation]:

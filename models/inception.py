@@ -35,6 +35,22 @@ def _conv(
     return cnn.relu(cnn.batch_norm(x, f'{name}/bn'))
 
 
+def _branch(
+    cnn: LayerBuilder,
+    x: Tensor,
+    name: str,
+    *convs: tuple[int, int | tuple[int, int]],
+    strides: int = 1,
+    padding: Padding = 'SAME',
+) -> Tensor:
+    """Convolutions in a row, each (filters, kernel_size); strides and padding are of the last."""
+    for number, (filters, kernel_size) in enumerate(convs[:-1], 1):
+        x = _conv(cnn, x, filters, kernel_size, f'{name}/conv{number}')
+    filters, kernel_size = convs[-1]
+    conv = f'{name}/conv{len(convs)}'
+    return _conv(cnn, x, filters, kernel_size, conv, strides=strides, padding=padding)
+
+
 def _split_3x3(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> list[Tensor]:
     """A 1x3 and a 3x1 convolution in parallel: figure 7 of v3, figure 6 of v4."""
     return [
@@ -86,9 +102,8 @@ def _stem_and_35x35(cnn: LayerBuilder, x: Tensor) -> Tensor:
     for index, pool_filters in enumerate((32, 64, 64)):
         with cnn.scope(f'mixed_35x35_{index + 1}'):
             b1 = _conv(cnn, x, 64, 1, 'b1/conv')
-            b5 = _conv(cnn, _conv(cnn, x, 48, 1, 'b5/conv1'), 64, 5, 'b5/conv2')
-            b3 = _conv(cnn, _conv(cnn, x, 64, 1, 'b3/conv1'), 96, 3, 'b3/conv2')
-            b3 = _conv(cnn, b3, 96, 3, 'b3/conv3')
+            b5 = _branch(cnn, x, 'b5', (48, 1), (64, 5))
+            b3 = _branch(cnn, x, 'b3', (64, 1), (96, 3), (96, 3))
             pool = _conv(cnn, cnn.avg_pool(x, 3, 1, 'SAME'), pool_filters, 1, 'pool/conv')
             x = cnn.concat([b1, b5, b3, pool])
     return x
@@ -97,20 +112,22 @@ def _stem_and_35x35(cnn: LayerBuilder, x: Tensor) -> Tensor:
 def _mixed_17x17(cnn: LayerBuilder, x: Tensor) -> Tensor:
     with cnn.scope('reduce_17x17'):
         b3 = _conv(cnn, x, 384, 3, 'b3/conv', strides=2, padding='VALID')
-        b33 = _conv(cnn, _conv(cnn, x, 64, 1, 'b33/conv1'), 96, 3, 'b33/conv2')
-        b33 = _conv(cnn, b33, 96, 3, 'b33/conv3', strides=2, padding='VALID')
+        b33 = _branch(cnn, x, 'b33', (64, 1), (96, 3), (96, 3), strides=2, padding='VALID')
         x = cnn.concat([b3, b33, cnn.max_pool(x, 3, 2)])
     for index, width in enumerate((128, 160, 160, 192)):
         with cnn.scope(f'mixed_17x17_{index + 1}'):
             b1 = _conv(cnn, x, 192, 1, 'b1/conv')
-            b7 = _conv(cnn, x, width, 1, 'b7/conv1')
-            b7 = _conv(cnn, b7, width, (1, 7), 'b7/conv2')
-            b7 = _conv(cnn, b7, 192, (7, 1), 'b7/conv3')
-            b77 = _conv(cnn, x, width, 1, 'b77/conv1')
-            b77 = _conv(cnn, b77, width, (7, 1), 'b77/conv2')
-            b77 = _conv(cnn, b77, width, (1, 7), 'b77/conv3')
-            b77 = _conv(cnn, b77, width, (7, 1), 'b77/conv4')
-            b77 = _conv(cnn, b77, 192, (1, 7), 'b77/conv5')
+            b7 = _branch(cnn, x, 'b7', (width, 1), (width, (1, 7)), (192, (7, 1)))
+            b77 = _branch(
+                cnn,
+                x,
+                'b77',
+                (width, 1),
+                (width, (7, 1)),
+                (width, (1, 7)),
+                (width, (7, 1)),
+                (192, (1, 7)),
+            )
             pool = _conv(cnn, cnn.avg_pool(x, 3, 1, 'SAME'), 192, 1, 'pool/conv')
             x = cnn.concat([b1, b7, b77, pool])
     return x
@@ -118,19 +135,24 @@ def _mixed_17x17(cnn: LayerBuilder, x: Tensor) -> Tensor:
 
 def _mixed_8x8(cnn: LayerBuilder, x: Tensor) -> Tensor:
     with cnn.scope('reduce_8x8'):
-        b3 = _conv(
-            cnn, _conv(cnn, x, 192, 1, 'b3/conv1'), 320, 3, 'b3/conv2', strides=2, padding='VALID'
+        b3 = _branch(cnn, x, 'b3', (192, 1), (320, 3), strides=2, padding='VALID')
+        b7 = _branch(
+            cnn,
+            x,
+            'b7',
+            (192, 1),
+            (192, (1, 7)),
+            (192, (7, 1)),
+            (192, 3),
+            strides=2,
+            padding='VALID',
         )
-        b7 = _conv(cnn, x, 192, 1, 'b7/conv1')
-        b7 = _conv(cnn, b7, 192, (1, 7), 'b7/conv2')
-        b7 = _conv(cnn, b7, 192, (7, 1), 'b7/conv3')
-        b7 = _conv(cnn, b7, 192, 3, 'b7/conv4', strides=2, padding='VALID')
         x = cnn.concat([b3, b7, cnn.max_pool(x, 3, 2)])
     for index in range(2):
         with cnn.scope(f'mixed_8x8_{index + 1}'):
             b1 = _conv(cnn, x, 320, 1, 'b1/conv')
             b3 = cnn.concat(_split_3x3(cnn, _conv(cnn, x, 384, 1, 'b3/conv1'), 384, 'b3'))
-            b33 = _conv(cnn, _conv(cnn, x, 448, 1, 'b33/conv1'), 384, 3, 'b33/conv2')
+            b33 = _branch(cnn, x, 'b33', (448, 1), (384, 3))
             b33 = cnn.concat(_split_3x3(cnn, b33, 384, 'b33'))
             pool = _conv(cnn, cnn.avg_pool(x, 3, 1, 'SAME'), 192, 1, 'pool/conv')
             x = cnn.concat([b1, b3, b33, pool])
@@ -189,11 +211,8 @@ def _stem(cnn: LayerBuilder, x: Tensor) -> Tensor:
         x = cnn.concat(
             [cnn.max_pool(x, 3, 2), _conv(cnn, x, 96, 3, 'conv4', strides=2, padding='VALID')]
         )
-        b3 = _conv(cnn, _conv(cnn, x, 64, 1, 'b3/conv1'), 96, 3, 'b3/conv2', padding='VALID')
-        b7 = _conv(cnn, x, 64, 1, 'b7/conv1')
-        b7 = _conv(cnn, b7, 64, (7, 1), 'b7/conv2')
-        b7 = _conv(cnn, b7, 64, (1, 7), 'b7/conv3')
-        b7 = _conv(cnn, b7, 96, 3, 'b7/conv4', padding='VALID')
+        b3 = _branch(cnn, x, 'b3', (64, 1), (96, 3), padding='VALID')
+        b7 = _branch(cnn, x, 'b7', (64, 1), (64, (7, 1)), (64, (1, 7)), (96, 3), padding='VALID')
         x = cnn.concat([b3, b7])
         return cnn.concat(
             [_conv(cnn, x, 192, 3, 'conv5', strides=2, padding='VALID'), cnn.max_pool(x, 3, 2)]
@@ -204,16 +223,15 @@ def _inception_a(cnn: LayerBuilder, x: Tensor) -> Tensor:
     """Figure 4."""
     pool = _conv(cnn, cnn.avg_pool(x, 3, 1, 'SAME'), 96, 1, 'pool/conv')
     b1 = _conv(cnn, x, 96, 1, 'b1/conv')
-    b3 = _conv(cnn, _conv(cnn, x, 64, 1, 'b3/conv1'), 96, 3, 'b3/conv2')
-    b33 = _conv(cnn, _conv(cnn, x, 64, 1, 'b33/conv1'), 96, 3, 'b33/conv2')
-    return cnn.concat([pool, b1, b3, _conv(cnn, b33, 96, 3, 'b33/conv3')])
+    b3 = _branch(cnn, x, 'b3', (64, 1), (96, 3))
+    b33 = _branch(cnn, x, 'b33', (64, 1), (96, 3), (96, 3))
+    return cnn.concat([pool, b1, b3, b33])
 
 
 def _reduction_a(cnn: LayerBuilder, x: Tensor) -> Tensor:
     """Figure 7, with the filters of table 1's row for Inception v4."""
     b3 = _conv(cnn, x, 384, 3, 'b3/conv', strides=2, padding='VALID')
-    b33 = _conv(cnn, _conv(cnn, x, 192, 1, 'b33/conv1'), 224, 3, 'b33/conv2')
-    b33 = _conv(cnn, b33, 256, 3, 'b33/conv3', strides=2, padding='VALID')
+    b33 = _branch(cnn, x, 'b33', (192, 1), (224, 3), (256, 3), strides=2, padding='VALID')
     return cnn.concat([cnn.max_pool(x, 3, 2), b3, b33])
 
 
@@ -221,26 +239,19 @@ def _inception_b(cnn: LayerBuilder, x: Tensor) -> Tensor:
     """Figure 5."""
     pool = _conv(cnn, cnn.avg_pool(x, 3, 1, 'SAME'), 128, 1, 'pool/conv')
     b1 = _conv(cnn, x, 384, 1, 'b1/conv')
-    b7 = _conv(cnn, x, 192, 1, 'b7/conv1')
-    b7 = _conv(cnn, b7, 224, (1, 7), 'b7/conv2')
-    b7 = _conv(cnn, b7, 256, (7, 1), 'b7/conv3')
-    b77 = _conv(cnn, x, 192, 1, 'b77/conv1')
-    b77 = _conv(cnn, b77, 192, (1, 7), 'b77/conv2')
-    b77 = _conv(cnn, b77, 224, (7, 1), 'b77/conv3')
-    b77 = _conv(cnn, b77, 224, (1, 7), 'b77/conv4')
-    b77 = _conv(cnn, b77, 256, (7, 1), 'b77/conv5')
+    b7 = _branch(cnn, x, 'b7', (192, 1), (224, (1, 7)), (256, (7, 1)))
+    b77 = _branch(
+        cnn, x, 'b77', (192, 1), (192, (1, 7)), (224, (7, 1)), (224, (1, 7)), (256, (7, 1))
+    )
     return cnn.concat([pool, b1, b7, b77])
 
 
 def _reduction_b(cnn: LayerBuilder, x: Tensor) -> Tensor:
     """Figure 8."""
-    b3 = _conv(
-        cnn, _conv(cnn, x, 192, 1, 'b3/conv1'), 192, 3, 'b3/conv2', strides=2, padding='VALID'
+    b3 = _branch(cnn, x, 'b3', (192, 1), (192, 3), strides=2, padding='VALID')
+    b7 = _branch(
+        cnn, x, 'b7', (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3), strides=2, padding='VALID'
     )
-    b7 = _conv(cnn, x, 256, 1, 'b7/conv1')
-    b7 = _conv(cnn, b7, 256, (1, 7), 'b7/conv2')
-    b7 = _conv(cnn, b7, 320, (7, 1), 'b7/conv3')
-    b7 = _conv(cnn, b7, 320, 3, 'b7/conv4', strides=2, padding='VALID')
     return cnn.concat([cnn.max_pool(x, 3, 2), b3, b7])
 
 
@@ -249,9 +260,7 @@ def _inception_c(cnn: LayerBuilder, x: Tensor) -> Tensor:
     pool = _conv(cnn, cnn.avg_pool(x, 3, 1, 'SAME'), 256, 1, 'pool/conv')
     b1 = _conv(cnn, x, 256, 1, 'b1/conv')
     b3 = _conv(cnn, x, 384, 1, 'b3/conv')
-    b33 = _conv(cnn, x, 384, 1, 'b33/conv1')
-    b33 = _conv(cnn, b33, 448, (1, 3), 'b33/conv2')
-    b33 = _conv(cnn, b33, 512, (3, 1), 'b33/conv3')
+    b33 = _branch(cnn, x, 'b33', (384, 1), (448, (1, 3)), (512, (3, 1)))
     return cnn.concat(
         [pool, b1, *_split_3x3(cnn, b3, 256, 'b3'), *_split_3x3(cnn, b33, 256, 'b33')]
     )

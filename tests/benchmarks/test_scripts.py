@@ -126,7 +126,7 @@ def test_the_network_of_the_article_is_that_of_its_tutorial():
     facts = MODELS.find_model('mnist_network')
     assert facts.image_size == 28
     # Two convolutions of 5x5, two dense layers, with biases.
-    assert model_cost(facts).parameters == 832 + 51_264 + 3_212_288 + 10_250
+    assert model_cost(facts)[0] == 832 + 51_264 + 3_212_288 + 10_250
 
 
 def test_a_small_network_learns_from_resident_data_in_each_way():

@@ -9,7 +9,7 @@ import msgspec
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.doctor.check_process import FAMILIES
-from tf_cnn.doctor.checks import WARNING, WRONG, DoctorDocument, Finding
+from tf_cnn.doctor.checks import WARNING, WRONG, Finding
 from tf_cnn.doctor.config import DoctorOptions
 from tf_cnn.doctor.families import any_wrong, check_family
 from tf_cnn.machine.run_environment import describe_machine, library_variables
@@ -83,8 +83,14 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
-            document = DoctorDocument(
-                3, VERSION, describe_machine(), library_variables(os.environ), findings, logs
-            )
+            document = {
+                'schema': 'tf_cnn_benchmarks.doctor',
+                'schema_version': 3,
+                'program': VERSION,
+                'machine': describe_machine(),
+                'environment': library_variables(os.environ),
+                'checks': findings,
+                'logs': logs,
+            }
             print(msgspec.json.format(msgspec.json.encode(document)).decode())
     return int(any_wrong(findings))

@@ -7,7 +7,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -236,14 +236,3 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
     },
     'tensorflow': {'devices': check_devices},
 }
-
-
-class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
-    """The document of --json."""
-
-    schema_version: Literal[3]
-    program: str
-    machine: Mapping[str, Any]
-    environment: Mapping[str, str]
-    checks: Sequence[Finding]
-    logs: Mapping[str, Sequence[str]]

@@ -5,6 +5,7 @@ variable, they take seconds to build. The raw resource ops are the same in every
 TensorFlow version.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,4 @@ def create_variable(
 
 def num_bytes(shape: Sequence[int]) -> int:
     """Returns the bytes of a float32 tensor."""
-    size = 4
-    for length in shape:
-        size *= length
-    return size
+    return 4 * math.prod(shape)

@@ -19,33 +19,31 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SHIFTS = 30, 27, 31
 
 
-class ImagePositions:
-    """The positions of a device's images in the endless sequence of epochs.
+def image_positions(
+    first: int, batch_size: int, global_batch_size: int, steps_before: tf.Tensor
+) -> tuple[tf.Tensor, tf.Operation, tf.Operation]:
+    """Returns the positions of a device's images in the endless sequence of epochs, [B] uint64, for
+    this step; an op that initialises them; and one that sets them as after steps_before steps.
 
-    All workers share one sequence.
+    A variable on the current device has the positions of the next step. All workers share one
+    sequence.
 
     Args:
       first: the position of the first image of the first step.
       batch_size: B, the number of images per step.
       global_batch_size: images per step on all devices of all workers.
-
-    Attributes:
-      variable: [B] uint64, the positions for the next step, on the current device. The caller
-        initialises it.
-      current: [B] uint64, the positions for this step. Computing them advances the variable.
+      steps_before: a scalar uint64.
     """
-
-    def __init__(self, first: int, batch_size: int, global_batch_size: int) -> None:
-        self._start = tf.cast(first + tf.range(batch_size, dtype=tf.int64), tf.uint64)
-        self._global_batch_size = global_batch_size
-        # No collection: neither trained nor saved.
-        self.variable = tf.Variable(self._start, trainable=False, collections=[], use_resource=True)
-        stride = tf.constant(global_batch_size, tf.uint64, [batch_size])
-        self.current = self.variable.assign_add(stride) - stride
-
-    def seek(self, steps_before: tf.Tensor) -> tf.Operation:
-        """Returns an op that sets the positions as after steps_before steps, a scalar uint64."""
-        return self.variable.assign(self._start + steps_before * self._global_batch_size).op
+    start = tf.cast(first + tf.range(batch_size, dtype=tf.int64), tf.uint64)
+    # No collection: neither trained nor saved.
+    variable = tf.Variable(start, trainable=False, collections=[], use_resource=True)
+    stride = tf.constant(global_batch_size, tf.uint64, [batch_size])
+    positions = variable.assign_add(stride) - stride
+    return (
+        positions,
+        variable.initializer,
+        variable.assign(start + steps_before * global_batch_size).op,
+    )
 
 
 def shuffled_indices(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:

@@ -35,14 +35,14 @@ class ArrayPipeline(StagedInput):
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident_variable, array_tensors)
-            positions = array_order.ImagePositions(
-                config.first_position, worker_batch_size, config.global_batch_size
+            positions, initializer, self._seek_op = array_order.image_positions(
+                config.first_position,
+                worker_batch_size,
+                config.global_batch_size,
+                self._steps_before,
             )
-            self.initializers.append(positions.variable.initializer)
-            self._seek_op = positions.seek(self._steps_before)
-            image_indices = array_order.shuffled_indices(
-                positions.current, num_images, options.seed
-            )
+            self.initializers.append(initializer)
+            image_indices = array_order.shuffled_indices(positions, num_images, options.seed)
             batch, batch_labels = (
                 image_store.sparse_read(image_indices),
                 label_store.sparse_read(image_indices),
@@ -52,7 +52,7 @@ class ArrayPipeline(StagedInput):
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(worker_batch_size, dtype=tf.int64)]
                 if options.training:
-                    first_position = tf.cast(positions.current[0], tf.int64)
+                    first_position = tf.cast(positions[0], tf.int64)
                     arguments += preprocessing.draw_random_numbers(
                         worker_batch_size, options, seeds=tf.stack([options.seed, first_position])
                     )
@@ -69,7 +69,7 @@ class ArrayPipeline(StagedInput):
                 )
             if options.needs_shift_and_flip:
                 batch = preprocessing.shift_and_flip(
-                    batch, array_order.random_shift_numbers(positions.current, options.seed)
+                    batch, array_order.random_shift_numbers(positions, options.seed)
                 )
             if not config.normalize_on_device:
                 batch = preprocessing.normalize(batch)

@@ -39,21 +39,18 @@ class DeviceInput(InputPipeline):
             array_order.array_to_tensor(source.images),
             array_order.array_to_tensor(source.labels),
         )
-        self._batches = []
         for tower, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f'device_input_{tower}'):
                 image_store = self._resident_variable(images)
                 # GPUs hold no variables of 32-bit integers.
                 label_store = self._resident_variable(tf.cast(labels, tf.int64))
                 first_position = config.first_position + tower * config.batch_size
-                positions = array_order.ImagePositions(
-                    first_position, config.batch_size, config.global_batch_size
+                positions, initializer, seek_op = array_order.image_positions(
+                    first_position, config.batch_size, config.global_batch_size, self._steps_before
                 )
-                self.initializers.append(positions.variable.initializer)
-                self._seek_ops.append(positions.seek(self._steps_before))
-                image_indices = array_order.shuffled_indices(
-                    positions.current, num_images, options.seed
-                )
+                self.initializers.append(initializer)
+                self._seek_ops.append(seek_op)
+                image_indices = array_order.shuffled_indices(positions, num_images, options.seed)
                 if config.normalize_on_device:
                     batch = image_store.sparse_read(image_indices)
                 else:
@@ -63,15 +60,12 @@ class DeviceInput(InputPipeline):
                 if options.needs_shift_and_flip:
                     batch = tf.cast(batch, tf.float32) if config.normalize_on_device else batch
                     batch = preprocessing.shift_and_flip(
-                        batch, array_order.random_shift_numbers(positions.current, options.seed)
+                        batch, array_order.random_shift_numbers(positions, options.seed)
                     )
                 batch = preprocessing.normalize(batch, options.scale)
                 self._batches.append(
                     Batch(batch, tf.cast(label_store.sparse_read(image_indices), tf.int32))
                 )
-
-    def tower_batch(self, tower: int) -> Batch:
-        return self._batches[tower]
 
     def warm_up(
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None

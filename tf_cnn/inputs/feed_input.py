@@ -68,7 +68,6 @@ class FeedInput(InputPipeline):
                 math.prod(shape[1:]) * pixel_dtype.size,
             )
         )
-        self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):
                 with tf.device(config.host_device):
@@ -82,9 +81,6 @@ class FeedInput(InputPipeline):
                     if pixel_dtype == tf.uint8:
                         image_batch = preprocessing.normalize(image_batch, options.scale)
                     self._batches.append(Batch(image_batch, tf.identity(placeholders[1])))
-
-    def tower_batch(self, tower: int) -> Batch:
-        return self._batches[tower]
 
     def warm_up(
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None

@@ -1,6 +1,5 @@
 """The interface of the input pipelines, and the op that they map over images."""
 
-import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,12 +118,16 @@ class StepInput:
         return []
 
 
-class InputPipeline(StepInput, abc.ABC):
+class InputPipeline(StepInput):
     """Gives each tower a batch that is on its device when the step starts."""
 
-    @abc.abstractmethod
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches: list[Batch] = []
+
     def tower_batch(self, tower: int) -> Batch:
         """Returns the batch of a tower; every call returns the same tensors."""
+        return self._batches[tower]
 
     def _resident_variable(self, value: tf.Tensor) -> tf.Variable:
         # Without a collection it is neither trained nor saved, and other initialisers do not wait
@@ -140,17 +143,13 @@ class WorkersInput(InputPipeline):
     def __init__(self, pipelines: Sequence[InputPipeline], towers_per_worker: int) -> None:
         super().__init__()
         self._pipelines = pipelines
-        self._towers_per_worker = towers_per_worker
         for pipeline in pipelines:
+            self._batches += map(pipeline.tower_batch, range(towers_per_worker))
             self.initializers += pipeline.initializers
             self.per_step_ops += pipeline.per_step_ops
             self.warm_up_ops += pipeline.warm_up_ops
             self.feed_placeholders += pipeline.feed_placeholders
             self.buffers += pipeline.buffers
-
-    def tower_batch(self, tower: int) -> Batch:
-        worker, local_tower = divmod(tower, self._towers_per_worker)
-        return self._pipelines[worker].tower_batch(local_tower)
 
     def warm_up(
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None

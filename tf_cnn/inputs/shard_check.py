@@ -19,6 +19,7 @@ _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
 _MAX_CAUSE_CHARS = 400
+_Reader = Callable[[bytes], Any]
 _LINE_WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
 
 
@@ -31,11 +32,8 @@ class RecordCheck:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True)
-class _RawRecord:
-    path: str
-    index: int
-    data: bytes
+# The path of a shard, the index of a record and its data.
+_RawRecord = tuple[str, int, bytes]
 
 
 def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
@@ -58,7 +56,7 @@ def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
             tf.logging.set_verbosity(verbosity)
         # TensorFlow must not read a wrong length.
         for data in itertools.islice(records, scan.num_records):
-            yield _RawRecord(path, index, data)
+            yield path, index, data
             index += 1
     except tf.errors.DataLossError as error:
         if 'truncated' in error.message:
@@ -84,51 +82,52 @@ def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
 
 
-class _Reader:
-    """Reads records with the ops of a training run.
+@contextlib.contextmanager
+def _open_readers(num_threads: int) -> Iterator[tuple[_Reader, _Reader]]:
+    """Yields functions that read a record and decode a JPEG with the ops of a training run.
 
-    Its functions raise tf.errors.OpError if an op fails.
+    They raise tf.errors.OpError if an op fails.
     """
+    import_tensorflow()
+    import tensorflow.compat.v1 as tf
 
-    def __init__(self, num_threads: int) -> None:
-        import_tensorflow()
-        import tensorflow.compat.v1 as tf
-
-        with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-            record, jpeg = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [])
-            # The same features and types as in preprocessing.parse_example in training.
-            encoded, _, *sides = tf.raw_ops.ParseSingleExample(
-                serialized=record,
-                dense_defaults=[
-                    tf.constant([], tf.string),
-                    tf.constant([], tf.int64),
-                    *[0.0] * len(_BOX_SIDES),
-                ],
-                num_sparse=0,
-                sparse_keys=[],
-                sparse_types=[],
-                dense_keys=[_IMAGE, _LABEL, *_BOX_SIDES],
-                dense_shapes=[[], [], *[[None]] * len(_BOX_SIDES)],
-            ).dense_values
-            # Fetching the shape decodes the image without copying its pixels to Python.
-            shape, size = (
-                tf.shape(tf.raw_ops.DecodeJpeg(contents=data, channels=3))
-                for data in (encoded, jpeg)
-            )
-            window = tf.raw_ops.SampleDistortedBoundingBoxV2(
-                image_size=shape,
-                bounding_boxes=tf.stack(sides, axis=-1)[tf.newaxis],
-                min_object_covered=0.1,
-                use_image_if_no_bounding_boxes=True,
-            )
-        config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
-        session = tf.Session(graph=graph, config=config)
-        self.close = session.close
-        self.read: Callable[[bytes], Any] = session.make_callable(window.size, feed_list=[record])
-        self.decode: Callable[[bytes], Any] = session.make_callable(size, feed_list=[jpeg])
+    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+        record, jpeg = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [])
+        # The same features and types as in preprocessing.parse_example in training.
+        encoded, _, *sides = tf.raw_ops.ParseSingleExample(
+            serialized=record,
+            dense_defaults=[
+                tf.constant([], tf.string),
+                tf.constant([], tf.int64),
+                *[0.0] * len(_BOX_SIDES),
+            ],
+            num_sparse=0,
+            sparse_keys=[],
+            sparse_types=[],
+            dense_keys=[_IMAGE, _LABEL, *_BOX_SIDES],
+            dense_shapes=[[], [], *[[None]] * len(_BOX_SIDES)],
+        ).dense_values
+        # Fetching the shape decodes the image without copying its pixels to Python.
+        shape, size = (
+            tf.shape(tf.raw_ops.DecodeJpeg(contents=data, channels=3)) for data in (encoded, jpeg)
+        )
+        window = tf.raw_ops.SampleDistortedBoundingBoxV2(
+            image_size=shape,
+            bounding_boxes=tf.stack(sides, axis=-1)[tf.newaxis],
+            min_object_covered=0.1,
+            use_image_if_no_bounding_boxes=True,
+        )
+    config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
+    with contextlib.closing(tf.Session(graph=graph, config=config)) as session:
+        yield (
+            session.make_callable(window.size, feed_list=[record]),
+            session.make_callable(size, feed_list=[jpeg]),
+        )
 
 
-def _check_record(reader: _Reader, num_classes: int, item: _RawRecord | Fault) -> RecordCheck:
+def _check_record(
+    readers: tuple[_Reader, _Reader], num_classes: int, item: _RawRecord | Fault
+) -> RecordCheck:
     if isinstance(item, Fault):
         return RecordCheck(0, fault=item)
     import tensorflow.compat.v1 as tf
@@ -136,25 +135,26 @@ def _check_record(reader: _Reader, num_classes: int, item: _RawRecord | Fault) -
     # protobuf ships no types.
     from google.protobuf.message import DecodeError
 
-    num_bytes = len(item.data) + FRAME_BYTES
+    path, index, data = item
+    num_bytes = len(data) + FRAME_BYTES
     try:
         # Protobuf refuses feature names that are not UTF-8, although TensorFlow accepts them as
         # bytes.
-        feature = dict(tf.train.Example.FromString(item.data).features.feature)
+        feature = dict(tf.train.Example.FromString(data).features.feature)
     except (DecodeError, UnicodeDecodeError):
-        fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
+        fault = Fault(path, index, '', 'no Example', 'it is not a tf.train.Example')
         return RecordCheck(num_bytes, fault=fault)
     image, label = (
         _single_value(feature.get(name), kind)
         for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list'))
     )
-    kind_and_reason = _record_fault(reader, num_classes, item.data, feature, image, label)
+    kind_and_reason = _record_fault(readers, num_classes, data, feature, image, label)
     filenames = feature[_FILENAME].bytes_list.value if _FILENAME in feature else ()
     filename = filenames[0].decode(errors='backslashreplace') if filenames else ''
     return RecordCheck(
         num_bytes,
         label,
-        Fault(item.path, item.index, filename, *kind_and_reason) if kind_and_reason else None,
+        Fault(path, index, filename, *kind_and_reason) if kind_and_reason else None,
     )
 
 
@@ -164,7 +164,7 @@ def _single_value(feature: Any, kind: str) -> Any:
 
 
 def _record_fault(
-    reader: _Reader,
+    readers: tuple[_Reader, _Reader],
     num_classes: int,
     record: bytes,
     feature: Mapping[str, Any],
@@ -192,14 +192,15 @@ def _record_fault(
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
         return 'not a JPEG', f'{_IMAGE} is not a JPEG; it begins with {image[:8]!r}'
+    read, decode = readers
     try:
-        reader.read(record)
+        read(record)
     except UnicodeDecodeError:
         # TensorFlow's own message would quote the whole record.
         return 'no Example', 'TensorFlow cannot parse it as a tf.train.Example'
     except tf.errors.OpError as error:
         try:
-            reader.decode(image)
+            decode(image)
         except tf.errors.OpError:
             return 'undecodable JPEG', f'the JPEG of {plural(len(image), "byte")} cannot be decoded'
         return 'unreadable Example', f'TensorFlow cannot read it: {error_cause(error)}'
@@ -236,11 +237,13 @@ def check_shards(
     boxes may be missing, but not damaged. num_threads threads decode; 0 uses one per core.
     """
     num_threads = num_threads or num_cores()
-    reader = _Reader(num_threads)
-    with contextlib.closing(reader), concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
+    with (
+        _open_readers(num_threads) as readers,
+        concurrent.futures.ThreadPoolExecutor(num_threads) as executor,
+    ):
         items = itertools.chain.from_iterable(map(_read_records, paths))
         yield from ordered_map(
-            executor, num_threads, functools.partial(_check_record, reader, num_classes), items
+            executor, num_threads, functools.partial(_check_record, readers, num_classes), items
         )
 
 

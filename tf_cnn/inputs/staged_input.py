@@ -51,12 +51,10 @@ class StagedInput(InputPipeline):
             tensors = [tensor for host_batch in host_batches for tensor in host_batch]
             if last_stage != TRANSFER:
                 self.per_step_ops = [tensor.op for tensor in tensors]
-                self._batches: list[Batch] = []
                 self._clear_ops: list[tf.Operation] = []
                 return
-            self.buffers.append(
-                Buffer('sets of batches', _MAX_BATCH_SETS, sum(map(_num_bytes, tensors)))
-            )
+            set_bytes = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
+            self.buffers.append(Buffer('sets of batches', _MAX_BATCH_SETS, set_bytes))
             self.host_area = StagingArea(host_device, tensors)
             stage_a = self.host_area.put(tensors)
         self.device_areas = []
@@ -68,7 +66,6 @@ class StagedInput(InputPipeline):
                 area = StagingArea(device, batch)
                 self.device_areas.append(area)
                 stage_b.append(area.put(batch))
-        self._batches = []
         self.per_step_ops = [stage_a, *stage_b]
         for area in self.device_areas:
             with tf.name_scope('stage_c'), tf.device(area.device):
@@ -82,16 +79,9 @@ class StagedInput(InputPipeline):
         with tf.name_scope('stages_a_and_b'), tf.device(host_device):
             self.warm_up_ops = [stage_a, tf.group(stage_a, *stage_b)]
 
-    def tower_batch(self, tower: int) -> Batch:
-        return self._batches[tower]
-
     def warm_up(
         self, session: tf.Session, steps_before: int = 0, run_op: RunOp | None = None
     ) -> None:
         session.run(self._clear_ops)
         for op in self.warm_up_ops:
             (run_op or session.run)(op)
-
-
-def _num_bytes(tensor: tf.Tensor) -> int:
-    return int(tensor.shape.num_elements() * tensor.dtype.size)

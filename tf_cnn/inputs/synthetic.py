@@ -16,7 +16,6 @@ class SyntheticInput(InputPipeline):
 
     def __init__(self, config: InputConfig) -> None:
         super().__init__()
-        self._batches = []
         for tower, device in enumerate(config.devices):
             seeds = [config.seed, tower]
             with tf.device(device), tf.name_scope(f'synthetic_input_{tower}'):
@@ -31,6 +30,3 @@ class SyntheticInput(InputPipeline):
                 # GPUs hold no variables of 32-bit integers.
                 labels = self._resident_variable(tf.cast(labels, tf.int64)).read_value()
                 self._batches.append(Batch(images, tf.cast(labels, tf.int32)))
-
-    def tower_batch(self, tower: int) -> Batch:
-        return self._batches[tower]

@@ -72,15 +72,11 @@ class ValidationInput(InputPipeline):
             iterator = tf.data.make_initializable_iterator(batches)
             self.initializers.append(iterator.initializer)
             host_batches = [iterator.get_next() for _ in devices]
-        self._batches = []
         for device, (images, labels) in zip(devices, host_batches, strict=True):
             with tf.device(device), tf.name_scope('validation_batch'):
                 self._batches.append(
                     Batch(preprocessing.normalize(images, scale), tf.identity(labels))
                 )
-
-    def tower_batch(self, tower: int) -> Batch:
-        return self._batches[tower]
 
 
 def record_examples(

@@ -6,7 +6,6 @@ needs no setting: Linux takes a page from the node of the thread that first touc
 (set_mempolicy(2), the default policy).
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,8 +99,3 @@ def choose_node(
             return NumaBinding(f'True ({", ".join(devices)})', by_tensorflow=True)
         node = list(nodes)[number * len(nodes) // count]
     return NumaBinding(f'True (node {node}, {len(nodes[node])} cores)', nodes[node])
-
-
-def bind(cores: Sequence[int]) -> None:
-    """Binds the calling thread, and all threads that it and they start later, to these cores."""
-    os.sched_setaffinity(0, cores)

@@ -35,7 +35,8 @@ def measure_peak(
         is_last_size = size == _SIZES[kind][-1]
         with tf.Graph().as_default():
             step, initializer = build_products(devices, dtype, size, _NUM_PRODUCTS[kind])
-            flops = len(devices) * _NUM_PRODUCTS[kind] * product_flops(size, size, size)
+            # A multiply-add counts as two operations.
+            flops = len(devices) * _NUM_PRODUCTS[kind] * 2 * size**3
             with tf.Session(config=config) as session:
                 session.run(initializer)
                 session.run(step)
@@ -50,11 +51,6 @@ def measure_peak(
         if is_last_size or clock() > deadline:
             break
     return best
-
-
-def product_flops(rows: int, inner: int, columns: int) -> int:
-    """Returns the operations of [rows, inner] × [inner, columns]; a multiply-add counts as two."""
-    return 2 * rows * inner * columns
 
 
 def build_products(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.gpu_memory import share_memory_options
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
-from tf_cnn.machine.numa import bind
 from tf_cnn.system.errors import UsageError
 from tf_cnn.system.signals import SIGNALS
 
@@ -99,7 +98,8 @@ class ThisProcess:
         if (tf32 := settings.flags.get(TF32)) is not None:
             tf.config.experimental.enable_tensor_float_32_execution(tf32)
         if settings.cores:
-            bind(settings.cores)
+            # Binds this thread, and all threads that it and they start later.
+            os.sched_setaffinity(0, settings.cores)
 
     def show_gpus(self, gpus: str | None) -> None:
         """Makes these GPUs visible to TensorFlow, or to a CUDA-aware MPI, before it lists GPUs."""

@@ -229,10 +229,9 @@ class ResultBuilder:
             return table_cost
         try:
             # In a separate graph, for networks, images or classes that the table does not have.
-            cost = network_cost(model.network, data.image_shape, data.data_set.num_classes)
+            return network_cost(model.network, data.image_shape, data.data_set.num_classes)
         except Exception:
             return None, None
-        return cost.parameters, cost.multiply_adds
 
     def _compute(
         self, multiply_adds: int | None, throughput: ThroughputSection

@@ -34,15 +34,16 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     with convert_manager_errors(plan.mode):
         manager = _make_manager(plan)
     optimizer = make_optimizer(params.optimizer)
-    frozen_network = None
+    constants = None
     if params.run.freeze_when_forward_only:
-        frozen_network = freeze(
+        constants = freeze(
             network,
             (params.run.batch_size, *plan.data.image_shape),
             num_classes,
             params.run.tf_random_seed,
             plan.precision,
             plan.session.config,
+            manager.get_devices(),
         )
     step_input: InputPipeline | GradientsInMemory
     if params.run.exchange_only:
@@ -57,7 +58,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
     config = replace(_step_config(plan), seed=seed)
     with convert_manager_errors(plan.mode):
-        return build_step_graph(config, optimizer, manager, step_input, frozen_network)
+        return build_step_graph(config, optimizer, manager, step_input, constants)
 
 
 def build_evaluation(

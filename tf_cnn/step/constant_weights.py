@@ -66,36 +66,29 @@ class _Constants(InferenceVariables):
         return self._tensors[name]
 
 
-class FrozenNetwork:
-    """The constants of a network in its compute dtype; values are float32, by name."""
+def constants_by_device(
+    values: Mapping[str, Array], dtype: tf.DType, devices: Sequence[str]
+) -> dict[str, VariableSource]:
+    """Returns the constants of each tower, on its device; values are float32, by name.
 
-    def __init__(self, values: Mapping[str, Array], dtype: tf.DType) -> None:
-        self._values = values
-        self._dtype = dtype
-        self._by_device: dict[str, _Constants] = {}
-
-    def constants_for(self, device: str) -> VariableSource:
-        """Returns the constants of a tower, on its device. The virtual devices of a CPU share them,
-        as they share memory.
-        """
+    The virtual devices of a CPU share them, as they share memory.
+    """
+    constants: dict[str, VariableSource] = {}
+    for device in devices:
         spec = tf.DeviceSpec.from_string(device)
-        constants_device = (
-            spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
+        owner = spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
+        if owner not in constants:
+            constants[owner] = _Constants(values, dtype, owner)
+        constants[device] = constants[owner]
+    bytes_per_device = sum(value.size for value in values.values()) * dtype.size
+    if bytes_per_device * len({*constants.values()}) > _MAX_GRAPH_BYTES:
+        max_devices = _MAX_GRAPH_BYTES // bytes_per_device
+        advice = f'use --num_gpus={max_devices} or less' if max_devices else 'remove it'
+        raise UsageError(
+            f'--freeze_when_forward_only: each device gets constants of '
+            f'{bytes_per_device / 1e9:.2f} GB, and a graph of TensorFlow has at most 2 GB; {advice}'
         )
-        if constants_device not in self._by_device:
-            self._by_device[constants_device] = _Constants(
-                self._values, self._dtype, constants_device
-            )
-            bytes_per_device = sum(value.size for value in self._values.values()) * self._dtype.size
-            if bytes_per_device * len(self._by_device) > _MAX_GRAPH_BYTES:
-                max_devices = _MAX_GRAPH_BYTES // bytes_per_device
-                advice = f'use --num_gpus={max_devices} or less' if max_devices else 'remove it'
-                raise UsageError(
-                    '--freeze_when_forward_only: each device gets constants of '
-                    f'{bytes_per_device / 1e9:.2f} '
-                    f'GB, and a graph of TensorFlow has at most 2 GB; {advice}'
-                )
-        return self._by_device[constants_device]
+    return constants
 
 
 def freeze(
@@ -105,8 +98,10 @@ def freeze(
     seed: int,
     precision: Precision,
     config: tf.ConfigProto,
-) -> FrozenNetwork:
-    """Computes a network's initial values on this process's CPU.
+    devices: Sequence[str],
+) -> dict[str, VariableSource]:
+    """Computes a network's initial values on this process's CPU, and makes them constants of each
+    device.
 
     batch_shape is [N, H, W, C].
     """
@@ -124,4 +119,5 @@ def freeze(
             is_training=False,
         )
     with tf.Session(graph=graph, config=cpu_config) as session:
-        return FrozenNetwork(session.run(initial_values.tensors), precision.compute_dtype)
+        values = session.run(initial_values.tensors)
+    return constants_by_device(values, precision.compute_dtype, devices)

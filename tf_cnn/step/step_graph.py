@@ -1,6 +1,6 @@
 """The graph of one step: losses and gradients of the towers, and the update of the variables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp, StepInput
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.plan.params import Params
 from tf_cnn.results.sections import TransferSection
-from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.exchange import GradientsInMemory
+from tf_cnn.step.step_graph import StepConfig
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -181,9 +181,10 @@ def build_step_graph(
     optimizer: Optimizer,
     manager: VariableMgr,
     step_input: InputPipeline | GradientsInMemory,
-    frozen_network: FrozenNetwork | None = None,
+    constants: Mapping[str, VariableSource] | None = None,
 ) -> StepGraph:
-    """Adds a step to the current graph; a forward-only one may compute with frozen constants.
+    """Adds a step to the current graph; a forward-only one may compute with the constants of each
+    device.
 
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of
@@ -192,7 +193,7 @@ def build_step_graph(
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(config.precision, manager.create_scalar)
     parts = _StepParts(config, optimizer, manager, loss_scale)
-    towers = _build_towers(parts, step_input, frozen_network)
+    towers = _build_towers(parts, step_input, constants)
     ops = list(step_input.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
@@ -297,7 +298,7 @@ def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list
 def _build_towers(
     step: _StepParts,
     step_input: InputPipeline | GradientsInMemory,
-    frozen_network: FrozenNetwork | None,
+    constants: Mapping[str, VariableSource] | None,
 ) -> list[_Tower]:
     towers: list[_Tower] = []
     manager = step.manager
@@ -313,9 +314,7 @@ def _build_towers(
     for number, device in enumerate(devices):
         batch = step_input.tower_batch(number)
         with manager.create_outer_variable_scope(number) as variables:
-            source: VariableSource = variables
-            if frozen_network:
-                source = frozen_network.constants_for(device)
+            source = constants[device] if constants else variables
             towers.append(_build_tower(step, number, batch, source))
     return towers
 
