@@ -141,8 +141,7 @@ class LayerBuilder:
 
     def images(self, images: Tensor) -> Tensor:
         """[N, H, W, C] -> the builder's data format and dtype."""
-        images = tf.cast(images, self._dtype)
-        return tf.transpose(images, [0, 3, 1, 2]) if self._channels_first else images
+        return self._from_nhwc(tf.cast(images, self._dtype))
 
     # The usual arguments of a convolution, most of them with a default.
     def conv(
@@ -371,17 +370,15 @@ class LayerBuilder:
         Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
         """
         # The kernels support only NHWC, and those for GPUs only float32.
-        x = tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
-        x = tf.nn.local_response_normalization(tf.cast(x, tf.float32), radius, bias, alpha, beta)
-        x = tf.cast(x, self._dtype)
-        return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
+        x = tf.cast(self._to_nhwc(x), tf.float32)
+        x = tf.nn.local_response_normalization(x, radius, bias, alpha, beta)
+        return self._from_nhwc(tf.cast(x, self._dtype))
 
     def flatten(self, x: Tensor) -> Tensor:
         """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C]; both data formats give the order of [H, W,
         C].
         """
-        if self._channels_first:
-            x = tf.transpose(x, [0, 2, 3, 1])
+        x = self._to_nhwc(x)
         return tf.reshape(x, [-1, math.prod(x.shape.as_list()[1:])])
 
     def dense(
@@ -409,8 +406,7 @@ class LayerBuilder:
 
     def tokens(self, x: Tensor) -> Tensor:
         """[N, H, W, C] or [N, C, H, W] -> [N, H*W, C], a token of each pixel, row by row."""
-        if self._channels_first:
-            x = tf.transpose(x, [0, 2, 3, 1])
+        x = self._to_nhwc(x)
         _, height, width, channels = x.shape.as_list()
         return tf.reshape(x, [-1, height * width, channels])
 
@@ -512,6 +508,12 @@ class LayerBuilder:
 
     def _scoped_name(self, name: str) -> str:
         return '/'.join((*self._scopes, name))
+
+    def _to_nhwc(self, x: Tensor) -> Tensor:
+        return tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
+
+    def _from_nhwc(self, x: Tensor) -> Tensor:
+        return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
 
     def _num_channels(self, x: Tensor) -> int:
         return x.shape.as_list()[1 if self._channels_first else 3]

@@ -37,10 +37,6 @@ def memory_limits() -> dict[str, bool]:
     return limits
 
 
-class _DeferredError(ImportError):
-    """Raised to defer the import of Keras."""
-
-
 class _KerasDeferrer(MetaPathFinder, Loader):
     """Refuses to load Keras, but locates it, since TensorFlow adds Keras's folder to its path."""
 
@@ -53,9 +49,7 @@ class _KerasDeferrer(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        raise _DeferredError(
-            f'{module.__name__} is imported when it is first used', name=module.__name__
-        )
+        raise ImportError('it is imported when it is first used', name=module.__name__)
 
 
 @contextlib.contextmanager
@@ -80,8 +74,10 @@ def import_tensorflow() -> None:
     sys.meta_path.insert(0, finder)
     with without_garbage_collection():
         try:
-            with contextlib.suppress(_DeferredError):
-                importlib.import_module('tensorflow.compat.v1')
+            importlib.import_module('tensorflow.compat.v1')
+        except ImportError as error:
+            if error.name != 'keras':
+                raise
         finally:
             sys.meta_path.remove(finder)
         # Imports it again only if this TensorFlow does not go on without Keras.
