@@ -16,7 +16,6 @@ from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.plan.params import Params
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.step.exchange import GradientsInMemory
-from tf_cnn.step.step_graph import StepConfig
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
