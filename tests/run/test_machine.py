@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run, run_python
 from tests.support.runs import params_of, plan_of
-from tf_cnn.machine.config import DeviceConfig
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import ProcessSettings
@@ -32,13 +31,8 @@ ENVIRONMENT = ProcessEnvironment({})
 ALONE = find_cluster_role(params_of(), ENVIRONMENT, [])
 
 
-def devices_of(params: Params, processes: ClusterRole = ALONE) -> tuple[DeviceConfig, Devices]:
+def devices_of(params: Params, processes: ClusterRole = ALONE) -> Devices:
     """The devices of a run of one process, or of one process of a cluster."""
-    resolved, devices = resolved_of(params, processes)
-    return resolved.devices, devices
-
-
-def resolved_of(params: Params, processes: ClusterRole) -> tuple[Params, Devices]:
     gpus = ENVIRONMENT.process.start_tensorflow(ProcessSettings())
     return choose_devices(params, ENVIRONMENT, processes, None, gpus)
 
@@ -56,20 +50,18 @@ def in_cluster_of(params: Params) -> ClusterRole:
 
 def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
     """The settings of its sessions."""
-    resolved, devices = resolved_of(params, processes)
-    return configure_session(
-        resolved, ENVIRONMENT, processes, devices, ProcessSettings(), []
-    ).config
+    devices = devices_of(params, processes)
+    return configure_session(params, ENVIRONMENT, processes, devices, ProcessSettings(), []).config
 
 
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here):
-    flags, devices = devices_of(params_of())
+    devices = devices_of(params_of())
     assert devices.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
     assert devices.parameter_devices == devices.towers
-    assert flags.data_format == ('NCHW' if num_gpus_here else 'NHWC')
+    assert devices.data_format == ('NCHW' if num_gpus_here else 'NHWC')
     # The CPU has as many virtual devices as asked for.
     params = params_of('--device=cpu --num_gpus=3')
-    _, devices = devices_of(params)
+    devices = devices_of(params)
     assert devices.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
     assert devices.parameter_devices == ('/cpu:0',)
     assert config_of(params).device_count == {'CPU': 3, 'GPU': 0}
@@ -124,7 +116,7 @@ def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here, device):
 def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here):
     for kind, places in (('gpu', ('/gpu:0', '/gpu:1')), ('cpu', ('/cpu:0',))):
         params = params_of(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
-        _, devices = devices_of(params)
+        devices = devices_of(params)
         assert devices.parameter_devices == (places if num_gpus_here else ('/cpu:0',))
 
 
@@ -167,7 +159,7 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here):
     # More than are here.
     params = params_of(f'{mode} --device=gpu')
     controller, workers = in_cluster_of(params), ['/job:worker/task:0', '/job:worker/task:1']
-    _, devices = devices_of(params, controller)
+    devices = devices_of(params, controller)
     assert devices.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
     assert devices.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
     # Those that are here are a worker's.

@@ -1,8 +1,8 @@
 """The flags about devices, threads, memory, and TensorFlow itself. Does not import TensorFlow."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tf_cnn.flags.reasons import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU
 from tf_cnn.flags.spec import NEW, OTHER, Ignored, flag, specs_of
@@ -10,6 +10,7 @@ from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 
 if TYPE_CHECKING:
     from tf_cnn.plan.params import Params, RuleContext
+    from tf_cnn.plan.workload import Context
 
 _KINDS = ('cpu', 'gpu')
 
@@ -106,16 +107,24 @@ class DeviceConfig:
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 
     @property
-    def kind(self) -> str:
-        """The kind of the devices, of resolved flags."""
-        assert self.device
-        return self.device
-
-    @property
     def layout(self) -> str:
         """The data format, of resolved flags."""
         assert self.data_format
         return self.data_format
+
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        devices, threads = context.devices, context.threads
+        assert devices
+        resolved = replace(
+            self,
+            device=devices.kind,
+            local_parameter_device=devices.parameter_kind,
+            data_format=devices.data_format,
+        )
+        if threads is None:
+            return resolved
+        intra, inter = threads.intra_op, threads.inter_op
+        return replace(resolved, num_intra_threads=intra, num_inter_threads=inter)
 
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         mode = params.variables.mode

@@ -20,7 +20,7 @@ from tf_cnn.flags.spec import (
     flag_names,
     parse_numbers,
 )
-from tf_cnn.results.file_names import FIELD, OTHER_FIELDS, STDOUT
+from tf_cnn.results.file_names import FIELD, OTHER_FIELDS, STDOUT, fill_fields
 from tf_cnn.system.errors import UsageError, format_flag, plural
 from tf_cnn.training.schedules import epochs_to_steps
 
@@ -646,10 +646,21 @@ class ResultConfig:
     )
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
-        # Only the chief writes the result.
-        if context.cluster_role.is_chief:
+        if not context.cluster_role.is_chief:
+            # Only the chief writes the result.
+            return replace(self, result_file=None, benchmark_log_dir=None)
+        if self.result_file is None:
             return self
-        return replace(self, result_file=None, benchmark_log_dir=None)
+        # The module imports Params, which imports this module.
+        from tf_cnn.plan.outputs import field_values
+
+        values = field_values(
+            context.unresolved,
+            model=context.model.name,
+            batch_size=params.run.batch_size,
+            shape=context.cluster_role.shape,
+        )
+        return replace(self, result_file=fill_fields(self.result_file, values))
 
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         # Params imports this module.

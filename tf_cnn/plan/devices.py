@@ -41,15 +41,27 @@ class Devices:
       parameter_devices: the devices that hold shared variables; in a worker of parameter servers,
         the devices that receive variables and sum gradients.
       hosts: the CPU of each process that has towers, in order.
-      data_format_reason: for the banner; empty if the run had no choice.
+      data_format: NHWC or NCHW; data_format_reason is for the banner, and empty if the run had no
+        choice.
       tf32: whether fp32 is computed in TF32; None if that is unknown.
     """
 
     towers: tuple[str, ...]
     parameter_devices: tuple[str, ...]
     hosts: tuple[str, ...] = (HOST_DEVICE,)
+    data_format: str = 'NHWC'
     data_format_reason: str = ''
     tf32: bool | None = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of the towers' devices: cpu or gpu."""
+        return 'gpu' if '/gpu:' in self.towers[0] else 'cpu'
+
+    @property
+    def parameter_kind(self) -> str:
+        """cpu: the host holds the variables that towers share; gpu: the towers' devices."""
+        return 'cpu' if self.parameter_devices == (HOST_DEVICE,) else 'gpu'
 
     @property
     def is_local(self) -> bool:
@@ -70,8 +82,8 @@ def choose_devices(
     cluster_role: ClusterRole,
     gpus_of_host: str | None,
     gpus: Sequence[Any],
-) -> tuple[Params, Devices]:
-    """Returns the flags with the devices that the run chooses, and the devices.
+) -> Devices:
+    """Chooses the devices of a run or a server.
 
     Raises UsageError if this machine lacks the devices.
 
@@ -113,19 +125,14 @@ def choose_devices(
         tf32 = precision.tf32 and uses_tf32(
             precision.precision, capabilities, environment.variables
         )
-    devices = Devices(
+    return Devices(
         towers=towers,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in elsewhere or ['']),
+        data_format=flags.data_format or data_format,
         data_format_reason='' if flags.data_format else reason,
         tf32=tf32,
     )
-    resolved = params.replace(
-        device=kind,
-        local_parameter_device=parameter_kind,
-        data_format=flags.data_format or data_format,
-    )
-    return resolved, devices
 
 
 def warn_of_devices(

@@ -18,12 +18,10 @@ from typing import Any
 from tf_cnn.flags.spec import Output
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import SPECS, Params, output_flags
-from tf_cnn.plan.workload import Context
 from tf_cnn.results.file_names import (
     FIELD,
     RUN_FIELD,
     STDOUT,
-    fill_fields,
     names_in_order,
 )
 from tf_cnn.system.atomic import resolve_safely
@@ -61,22 +59,6 @@ def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> 
     return params.replace(**dict.fromkeys(output_flags(Output.FILE, Output.PREFIX)))
 
 
-def find_result_file(params: Params, context: Context) -> str | None:
-    """Returns the path of the result, which may have {run} in it; None if no result is written."""
-    path = params.results.result_file
-    if path is None:
-        return None
-    values = field_values(
-        context.unresolved,
-        model=context.model.name,
-        batch_size=params.run.batch_size,
-        shape=context.cluster_role.shape,
-    )
-    path = fill_fields(path, values)
-    check_file('result_file', next(names_in_order(path)))
-    return path
-
-
 def find_checkpoints(
     params: Params, folder: str | None, cluster_role: ClusterRole, warnings: list[str]
 ) -> tuple[str | None, str | None]:
@@ -108,8 +90,16 @@ def find_checkpoints(
     return resume_from, warm_start
 
 
-def check_paths(params: Params) -> None:
-    """Checks that no output replaces another flag's path, or a file of a run below that path."""
+def check_paths(params: Params, result_file: str | None) -> None:
+    """Checks that the result can be written, and that no output replaces another flag's path, or a
+    file of a run below that path.
+
+    params: as given; result_file: its path without fields, except {run}.
+    """
+    if result_file:
+        result_file = next(names_in_order(result_file))
+        check_file('result_file', result_file)
+    params = params.replace(result_file=result_file)
     check_path_conflicts(
         {
             name: path
@@ -139,7 +129,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     # Stop before creating anything under such a name.
     refusals.raise_all()
     for name in output_flags(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
-        # Fields in braces have no value yet; find_result_file checks the final path.
+        # Fields in braces have no value yet; check_paths checks the final path.
         if (path := params.value(name)) and not FIELD.search(path):
             with refusals.collecting():
                 check_file(name, path)

@@ -5,7 +5,7 @@ TensorFlow.
 import dataclasses
 import enum
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -172,12 +172,12 @@ class Params:
         """Returns a copy with the default of each flag that has no effect in this run."""
         return self.replace(**{name: SPECS[name].default for name in self.reasons_to_ignore(rules)})
 
-    def resolve(self, context: 'Context') -> 'Params':
-        """Decides what was left to the run and does not depend on devices. A group sees the
-        resolved flags of the groups before it.
+    def resolve(self, context: 'Context', groups: Sequence[str]) -> 'Params':
+        """Decides what these groups left to the run. A group sees the resolved flags of the groups
+        before it.
         """
         params = self
-        for name in _RESOLVED_BEFORE_DEVICES:
+        for name in groups:
             group = getattr(params, name).resolve(params, context)
             params = dataclasses.replace(params, **{name: group})
         return params
@@ -194,8 +194,9 @@ class Params:
         }
 
 
-# In this order: by default an evaluation has the batch size of training.
-_RESOLVED_BEFORE_DEVICES = (
+# The groups that make_plan resolves in each of its three steps, in this order: by default an
+# evaluation has the batch size of training, and threads depend on the devices that sum gradients.
+WITHOUT_TENSORFLOW = (
     'run',
     'data',
     'inputs',
@@ -204,6 +205,8 @@ _RESOLVED_BEFORE_DEVICES = (
     'instruments',
     'results',
 )
+WITH_DEVICES = ('devices', 'variables')
+WITH_THREADS = ('devices', 'optimizer')
 GROUPS: Mapping[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Params).items() if name != 'given_flags'
 }

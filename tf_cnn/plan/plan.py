@@ -38,13 +38,19 @@ from tf_cnn.plan.outputs import (
     check_outputs,
     check_paths,
     find_checkpoints,
-    find_result_file,
     remove_outputs_of_other_tasks,
 )
-from tf_cnn.plan.params import SPECS, Params, Role, RuleContext
+from tf_cnn.plan.params import (
+    SPECS,
+    WITH_DEVICES,
+    WITH_THREADS,
+    WITHOUT_TENSORFLOW,
+    Params,
+    Role,
+    RuleContext,
+)
 from tf_cnn.plan.process_settings import choose_start, find_visible_gpus
 from tf_cnn.plan.workload import Context, Data, check_folder, find_workload, hash_files, open_data
-from tf_cnn.results.file_names import names_in_order
 from tf_cnn.system.errors import ErrorCollector
 from tf_cnn.training.schedules import LearningRate
 
@@ -262,11 +268,9 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             elif model:
                 data = open_data(params, model, folder, warnings)
                 context = Context(params, cluster_role, model, data, warnings)
-                resolved = params.without_ignored(rules).resolve(context)
+                resolved = params.without_ignored(rules).resolve(context, WITHOUT_TENSORFLOW)
                 with collecting():
-                    path = find_result_file(resolved, context)
-                    resolved = resolved.replace(result_file=path)
-                    check_paths(params.replace(result_file=path and next(names_in_order(path))))
+                    check_paths(params, resolved.results.result_file)
                 with collecting():
                     resolved.instruments.check_profile_steps(resolved.run.num_timed)
                 evaluations = find_evaluations(resolved, context)
@@ -281,33 +285,30 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
 
     if cluster_role.is_server:
         if computes:
-            params, devices = choose_devices(params, environment, cluster_role, gpus, visible_gpus)
+            devices = choose_devices(params, environment, cluster_role, gpus, visible_gpus)
         session = configure_session(params, environment, cluster_role, devices, start, warnings)
         linger_secs = params.cluster.ps_linger_secs
         return ServerPlan(cluster_role, session, linger_secs, tuple(warnings))
-    resolved, devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
-    variables = resolved.variables.resolve(resolved, context)
-    resolved = dataclasses.replace(resolved, variables=variables)
+    devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
+    context = dataclasses.replace(context, devices=devices)
+    resolved = resolved.resolve(context, WITH_DEVICES)
     with collecting():
         if resolved.role.has_manager:
-            run_file_of(variables.mode)
+            run_file_of(resolved.variables.mode)
     with collecting():
         check_user_network(resolved, model, data)
     with collecting():
         session = configure_session(resolved, environment, cluster_role, devices, start, warnings)
     problems.raise_all()
-    warnings += warn_of_devices(params, resolved.devices.kind, environment, rules)
+    warnings += warn_of_devices(params, devices.kind, environment, rules)
     warn_of_open_ports(cluster_role, warnings)
     resume_from, warm_start = find_checkpoints(
         resolved, _checkpoint_folder(resolved, cluster_role), cluster_role, warnings
     )
     # From the flags as given: a resolved --init_learning_rate would mean a constant rate.
     learning_rate = make_learning_rate(resolved, context)
-    resolved = resolved.replace(
-        init_learning_rate=learning_rate.rates[0],
-        num_intra_threads=session.threads.intra_op,
-        num_inter_threads=session.threads.inter_op,
-    )
+    context = dataclasses.replace(context, threads=session.threads, learning_rate=learning_rate)
+    resolved = resolved.resolve(context, WITH_THREADS)
     return Plan(
         params=resolved,
         unresolved=params,

@@ -205,7 +205,7 @@ def choose_threads(
     """
     threads = (
         _threads_beside_gpus(params, environment, devices, num_cores)
-        if params.devices.device == 'gpu' and devices.is_local
+        if devices.kind == 'gpu' and devices.is_local
         else _threads_for_cores(params, environment, devices, num_cores)
     )
     given_flags = [
@@ -280,7 +280,7 @@ def _threads_beside_gpus(
         == _SHARED_POOL
     ):
         return Threads(0, params.devices.num_inter_threads, reason)
-    updates_on_host = params.devices.local_parameter_device == 'cpu' or 'pscpu' in (
+    updates_on_host = devices.parameter_kind == 'cpu' or 'pscpu' in (
         params.variables.all_reduce_spec or ''
     )
     num_inter_threads = max(
@@ -334,7 +334,7 @@ def choose_binding(
     binding = choose_node(
         cores_by_node(environment.root, process_cores()),
         cluster_role.place_on_host,
-        of_gpus if params.devices.device == 'gpu' else None,
+        of_gpus if devices.kind == 'gpu' else None,
         len(devices.towers),
     )
     if binding.reason:

@@ -72,7 +72,7 @@ def configure_session(
         return SessionConfig(
             tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn
         )
-    on_gpus = params.devices.device == 'gpu' and devices.is_local
+    on_gpus = devices.kind == 'gpu' and devices.is_local
     numa = choose_binding(params, environment, cluster_role, devices, start.gpus, warnings)
     threads = choose_threads(
         params, environment, devices, len(numa.cores or process_cores()), warnings
@@ -103,7 +103,7 @@ def session_config(
     in_cluster: whether the session runs on a server of a cluster.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
-    if params.devices.device == 'cpu' or not devices.is_local:
+    if devices.kind == 'cpu' or not devices.is_local:
         config.device_count['CPU'] = len(devices.towers) if devices.is_local else 1
         config.device_count['GPU'] = 0
     config.intra_op_parallelism_threads = threads.intra_op
@@ -113,10 +113,8 @@ def session_config(
     # Without this option, TensorFlow places and copies the whole graph for the first step, although
     # a sixth of it never runs. With it, TensorFlow runs no graph passes; their fusions make forward
     # steps and steps on GPUs faster. Servers do not support the option.
-    has_copies = params.devices.device == 'cpu' and len(devices.towers) > 1 and params.trains
-    needs_passes = (
-        params.devices.data_format != 'NHWC' or params.tensorflow.rewriter_config is not None
-    )
+    has_copies = devices.kind == 'cpu' and len(devices.towers) > 1 and params.trains
+    needs_passes = devices.data_format != 'NHWC' or params.tensorflow.rewriter_config is not None
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
     if params.devices.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
@@ -131,7 +129,7 @@ def session_config(
         if not params.tensorflow.enable_optimizations:
             rewrite.disable_model_pruning = True
             config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
-    if params.devices.device == 'cpu' and params.devices.data_format == 'NCHW':
+    if devices.kind == 'cpu' and devices.data_format == 'NCHW':
         # The CPU's kernels are made for NHWC.
         rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
     elif rewrite.layout_optimizer == rewrite.DEFAULT:

@@ -15,8 +15,11 @@ from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, Preprocessor, pr
 from tf_cnn.machine.run_environment import free_memory
 from tf_cnn.managers.modes import Topology
 from tf_cnn.plan.cluster_role import ClusterRole
+from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.params import Params
+from tf_cnn.plan.process_settings import Threads
 from tf_cnn.system.errors import UsageError, format_flag
+from tf_cnn.training.schedules import LearningRate
 
 _CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 
@@ -197,8 +200,8 @@ def _check_memory(params: Params, num_images: int, image_shape: tuple[int, int, 
 class Context:
     """The processes, the model and the images of a run.
 
-    unresolved: the flags before they are resolved; warnings: the lines that resolving adds. The
-    methods need resolved flags.
+    unresolved: the flags before they are resolved; warnings: the lines that resolving adds. What is
+    None is decided later. The methods need resolved flags.
     """
 
     unresolved: Params
@@ -206,6 +209,9 @@ class Context:
     model: ModelSpec
     data: Data
     warnings: list[str] = field(default_factory=list)
+    devices: Devices | None = None
+    threads: Threads | None = None
+    learning_rate: LearningRate | None = None
 
     @property
     def topology(self) -> Topology:

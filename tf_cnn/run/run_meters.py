@@ -33,13 +33,13 @@ class RunMeters(Hook[StepValues]):
         self._phase_seconds: dict[str, float] = {}
         self._phase: str | None = 'import'
         self._phase_start = start_time
-        devices, environ = plan.params.devices, plan.run_environment.environment
+        kind, environ = plan.devices.kind, plan.run_environment.environment
         in_cluster = plan.cluster_role.cluster is not None
-        self._energy_meter = EnergyMeter(devices.kind, environ)
+        self._energy_meter = EnergyMeter(kind, environ)
         self._noise_meter = NoiseMeter(in_cluster=in_cluster)
         self._gpu_meter = (
-            GpuMeter(devices.num_gpus, environ, in_cluster=in_cluster)
-            if devices.kind == 'gpu'
+            GpuMeter(plan.params.devices.num_gpus, environ, in_cluster=in_cluster)
+            if kind == 'gpu'
             else None
         )
         self._is_metering = False
@@ -99,7 +99,7 @@ class RunMeters(Hook[StepValues]):
         on a CPU.
         """
         devices = self._plan.devices
-        if self._plan.params.devices.device != 'gpu' or not devices.is_local:
+        if devices.kind != 'gpu' or not devices.is_local:
             return {}
         return {
             tower: int(

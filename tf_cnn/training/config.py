@@ -142,6 +142,10 @@ class OptimizerConfig:
     def row(self) -> OptimizerRow:
         return OPTIMIZERS[self.optimizer]
 
+    def resolve(self, params: 'Params', context: 'Context') -> Self:
+        assert context.learning_rate
+        return replace(self, init_learning_rate=context.learning_rate.rates[0])
+
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         schedule = self.piecewise_learning_rate_schedule
         if schedule is not None:
