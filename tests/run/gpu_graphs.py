@@ -17,7 +17,7 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.step.build import build_evaluation, build_step
-from tf_cnn.step.evaluation import SlicedVariables
+from tf_cnn.step.evaluation import sliced_variables
 from tf_cnn.step.step_graph import StepGraph
 
 Flags = Mapping[str, Any]
@@ -94,7 +94,7 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
         built = build_step(plan, 0)
         if plan.evaluations:
             build_evaluation(
-                plan, [SlicedVariables(built.slices) for _ in plan.devices.towers], 0, 1
+                plan, [sliced_variables(built.slices) for _ in plan.devices.towers], 0, 1
             )
     fetched = tf.nest.flatten(built.fetches.as_dict())
     step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])

@@ -18,7 +18,7 @@ from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 from tf_cnn.run.banner import make_banner
 from tf_cnn.step.build import build_step
-from tf_cnn.step.constant_weights import constants_by_device
+from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.evaluation import InferenceVariables
 
 pytestmark = pytest.mark.graph
@@ -64,7 +64,7 @@ def frozen_logits(
     )
     metadata = tf.RunMetadata()
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-        source = constants_by_device(weights, dtype, ['/cpu:0'])['/cpu:0']
+        source = FrozenNetwork(weights, dtype).constants_for('/cpu:0')
         logits = build_network(
             network,
             # A constant would make the whole network one.
@@ -159,7 +159,8 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model):
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch):
     monkeypatch.setattr(tf_cnn.step.constant_weights, '_MAX_GRAPH_BYTES', 1000)
-    weights, devices = {'kernel': np.zeros([100], np.float32)}, ['/gpu:0', '/gpu:1', '/gpu:2']
-    assert [*constants_by_device(weights, tf.float32, devices[:2])] == devices[:2]
+    frozen = FrozenNetwork({'kernel': np.zeros([100], np.float32)}, tf.float32)
+    for number in range(2):
+        frozen.constants_for(f'/gpu:{number}')
     with refused('--freeze_when_forward_only', '--num_gpus=2'):
-        constants_by_device(weights, tf.float32, devices)
+        frozen.constants_for('/gpu:2')

@@ -17,7 +17,7 @@ from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.user_modes import convert_manager_errors
 from tf_cnn.plan.plan import Plan
 from tf_cnn.step.constant_weights import freeze
-from tf_cnn.step.evaluation import Evaluation, SlicedVariables
+from tf_cnn.step.evaluation import Evaluation, InferenceVariables
 from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.step.export import Array, export_saved_model
 from tf_cnn.step.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
@@ -34,16 +34,15 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     with convert_manager_errors(plan.mode):
         manager = _make_manager(plan)
     optimizer = make_optimizer(params.optimizer)
-    constants = None
+    frozen_network = None
     if params.run.freeze_when_forward_only:
-        constants = freeze(
+        frozen_network = freeze(
             network,
             (params.run.batch_size, *plan.data.image_shape),
             num_classes,
             params.run.tf_random_seed,
             plan.precision,
             plan.session.config,
-            manager.get_devices(),
         )
     step_input: InputPipeline | GradientsInMemory
     if params.run.exchange_only:
@@ -58,11 +57,11 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
     config = replace(_step_config(plan), seed=seed)
     with convert_manager_errors(plan.mode):
-        return build_step_graph(config, optimizer, manager, step_input, constants)
+        return build_step_graph(config, optimizer, manager, step_input, frozen_network)
 
 
 def build_evaluation(
-    plan: Plan, sources: Sequence[SlicedVariables], process_index: int, num_processes: int
+    plan: Plan, sources: Sequence[InferenceVariables], process_index: int, num_processes: int
 ) -> Evaluation:
     """Adds the evaluation of this process's share of the images. Each tower reads the variables of
     one source.

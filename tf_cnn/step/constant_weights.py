@@ -4,6 +4,7 @@ TensorFlow's graph passes compute once whatever depends only on constants, and f
 the convolution before it.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,70 +26,43 @@ Array = np.ndarray[Any, Any]
 _MAX_GRAPH_BYTES = 2**31 - 2**26
 
 
-class _InitialValues(InferenceVariables):
-    """Computes the initial values of a run with this seed, in the dtypes of its variables."""
+class FrozenNetwork:
+    """The constants of a network in its compute dtype; values are float32, by name."""
 
-    def __init__(self, seed: int, variable_dtype: tf.DType) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self._seed = seed
-        self._dtype = variable_dtype
-
-    def read(
-        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
-    ) -> Tensor:
-        if name not in self.tensors:
-            value = initializer(shape, seed_of(name, self._seed))
-            variable_value = tf.cast(value, self._dtype) if trainable else value
-            self.tensors[name] = tf.cast(variable_value, tf.float32)
-        return self.tensors[name]
-
-
-class _Constants(InferenceVariables):
-    """Gives a network constants: kernels in its compute dtype, vectors in float32, which batch norm
-    needs.
-    """
-
-    def __init__(self, values: Mapping[str, Array], dtype: tf.DType, device: str) -> None:
+    def __init__(self, values: Mapping[str, Array], dtype: tf.DType) -> None:
         self._values = values
         self._dtype = dtype
-        self._device = device
-        self._tensors: dict[str, Tensor] = {}
+        self._by_device: dict[str, VariableSource] = {}
 
-    def read(
-        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
-    ) -> Tensor:
-        del initializer, trainable
-        if name not in self._tensors:
-            dtype = self._dtype if len(shape) > 1 else tf.float32
-            with tf.device(self._device):
-                value = self._values[name].astype(dtype.as_numpy_dtype)
-                self._tensors[name] = tf.constant(value, name=f'constants/{name}')
-        return self._tensors[name]
-
-
-def constants_by_device(
-    values: Mapping[str, Array], dtype: tf.DType, devices: Sequence[str]
-) -> dict[str, VariableSource]:
-    """Returns the constants of each tower, on its device; values are float32, by name.
-
-    The virtual devices of a CPU share them, as they share memory.
-    """
-    constants: dict[str, VariableSource] = {}
-    for device in devices:
+    def constants_for(self, device: str) -> VariableSource:
+        """Returns the constants of a tower, on its device. The virtual devices of a CPU share them,
+        as they share memory.
+        """
         spec = tf.DeviceSpec.from_string(device)
-        owner = spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
-        if owner not in constants:
-            constants[owner] = _Constants(values, dtype, owner)
-        constants[device] = constants[owner]
-    bytes_per_device = sum(value.size for value in values.values()) * dtype.size
-    if bytes_per_device * len({*constants.values()}) > _MAX_GRAPH_BYTES:
-        max_devices = _MAX_GRAPH_BYTES // bytes_per_device
-        advice = f'use --num_gpus={max_devices} or less' if max_devices else 'remove it'
-        raise UsageError(
-            f'--freeze_when_forward_only: each device gets constants of '
-            f'{bytes_per_device / 1e9:.2f} GB, and a graph of TensorFlow has at most 2 GB; {advice}'
+        constants_device = (
+            spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
         )
-    return constants
+        if constants_device not in self._by_device:
+            self._by_device[constants_device] = InferenceVariables(
+                functools.partial(self._constant, constants_device)
+            )
+            bytes_per_device = sum(value.size for value in self._values.values()) * self._dtype.size
+            if bytes_per_device * len(self._by_device) > _MAX_GRAPH_BYTES:
+                max_devices = _MAX_GRAPH_BYTES // bytes_per_device
+                advice = f'use --num_gpus={max_devices} or less' if max_devices else 'remove it'
+                raise UsageError(
+                    '--freeze_when_forward_only: each device gets constants of '
+                    f'{bytes_per_device / 1e9:.2f} '
+                    f'GB, and a graph of TensorFlow has at most 2 GB; {advice}'
+                )
+        return self._by_device[constants_device]
+
+    def _constant(self, device: str, name: str, shape: Sequence[int], *_: object) -> Tensor:
+        # Batch norm needs vectors in float32.
+        dtype = self._dtype if len(shape) > 1 else tf.float32
+        value = self._values[name].astype(dtype.as_numpy_dtype)
+        with tf.device(device):
+            return tf.constant(value, name=f'constants/{name}')
 
 
 def freeze(
@@ -98,17 +72,22 @@ def freeze(
     seed: int,
     precision: Precision,
     config: tf.ConfigProto,
-    devices: Sequence[str],
-) -> dict[str, VariableSource]:
-    """Computes a network's initial values on this process's CPU, and makes them constants of each
-    device.
+) -> FrozenNetwork:
+    """Computes a network's initial values on this process's CPU.
 
     batch_shape is [N, H, W, C].
     """
     cpu_config = tf.ConfigProto()
     cpu_config.CopyFrom(config)
     cpu_config.device_count['GPU'] = 0
-    initial_values = _InitialValues(seed, precision.variable_dtype)
+
+    def initial_value(
+        name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+    ) -> Tensor:
+        value = initializer(shape, seed_of(name, seed))
+        return tf.cast(tf.cast(value, precision.variable_dtype) if trainable else value, tf.float32)
+
+    initial_values = InferenceVariables(initial_value)
     with tf.Graph().as_default() as graph:
         build_network(
             network,
@@ -119,5 +98,4 @@ def freeze(
             is_training=False,
         )
     with tf.Session(graph=graph, config=cpu_config) as session:
-        values = session.run(initial_values.tensors)
-    return constants_by_device(values, precision.compute_dtype, devices)
+        return FrozenNetwork(session.run(initial_values.values), precision.compute_dtype)

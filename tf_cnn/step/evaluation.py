@@ -24,7 +24,25 @@ Tensor = Any
 
 
 class InferenceVariables:
-    """Gives a network its variables for inference only."""
+    """Gives a network its variables for inference only.
+
+    Attributes:
+      values: what the network has read, by name.
+    """
+
+    def __init__(
+        self, make_value: Callable[[str, Sequence[int], Initializer, bool], Tensor]
+    ) -> None:
+        """make_value: returns the value for the arguments of read; called once for each name."""
+        self.values: dict[str, Tensor] = {}
+        self._make_value = make_value
+
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
+        if name not in self.values:
+            self.values[name] = self._make_value(name, shape, initializer, trainable)
+        return self.values[name]
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         """Never called: in inference a network uses all of its variables."""
@@ -35,43 +53,30 @@ class InferenceVariables:
         raise NotImplementedError(name)
 
 
-class SlicedVariables(InferenceVariables):
-    """Gives a tower the values that a checkpoint would hold now, read again in each session call.
-
-    slices holds the slices of each variable, by name.
+def sliced_variables(slices: Mapping[str, Sequence[Slice]]) -> InferenceVariables:
+    """Returns variables with the values that a checkpoint would hold now, read again in each
+    session call.
     """
-
-    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
-        self._slices = slices
-        self._values: dict[str, Tensor] = {}
-
-    def read(
-        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
-    ) -> Tensor:
-        del shape, initializer, trainable
-        if name not in self._values:
-            self._values[name] = read_whole(self._slices[name])
-        return self._values[name]
+    return InferenceVariables(lambda name, *_: read_whole(slices[name]))
 
 
-class RestoredVariables(SlicedVariables):
+class RestoredVariables(InferenceVariables):
     """Creates variables for one tower; restore them from a checkpoint before reading them."""
 
     def __init__(self, device: str, scope: str) -> None:
+        super().__init__(self._create)
         self.slices: dict[str, list[Slice]] = {}
-        super().__init__(self.slices)
         self._device = device
         self._scope = scope
 
-    def read(
-        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    def _create(
+        self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Tensor:
-        if name not in self.slices:
-            variable = create_variable(
-                name, shape, scope=self._scope, device=self._device, trainable=trainable
-            )
-            self.slices[name] = [full_slice(variable)]
-        return super().read(name, shape, initializer, trainable=trainable)
+        variable = create_variable(
+            name, shape, scope=self._scope, device=self._device, trainable=trainable
+        )
+        self.slices[name] = [full_slice(variable)]
+        return read_whole(self.slices[name])
 
 
 def read_whole(slices: Sequence[Slice]) -> Tensor:
@@ -97,7 +102,7 @@ class Evaluation:
     def __init__(
         self,
         config: 'StepConfig',
-        sources: Sequence[SlicedVariables],
+        sources: Sequence[InferenceVariables],
         devices: Sequence[str],
         pipeline: InputPipeline,
         batch_size: int,
@@ -154,7 +159,14 @@ def combine_accuracy(accuracy: Accuracy, worker: Worker, name: str) -> Accuracy:
     """
     if not worker.is_synchronous:
         return accuracy
-    return _sum_accuracies([Accuracy(**share) for share in worker.gather(name, asdict(accuracy))])
+    shares = [Accuracy(**share) for share in worker.gather(name, asdict(accuracy))]
+    return Accuracy(
+        shares[0].step,
+        sum(share.num_images for share in shares),
+        sum(share.num_top_1 for share in shares),
+        sum(share.num_top_5 for share in shares),
+        max(share.seconds for share in shares),
+    )
 
 
 def write_accuracy_summary(accuracy: Accuracy, folder: str) -> None:
@@ -164,16 +176,6 @@ def write_accuracy_summary(accuracy: Accuracy, folder: str) -> None:
         'eval_images_per_second': accuracy.images_per_second,
     }
     write_scalars(folder, 'eval_dir', accuracy.step, scalars)
-
-
-def _sum_accuracies(accuracies: Sequence[Accuracy]) -> Accuracy:
-    return Accuracy(
-        accuracies[0].step,
-        sum(share.num_images for share in accuracies),
-        sum(share.num_top_1 for share in accuracies),
-        sum(share.num_top_5 for share in accuracies),
-        max(share.seconds for share in accuracies),
-    )
 
 
 def _count_correct(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

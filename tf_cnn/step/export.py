@@ -14,7 +14,6 @@ from models.model_spec import Network
 from models.networks import build_network
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.event_files import report_write_errors
-from tf_cnn.graph.variables import Initializer
 from tf_cnn.step.evaluation import InferenceVariables, read_whole
 from tf_cnn.system.atomic import move_atomically
 from tf_cnn.training.checkpoints import Slice
@@ -25,43 +24,19 @@ Array = np.ndarray[Any, Any]
 _CLASS_NAMES_FILE = 'class_names.txt'
 
 
-class ModelValues:
-    """Reads the variables of the model at the end of a run. Adds its ops to the current graph."""
-
-    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
-        with tf.name_scope('model_values'):
-            self._tensors = {
-                name: read_whole(variable_slices) for name, variable_slices in slices.items()
-            }
-
-    def read(self, session: tf.Session) -> dict[str, Array]:
-        """Returns the values of the variables, float32 by name."""
-        # One session call for each variable: all variables of a large model may exceed the size of
-        # a message between processes.
-        return {
-            name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()
-        }
+def read_model(slices: Mapping[str, Sequence[Slice]]) -> dict[str, Tensor]:
+    """Adds ops that read the variables of the model at the end of a run, by name."""
+    with tf.name_scope('model_values'):
+        return {name: read_whole(variable_slices) for name, variable_slices in slices.items()}
 
 
-class _ExportedVariables(InferenceVariables):
-    """Creates each variable with its given value when the network first reads it."""
+def run_each(session: tf.Session, tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Returns the values of tensors as float32, by name.
 
-    def __init__(self, values: Mapping[str, Array]) -> None:
-        self.variables: dict[str, tf.Variable] = {}
-        self._values = values
-
-    def read(
-        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
-    ) -> Tensor:
-        del shape, initializer
-        if name not in self.variables:
-            # Created on the host, since GPU memory may be full, and outside the traced function
-            # (init_scope).
-            with tf.init_scope(), tf.device(HOST_DEVICE):
-                self.variables[name] = tf.compat.v2.Variable(
-                    self._values[name], trainable, name=name
-                )
-        return self.variables[name].read_value()
+    In one session call for each: all variables of a large model may exceed the size of a message
+    between processes.
+    """
+    return {name: session.run(tensor).astype(np.float32) for name, tensor in tensors.items()}
 
 
 def export_saved_model(
@@ -89,12 +64,21 @@ def export_saved_model(
     The folder must be missing or empty. It is renamed into place when it is complete, so a killed
     process leaves only a hidden .tf_cnn_benchmarks-* beside it.
     """
-    variables = _ExportedVariables(values)
+    variables: dict[str, tf.Variable] = {}
+
+    def read_variable(name: str, _shape: object, _initializer: object, trainable: bool) -> Tensor:
+        if name not in variables:
+            # Created on the host, since GPU memory may be full, and outside the traced function
+            # (init_scope).
+            with tf.init_scope(), tf.device(HOST_DEVICE):
+                variables[name] = tf.compat.v2.Variable(values[name], trainable, name=name)
+        return variables[name].read_value()
 
     def serve(images: Tensor) -> dict[str, Tensor]:
         pixels = preprocessing.normalize(images, scale)
+        source = InferenceVariables(read_variable)
         logits = build_network(
-            network, pixels, num_classes, variables, 'NHWC', is_training=False
+            network, pixels, num_classes, source, 'NHWC', is_training=False
         ).logits
         return {
             'logits': tf.identity(logits),
@@ -110,7 +94,7 @@ def export_saved_model(
         serve, input_signature=[images], autograph=False
     ).get_concrete_function()
     # Tracing has created the variables. A module tracks the variables in a dict attribute.
-    module.variables_by_name = variables.variables
+    module.variables_by_name = variables
     path = Path(folder).absolute()
     with (
         report_write_errors('export_saved_model', folder),

@@ -1,6 +1,6 @@
 """The graph of one step: losses and gradients of the towers, and the update of the variables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from tf_cnn.inputs.pipeline import Batch, InputPipeline, RunOp, StepInput
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.plan.params import Params
 from tf_cnn.results.sections import TransferSection
+from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.exchange import GradientsInMemory
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
@@ -150,16 +151,6 @@ class StepGraph:
 
 
 @dataclass(frozen=True)
-class _StepParts:
-    """What all towers of a step share."""
-
-    config: StepConfig
-    optimizer: Optimizer
-    manager: VariableMgr
-    loss_scale: LossScale
-
-
-@dataclass(frozen=True)
 class _Tower:
     """The tensors of one tower.
 
@@ -180,10 +171,9 @@ def build_step_graph(
     optimizer: Optimizer,
     manager: VariableMgr,
     step_input: InputPipeline | GradientsInMemory,
-    constants: Mapping[str, VariableSource] | None = None,
+    frozen_network: FrozenNetwork | None = None,
 ) -> StepGraph:
-    """Adds a step to the current graph; a forward-only one may compute with the constants of each
-    device.
+    """Adds a step to the current graph; a forward-only one may compute with frozen constants.
 
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of
@@ -191,8 +181,7 @@ def build_step_graph(
     """
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(config.precision, manager.create_scalar)
-    parts = _StepParts(config, optimizer, manager, loss_scale)
-    towers = _build_towers(parts, step_input, constants)
+    towers = _build_towers(config, optimizer, manager, loss_scale, step_input, frozen_network)
     ops = list(step_input.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
@@ -295,12 +284,14 @@ def _slot_slices(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list
 
 
 def _build_towers(
-    step: _StepParts,
+    config: StepConfig,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    loss_scale: LossScale,
     step_input: InputPipeline | GradientsInMemory,
-    constants: Mapping[str, VariableSource] | None,
+    frozen_network: FrozenNetwork | None,
 ) -> list[_Tower]:
     towers: list[_Tower] = []
-    manager = step.manager
     devices = manager.get_devices()
     if isinstance(step_input, GradientsInMemory):
         not_a_number = tf.constant(float('nan'))
@@ -313,18 +304,23 @@ def _build_towers(
     for number, device in enumerate(devices):
         batch = step_input.tower_batch(number)
         with manager.create_outer_variable_scope(number) as variables:
-            source = constants[device] if constants else variables
-            towers.append(_build_tower(step, number, batch, source))
+            source = frozen_network.constants_for(device) if frozen_network else variables
+            towers.append(
+                _build_tower(config, optimizer, manager, loss_scale, number, batch, source)
+            )
     return towers
 
 
 def _build_tower(
-    step: _StepParts,
+    config: StepConfig,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    loss_scale: LossScale,
     number: int,
     batch: Batch,
     source: VariableSource,
 ) -> _Tower:
-    config, manager, params = step.config, step.manager, step.config.params
+    params = config.params
     # Each tower uses different dropout seeds.
     seed = config.seed + _SEEDS_PER_TOWER * (config.first_tower + number)
     logits, auxiliary = build_network(
@@ -350,7 +346,7 @@ def _build_tower(
     if not trainable:
         raise ValueError('the network has no trainable variable')
     penalty = None
-    trains_with_penalty = manager.leads(number) and not step.optimizer.decays_weights
+    trains_with_penalty = manager.leads(number) and not optimizer.decays_weights
     reports_penalty = params.run.loss_type_to_report == 'total_loss' and (
         manager.leads(number) or number == 0
     )
@@ -368,7 +364,7 @@ def _build_tower(
         if trains_with_penalty:
             objective += penalty
     gradients = tf.gradients(
-        objective, [variable.value for variable in trainable], grad_ys=[step.loss_scale.value]
+        objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value]
     )
     unused = [
         variable.name
