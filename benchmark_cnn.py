@@ -24,23 +24,17 @@ from tf_cnn.results.document import Result
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.banner import make_banner
 from tf_cnn.run.evaluator import evaluate_checkpoints
-from tf_cnn.run.hooks import (
-    Checkpoints,
-    EndOfTraining,
-    EvaluationsDuringTraining,
-    LossCheck,
-    Summaries,
-)
+from tf_cnn.run.hooks import Checkpoints, EvaluationsDuringTraining, StepChecks, Summaries
 from tf_cnn.run.input_only import measure_input
-from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
+from tf_cnn.run.instruments import StepProfiler, SummaryWriter, write_graph
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper, open_session
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, run_steps
 from tf_cnn.step.build import build_evaluation, build_step, export
-from tf_cnn.step.evaluation import Evaluation, SlicedVariables
-from tf_cnn.step.export import ModelValues
+from tf_cnn.step.evaluation import Evaluation, sliced_variables
+from tf_cnn.step.export import read_model, run_each
 from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
@@ -55,7 +49,7 @@ class _RunGraph:
     state: RunState
     summaries: SummaryWriter | None
     evaluation: Evaluation | None
-    model_values: ModelValues | None
+    model_values: Mapping[str, tf.Tensor] | None
 
 
 class BenchmarkCNN:
@@ -183,12 +177,12 @@ class BenchmarkCNN:
                 graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
             state = RunState(plan, step_graph, worker, self._console.warning, self._console.note)
             model_values = (
-                ModelValues(step_graph.model_slices)
+                read_model(step_graph.model_slices)
                 if plan.params.checkpoints.export_saved_model
                 else None
             )
-        self._report.builder.transfer = step_graph.transfer
-        self._report.builder.input_buffers = buffers = step_graph.step_input.buffers
+        self._report.meters.transfer = step_graph.transfer
+        self._report.meters.input_buffers = buffers = step_graph.step_input.buffers
         if buffers and plan.params.run.verbose:
             self._console.note(format_memory(buffers))
         prefix = worker.device if worker.device and plan.devices.is_local else ''
@@ -204,7 +198,7 @@ class BenchmarkCNN:
         """
         if self.plan.evaluations is None or not (worker.is_synchronous or worker.is_chief):
             return None
-        towers = [SlicedVariables(step_graph.slices) for _ in self.plan.devices.towers]
+        towers = [sliced_variables(step_graph.slices) for _ in self.plan.devices.towers]
         process, num_processes = (
             (worker.index, worker.num_training_tasks) if worker.is_synchronous else (0, 1)
         )
@@ -242,7 +236,7 @@ class BenchmarkCNN:
         stepper = Stepper(
             session,
             step_graph.fetches,
-            StepTracer(plan.params.instruments),
+            plan.params.instruments,
             schedule.num_warmup,
             run_graph.summaries,
             run_graph.graph_loop,
@@ -283,8 +277,7 @@ class BenchmarkCNN:
         hooks: list[Hook[StepValues]] = [
             report.meters,
             recorder,
-            EndOfTraining(schedule),
-            LossCheck(params),
+            StepChecks(params, schedule),
         ]
         if run_graph.summaries:
             hooks.append(
@@ -344,18 +337,17 @@ class BenchmarkCNN:
         with self._save_lock:
             run_graph.state.finish(session)
             self._session = None
-        return run_graph.model_values.read(session) if run_graph.model_values else None
+        return run_each(session, run_graph.model_values) if run_graph.model_values else None
 
     def _write_outputs(self, run_graph: _RunGraph, values: Mapping[str, Any] | None) -> None:
         SIGNALS.check()
         if self.plan.params.results.measure_peak:
             self._console.progress('Measuring the peak of the devices')
-            peak = measure_peak(
+            self._report.meters.peak_flops = measure_peak(
                 self.plan.session.config,
                 self.plan.devices.towers,
                 self.plan.precision.compute_dtype.name,
             )
-            self._report.builder.peak_flops = peak
         if run_graph.summaries:
             run_graph.summaries.close()
         SIGNALS.check()

@@ -214,8 +214,7 @@ for name, (flags, environ, _) in cases.items():
         plan = make_plan(make_params(**settings, **flags), ProcessEnvironment())
         THIS_PROCESS.apply(plan.session.process)
         towers = plan.devices.towers if hasattr(plan, 'devices') else None
-        run_environment = getattr(plan, 'run_environment', None)
-        stored = run_environment and run_environment.environment.get(VISIBLE_VARIABLE)
+        stored = getattr(plan, 'environment', {}).get(VISIBLE_VARIABLE)
         found = [os.environ.get(VISIBLE_VARIABLE), towers, stored]
         if 'horovod.tensorflow' in sys.modules:
             from tf_cnn.cluster.horovod_worker import HorovodWorker

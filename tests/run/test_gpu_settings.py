@@ -86,10 +86,10 @@ def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
     assert [os.environ.get(name) for name in names] == values
     assert threads_of(plan) == threads
     # The document has both.
-    environment = plan.run_environment.environment
+    environment = plan.environment
     assert [environment.get(name) for name in names] == values
     if threads[1]:
-        assert plan.run_environment.machine['threads']['inter_op'] == threads[1]
+        assert plan.machine['threads']['inter_op'] == threads[1]
 
 
 def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(set_gpus, monkeypatch):
@@ -166,4 +166,4 @@ def test_the_environment_may_forbid_tf32(set_gpus, monkeypatch):
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     plan = plan_of()
     assert (plan.devices.tf32, 'TF32' in make_banner(plan)) == (False, False)
-    assert plan.run_environment.environment['NVIDIA_TF32_OVERRIDE'] == '0'
+    assert plan.environment['NVIDIA_TF32_OVERRIDE'] == '0'

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 def config_of(flags: str = '') -> tf.ConfigProto:
     params = params_of(f'--device=cpu --data_format=NHWC {flags}')
     towers = tuple(f'/cpu:{number}' for number in range(params.devices.num_gpus or 1))
-    devices, environment = Devices(towers, ('/cpu:0',)), ProcessEnvironment({})
+    devices = Devices(towers, ('/cpu:0',), data_format=params.devices.layout)
+    environment = ProcessEnvironment({})
     processes = find_cluster_role(params, environment, [])
     return configure_session(params, environment, processes, devices, ProcessSettings(), []).config
 

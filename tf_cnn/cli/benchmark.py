@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
             settings=role.shared_settings,
             is_synchronous=role.is_synchronous,
             connect=role.connect,
-            linger_secs=plan.linger_secs,
+            linger_secs=arguments.params.cluster.ps_linger_secs,
             report=console.progress,
             warn=console.warning,
         )

@@ -548,6 +548,11 @@ class InstrumentConfig:
             )
         return resolved
 
+    @property
+    def traces_step(self) -> bool:
+        """Whether the run traces its last warm-up step."""
+        return any((self.trace_file, self.tfprof_file, self.partitioned_graph_file_prefix))
+
     def check_profile_steps(self, num_timed: int) -> None:
         """Raises UsageError if the profile goes past the last timed step. Of resolved flags."""
         if self.profile_steps and parse_numbers(self.profile_steps, int)[1] > num_timed:

@@ -1,35 +1,19 @@
-"""The devices of towers and variables, and the machine of a run for the result. Does not import
-TensorFlow.
-"""
+"""The devices of towers and variables. Does not import TensorFlow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
-from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
+from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.processors import has_native_arithmetic
-from tf_cnn.machine.run_environment import describe_machine, git_commit, library_variables
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import Params, RuleContext
-from tf_cnn.results.sections import MachineSection
 from tf_cnn.system.errors import ErrorCollector, UsageError, plural
-
-if TYPE_CHECKING:
-    from tf_cnn.plan.session_config import SessionConfig
-
-
-@dataclass(frozen=True)
-class RunEnvironment:
-    """The machine, environment variables and version of a run, see machine.run_environment."""
-
-    machine: MachineSection
-    environment: Mapping[str, str]
-    git_commit: str | None
 
 
 @dataclass(frozen=True)
@@ -142,11 +126,16 @@ def warn_of_devices(
     --device uses. params: as given; kind: the kind of the devices.
     """
     computes = not (params.inputs.input_only or params.run.exchange_only)
-    if kind == 'cpu' and params.precision.precision == 'fp16' and computes:
-        yield from _warn_of_fp16(environment)
+    variables, root = environment.variables, environment.root
+    is_fp16_on_cpu = kind == 'cpu' and params.precision.precision == 'fp16' and computes
+    if is_fp16_on_cpu and not has_native_arithmetic('fp16', root):
+        faster = 'bf16' if has_native_arithmetic('bf16', root) else 'fp32'
+        yield (
+            '--precision=fp16 is many times slower than fp32 here: this processor has no '
+            f'arithmetic for fp16; use --precision={faster}'
+        )
     if params.devices.device is not None:
         return
-    variables, root = environment.variables, environment.root
     if (
         kind == 'cpu'
         and has_nvidia_gpu(variables, root)
@@ -161,15 +150,6 @@ def warn_of_devices(
     for line in params.replace(device=kind).ignored_flag_warnings(context):
         if line not in earlier_lines:
             yield line
-
-
-def _warn_of_fp16(environment: ProcessEnvironment) -> Iterator[str]:
-    if not has_native_arithmetic('fp16', environment.root):
-        faster = 'bf16' if has_native_arithmetic('bf16', environment.root) else 'fp32'
-        yield (
-            '--precision=fp16 is many times slower than fp32 here: this processor has no '
-            f'arithmetic for fp16; use --precision={faster}'
-        )
 
 
 def gpu_capabilities(gpus: Sequence[Any]) -> list[Capability | None]:
@@ -244,25 +224,3 @@ def _how_to_see_gpus(environment: ProcessEnvironment) -> str:
         if reason
         else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
     )
-
-
-def describe_run_environment(
-    environment: ProcessEnvironment, session: 'SessionConfig'
-) -> RunEnvironment:
-    """Describes this machine and environment with the settings of the process applied."""
-    process, threads = session.process, session.threads
-    set_here = {
-        **process.variables,
-        VISIBLE_VARIABLE: environment.process.setting(VISIBLE_VARIABLE),
-    }
-    variables = {
-        **environment.variables,
-        **{name: value for name, value in set_here.items() if value is not None},
-    }
-    facts = describe_machine(
-        num_intra_threads=threads.intra_op,
-        num_inter_threads=threads.inter_op,
-        threads_reason=threads.reason,
-        cores=process.cores or None,
-    )
-    return RunEnvironment(cast(MachineSection, facts), library_variables(variables), git_commit())

@@ -150,7 +150,8 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     if (
                         os.path.islink(folder)
                         or os.path.ismount(folder)
-                        or (os.path.exists(folder) and os.listdir(folder))
+                        # Raises OSError if the name is too long for the file system.
+                        or (Path(folder).exists() and os.listdir(folder))
                     ):
                         raise UsageError(
                             f'{format_flag(name, folder)}: it is not empty, or a link; use a '

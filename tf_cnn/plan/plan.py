@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from models.model_spec import ModelSpec
 from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.run_environment import git_commit
 from tf_cnn.managers.modes import Mode
 from tf_cnn.managers.user_modes import read_modes, run_file_of
 from tf_cnn.plan.cluster_role import (
@@ -25,9 +26,7 @@ from tf_cnn.plan.cluster_role import (
 )
 from tf_cnn.plan.devices import (
     Devices,
-    RunEnvironment,
     choose_devices,
-    describe_run_environment,
     replace_no_gpus,
     warn_of_devices,
 )
@@ -51,6 +50,7 @@ from tf_cnn.plan.params import (
 )
 from tf_cnn.plan.process_settings import choose_start, find_visible_gpus
 from tf_cnn.plan.workload import Context, Data, check_folder, find_workload, hash_files, open_data
+from tf_cnn.results.sections import MachineSection
 from tf_cnn.system.errors import ErrorCollector
 from tf_cnn.training.schedules import LearningRate
 
@@ -75,6 +75,8 @@ class Plan:
       evaluations: None if the run evaluates nothing.
       resume_from: the prefix of the checkpoint that training continues from.
       warm_start: the prefix of another checkpoint that training starts from.
+      machine, environment, git_commit: this machine, the environment variables of libraries, and
+        the version of the program, for the result.
     """
 
     params: Params
@@ -91,7 +93,9 @@ class Plan:
     evaluations: Evaluations | None
     resume_from: str | None
     warm_start: str | None
-    run_environment: RunEnvironment
+    machine: MachineSection
+    environment: Mapping[str, str]
+    git_commit: str | None
 
     @property
     def role(self) -> Role:
@@ -201,14 +205,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """A server: a parameter server, or a worker that a controller drives.
-
-    linger_secs: time that the server stays after all training tasks have finished.
-    """
+    """A server: a parameter server, or a worker that a controller drives."""
 
     cluster_role: ClusterRole
     session: 'SessionConfig'
-    linger_secs: float
     warnings: tuple[str, ...]
 
 
@@ -287,8 +287,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
         if computes:
             devices = choose_devices(params, environment, cluster_role, gpus, visible_gpus)
         session = configure_session(params, environment, cluster_role, devices, start, warnings)
-        linger_secs = params.cluster.ps_linger_secs
-        return ServerPlan(cluster_role, session, linger_secs, tuple(warnings))
+        return ServerPlan(cluster_role, session, tuple(warnings))
     devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
     context = dataclasses.replace(context, devices=devices)
     resolved = resolved.resolve(context, WITH_DEVICES)
@@ -324,7 +323,9 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
         evaluations=evaluations,
         resume_from=resume_from,
         warm_start=warm_start,
-        run_environment=describe_run_environment(environment, session),
+        machine=session.describe_machine(),
+        environment=session.library_variables(environment),
+        git_commit=git_commit(),
     )
 
 

@@ -1,14 +1,17 @@
 """The settings of sessions and of the whole process."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
 from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpu_memory import make_gpu_options
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.machine.this_process import INTRA, NUMA, TF32, ProcessSettings
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.devices import Devices
@@ -22,6 +25,7 @@ from tf_cnn.plan.process_settings import (
     memory_flags,
     process_cores,
 )
+from tf_cnn.results.sections import MachineSection
 from tf_cnn.system.errors import UsageError, format_flag
 
 # The graph passes that do not speed up the step, and the pass that does: it fuses operations.
@@ -49,7 +53,27 @@ class SessionConfig:
     config: tf.ConfigProto
     process: ProcessSettings
     threads: Threads
-    onednn: bool | None = None  # whether TensorFlow uses oneDNN on CPUs; None if unknown
+
+    def describe_machine(self) -> MachineSection:
+        """Describes this machine with the settings of the process applied."""
+        facts = describe_machine(
+            num_intra_threads=self.threads.intra_op,
+            num_inter_threads=self.threads.inter_op,
+            threads_reason=self.threads.reason,
+            cores=self.process.cores or None,
+        )
+        return cast(MachineSection, facts)
+
+    def library_variables(self, environment: ProcessEnvironment) -> Mapping[str, str]:
+        """Returns the environment variables of libraries with the settings of the process
+        applied.
+        """
+        set_here = {
+            **self.process.variables,
+            VISIBLE_VARIABLE: environment.process.setting(VISIBLE_VARIABLE),
+        }
+        variables = {name: value for name, value in set_here.items() if value is not None}
+        return library_variables({**environment.variables, **variables})
 
 
 def configure_session(
@@ -64,14 +88,11 @@ def configure_session(
 
     devices: None in a parameter server, which holds variables on the CPU.
     """
-    onednn = uses_onednn()
-    if params.tensorflow.onednn is not None and onednn is (not params.tensorflow.onednn):
+    if params.tensorflow.onednn is not None and uses_onednn() is (not params.tensorflow.onednn):
         written = params.flag_text('onednn')
         warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
     if devices is None:
-        return SessionConfig(
-            tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn
-        )
+        return SessionConfig(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''))
     on_gpus = devices.kind == 'gpu' and devices.is_local
     numa = choose_binding(params, environment, cluster_role, devices, start.gpus, warnings)
     threads = choose_threads(
@@ -92,7 +113,7 @@ def configure_session(
     config.experimental.use_numa_affinity = numa.by_tensorflow
     if params.devices.xla and devices.is_local and not cluster_role.is_server:
         check_xla(config, devices.towers[0])
-    return SessionConfig(config, process, threads, onednn)
+    return SessionConfig(config, process, threads)
 
 
 def session_config(

@@ -60,6 +60,6 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
             ('AllReduce', run.all_reduce_spec or ''),
             ('Sync', run.sync),
             *transfer_lines(step_graph.transfer if step_graph else NO_TRANSFER, num_workers),
-            *zip(('Machine', 'GPUs'), format_machine(plan.run_environment.machine), strict=False),
+            *zip(('Machine', 'GPUs'), format_machine(plan.machine), strict=False),
         ]
     )

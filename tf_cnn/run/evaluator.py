@@ -21,7 +21,7 @@ from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session
 from tf_cnn.step.build import build_evaluation, export
 from tf_cnn.step.evaluation import RestoredVariables, combine_accuracy, write_accuracy_summary
-from tf_cnn.step.export import ModelValues
+from tf_cnn.step.export import read_model, run_each
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (
@@ -61,7 +61,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                 plan.params.checkpoints.max_ckpts_to_keep,
             )
             export_folder = plan.params.checkpoints.export_saved_model
-            model_values = ModelValues(towers[0].slices) if export_folder else None
+            model_values = read_model(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
         last = values = None
         class_names = plan.class_names
@@ -88,7 +88,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                         write_accuracy_summary(accuracy, plan.params.evaluation.eval_dir)
                 last = prefix
             if model_values and last:
-                values = model_values.read(session)
+                values = run_each(session, model_values)
         if values and export_folder:
             console.progress(f'Writing {last} to {export_folder}')
             export(plan, values, export_folder, class_names)

@@ -30,23 +30,15 @@ Steps = Sequence[Step[StepValues]]
 
 
 @dataclass
-class EndOfTraining(Hook[StepValues]):
-    """Ends an asynchronous worker when all workers together have taken the steps of the run."""
-
-    schedule: Schedule
-
-    def after(self, steps: Steps) -> bool:
-        return self.schedule.is_over(steps[-1].values.steps_after)
-
-
-@dataclass
-class LossCheck(Hook[StepValues]):
-    """Raises RunError for a loss that is not finite.
+class StepChecks(Hook[StepValues]):
+    """Raises RunError for a loss that is not finite, and ends an asynchronous worker when all
+    workers together have taken the steps of the run.
 
     If nothing is learnt, such a loss does no harm; the result has a warning.
     """
 
     params: Params
+    schedule: Schedule
 
     def __post_init__(self) -> None:
         params = self.params
@@ -57,7 +49,7 @@ class LossCheck(Hook[StepValues]):
         for step in steps:
             if self._is_needed and not math.isfinite(step.values.loss):
                 raise self._error(step.values)
-        return False
+        return self.schedule.is_over(steps[-1].values.steps_after)
 
     def _error(self, values: StepValues) -> RunError:
         advice, precision = [], self.params.precision

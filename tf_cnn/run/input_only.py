@@ -110,7 +110,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         lifecycle.join()
         console.progress('Building the graphs')
         *earlier_stages, last_stage = (_Stage(plan, name) for name in plan.data.input_stages)
-        report.builder.input_buffers = last_stage.pipeline.buffers
+        meters.input_buffers = last_stage.pipeline.buffers
         console.result(make_banner(plan))
         # A separate phase keeps these steps out of the time to the first step.
         meters.begin_phase('earlier_stages')
@@ -123,7 +123,5 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         meters.end()
         for stage in reversed(earlier_stages):
             measure_half(stage, num_timed // 2)
-        report.builder.input_stages = stage_rows(
-            [stage.time for stage in (*earlier_stages, last_stage)]
-        )
+        meters.input_stages = stage_rows([stage.time for stage in (*earlier_stages, last_stage)])
     return report.result

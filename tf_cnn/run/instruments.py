@@ -33,57 +33,41 @@ def write_graph(graph: tf.Graph, path: str) -> None:
         )
 
 
-class StepTracer:
-    """Runs one step with TensorFlow's tracing and writes the trace.
+def trace_step(
+    instruments: InstrumentConfig,
+    session: tf.Session,
+    fetches: Any,
+    feeds: Mapping[Tensor, Any],
+) -> Any:
+    """Runs one step with TensorFlow's tracing, writes the trace, and returns the fetched values.
 
     Tracing slows the step, so the step is not timed.
     """
-
-    def __init__(self, instruments: InstrumentConfig) -> None:
-        self._trace_file = instruments.trace_file
-        self._chrome_format = instruments.use_chrome_trace_format
-        self._tfprof_file = instruments.tfprof_file
-        self._partitioned_graph_prefix = instruments.partitioned_graph_file_prefix
-
-    @property
-    def is_enabled(self) -> bool:
-        return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
-
-    def run(
-        self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None
-    ) -> Any:
-        needs_trace = bool(self._trace_file or self._tfprof_file)
-        options = tf.RunOptions(
-            trace_level=tf.RunOptions.FULL_TRACE if needs_trace else tf.RunOptions.NO_TRACE,
-            output_partition_graphs=self._partitioned_graph_prefix is not None,
-        )
-        metadata = tf.RunMetadata()
-        values = session.run(fetches, feeds, options=options, run_metadata=metadata)
-        if self._trace_file:
-            trace = self._format_trace(metadata)
-            with report_write_errors('trace_file', self._trace_file):
-                write_atomically(trace, self._trace_file)
-        if self._tfprof_file:
-            profiler = tf.profiler.Profiler(session.graph)
-            profiler.add_step(0, metadata)
-            with report_write_errors('tfprof_file', self._tfprof_file):
-                write_atomically(profiler.serialize_to_string(), self._tfprof_file)
-        if self._partitioned_graph_prefix:
-            for number, graph_def in enumerate(metadata.partition_graphs):
-                with report_write_errors(
-                    'partitioned_graph_file_prefix', self._partitioned_graph_prefix
-                ):
-                    write_atomically(
-                        str(graph_def), f'{self._partitioned_graph_prefix}{number}.pbtxt'
-                    )
-        return values
-
-    def _format_trace(self, metadata: tf.RunMetadata) -> str:
-        if self._chrome_format:
-            return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(
-                show_memory=True
-            )
-        return str(metadata.step_stats)
+    trace_file, tfprof_file = instruments.trace_file, instruments.tfprof_file
+    prefix = instruments.partitioned_graph_file_prefix
+    needs_trace = trace_file or tfprof_file
+    options = tf.RunOptions(
+        trace_level=tf.RunOptions.FULL_TRACE if needs_trace else tf.RunOptions.NO_TRACE,
+        output_partition_graphs=prefix is not None,
+    )
+    metadata = tf.RunMetadata()
+    values = session.run(fetches, feeds, options=options, run_metadata=metadata)
+    if trace_file:
+        trace = str(metadata.step_stats)
+        if instruments.use_chrome_trace_format:
+            chrome_timeline = timeline.Timeline(metadata.step_stats)
+            trace = chrome_timeline.generate_chrome_trace_format(show_memory=True)
+        with report_write_errors('trace_file', trace_file):
+            write_atomically(trace, trace_file)
+    if tfprof_file:
+        profiler = tf.profiler.Profiler(session.graph)
+        profiler.add_step(0, metadata)
+        with report_write_errors('tfprof_file', tfprof_file):
+            write_atomically(profiler.serialize_to_string(), tfprof_file)
+    for number, graph_def in enumerate(metadata.partition_graphs if prefix else ()):
+        with report_write_errors('partitioned_graph_file_prefix', str(prefix)):
+            write_atomically(str(graph_def), f'{prefix}{number}.pbtxt')
+    return values
 
 
 class StepProfiler(Hook[StepValues]):

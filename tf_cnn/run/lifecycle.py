@@ -98,7 +98,7 @@ class RunLifecycle(Hook[StepValues]):
                     f'--train_dir={folder}: another run saved {newest} there while '
                     'this one was starting; start it again'
                 )
-        self._report.printer.begin_log(self._report.builder.log_header())
+        self._report.printer.begin_log()
         self._report.meters.begin_phase('build')
         return worker
 

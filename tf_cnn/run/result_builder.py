@@ -8,27 +8,23 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import psutil
-import tensorflow.compat.v1 as tf
 from msgspec import convert
 
 from models.catalog import read_costs
 from models.counting import network_cost
 from tf_cnn.cluster.config import ROLE_FLAGS
+from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.inputs.pipeline_stages import Buffer, max_total_bytes
+from tf_cnn.inputs.pipeline_stages import max_total_bytes
 from tf_cnn.plan.params import Role, output_flags
 from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import find_warnings
-from tf_cnn.results.benchmark_log import run_info
 from tf_cnn.results.document import SCHEMA_VERSION, Result, as_json
 from tf_cnn.results.sections import (
-    NO_TRANSFER,
     START_PHASES,
     ExitSection,
-    StageRow,
     ThroughputSection,
     WarningRow,
 )
@@ -62,7 +58,7 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
         num_missing_shards=data.shards.num_missing if data.shards else 0,
         devices=devices.towers,
         tf32=devices.tf32,
-        onednn=plan.session.onednn,
+        onednn=uses_onednn(),
         images_per_step=plan.images_per_global_step,
         num_warmup=params.run.num_warmup_batches,
         num_timed=num_timed,
@@ -81,210 +77,173 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
     return sections.RunSection(**facts, **flags)
 
 
-class ResultBuilder:
-    """Collects the properties of a run besides its steps, and builds its result.
+def worker_section(plan: Plan, meters: RunMeters, log: StepLog) -> dict[str, Any]:
+    """Returns the steps of this process, as an item of the list of workers in the document."""
+    meters.end()
+    task = plan.cluster_role.cluster
+    task_name = f'{task.job} {task.index}' if task else None
+    steps = log.steps_section(meters.unix_at_zero)
+    return as_json(sections.WorkerSection(task_name, socket.gethostname(), meters.memory(), steps))
 
-    The run fills in the public attributes. peak_flops is in FLOP/s.
+
+# Long, because the document is one object and reads best in one piece.
+def build_result(
+    plan: Plan,
+    invocation: Invocation,
+    meters: RunMeters,
+    log: StepLog,
+    evaluations: Sequence[Accuracy],
+    exit_info: ExitSection,
+    workers: Sequence[Mapping[str, Any] | None],
+) -> Result:
+    """Returns the result, see docs/results.md. workers has the worker_section() of each worker, or
+    None if it was lost.
     """
-
-    def __init__(self, plan: Plan, invocation: Invocation, meters: RunMeters) -> None:
-        self.transfer = NO_TRANSFER
-        self.peak_flops: float | None = None
-        self.input_buffers: Sequence[Buffer] = ()
-        self.input_stages: Sequence[StageRow] | None = None
-        self._plan = plan
-        self._invocation = invocation
-        self._meters = meters
-        self._unix_at_zero = time.time() - time.perf_counter()
-
-    def worker_section(self, measurements: StepLog) -> dict[str, Any]:
-        """Returns the steps of this process, as an item of the list of workers in the document."""
-        self._meters.end()
-        task = self._plan.cluster_role.cluster
-        task_name = f'{task.job} {task.index}' if task else None
-        steps = measurements.steps_section(self._unix_at_zero)
-        return as_json(
-            sections.WorkerSection(task_name, socket.gethostname(), self._meters.memory(), steps)
+    # Counting may build a graph; a process that was stopped has no time for it.
+    parameters, multiply_adds = _model_cost(plan) if exit_info.is_complete else (None, None)
+    meters.end()
+    warnings = [WarningRow('settings', line) for line in plan.warnings]
+    worker_sections = [convert(worker, sections.WorkerSection) for worker in workers if worker]
+    if num_missing := len(workers) - len(worker_sections):
+        text = (
+            f'the steps of {plural(num_missing, "worker")} are missing: lost, or too late to '
+            'reach the chief'
         )
+        warnings.append(WarningRow('workers_missing', text))
+    throughput = log.throughput
+    result = Result(
+        schema_version=SCHEMA_VERSION,
+        id=uuid.uuid4().hex,
+        is_complete=exit_info.is_complete,
+        exit_status=exit_info,
+        started_at=_format_utc(meters.unix_at_zero + invocation.start_time),
+        ended_at=_format_utc(time.time()),
+        program=sections.ProgramSection(VERSION, plan.git_commit),
+        command=sections.CommandSection(
+            invocation.argv, plan.params.values(), dict(plan.params.given_flags)
+        ),
+        run=log.run,
+        cluster=_cluster(plan),
+        model=sections.ModelSection(
+            name=plan.model_name,
+            parameters=parameters,
+            gmacs_per_image=None if multiply_adds is None else multiply_adds / 1e9,
+        ),
+        workers=worker_sections,
+        throughput=throughput,
+        statistics=sections.StatisticsSection.of([step.seconds for step in log.timed_steps]),
+        phases={name: meters.phase_seconds.get(name) for name in START_PHASES},
+        compute=_compute(plan, meters.peak_flops, multiply_adds, throughput),
+        memory=meters.memory(),
+        transfer=meters.transfer,
+        input=_input(meters, log, throughput),
+        energy=_energy(plan, meters, throughput, num_missing),
+        evaluations=[accuracy.as_row(meters.unix_at_zero) for accuracy in evaluations],
+        machine=plan.machine,
+        environment=plan.environment,
+        noise=meters.noise,
+        warnings=warnings,
+    )
+    warnings += find_warnings(result, _rerun_flags(plan, result.run.batch_size))
+    return result
 
-    # Long, because the document is one object and reads best in one piece.
-    def build(
-        self,
-        measurements: StepLog,
-        evaluations: Sequence[Accuracy],
-        exit_info: ExitSection,
-        workers: Sequence[Mapping[str, Any] | None],
-    ) -> Result:
-        """Returns the result, see docs/results.md. workers has the worker_section() of each worker,
-        or None if it was lost.
-        """
-        plan, run_environment = self._plan, self._plan.run_environment
-        # Counting may build a graph; a process that was stopped has no time for it.
-        parameters, multiply_adds = self._model_cost() if exit_info.is_complete else (None, None)
-        self._meters.end()
-        warnings = [WarningRow('settings', line) for line in plan.warnings]
-        worker_sections = [convert(worker, sections.WorkerSection) for worker in workers if worker]
-        if num_missing := len(workers) - len(worker_sections):
-            text = (
-                f'the steps of {plural(num_missing, "worker")} are missing: lost, or too late to '
-                'reach the chief'
-            )
-            warnings.append(WarningRow('workers_missing', text))
-        throughput = measurements.throughput
-        result = Result(
-            schema_version=SCHEMA_VERSION,
-            id=uuid.uuid4().hex,
-            is_complete=exit_info.is_complete,
-            exit_status=exit_info,
-            started_at=_format_utc(self._unix_at_zero + self._invocation.start_time),
-            ended_at=_format_utc(time.time()),
-            program=sections.ProgramSection(VERSION, run_environment.git_commit),
-            command=sections.CommandSection(
-                self._invocation.argv, self._plan.params.values(), dict(plan.params.given_flags)
-            ),
-            run=measurements.run,
-            cluster=self._cluster(),
-            model=sections.ModelSection(
-                name=plan.model_name,
-                parameters=parameters,
-                gmacs_per_image=None if multiply_adds is None else multiply_adds / 1e9,
-            ),
-            workers=worker_sections,
-            throughput=throughput,
-            statistics=sections.StatisticsSection.of(
-                [step.seconds for step in measurements.timed_steps]
-            ),
-            phases={name: self._meters.phase_seconds.get(name) for name in START_PHASES},
-            compute=self._compute(multiply_adds, throughput),
-            memory=self._meters.memory(),
-            transfer=self.transfer,
-            input=self._input(measurements, throughput),
-            energy=self._energy(throughput, num_missing),
-            evaluations=[accuracy.as_row(self._unix_at_zero) for accuracy in evaluations],
-            machine=run_environment.machine,
-            environment=run_environment.environment,
-            noise=self._meters.noise,
-            warnings=warnings,
-        )
-        warnings += find_warnings(result, self._rerun_flags(result.run.batch_size))
-        return result
 
-    def log_header(self) -> dict[str, Any]:
-        """Returns the beginning of benchmark_run.log, see results.benchmark_log."""
-        plan = self._plan
-        return run_info(
-            model=plan.model_name,
-            data_set=plan.data.data_set.name,
-            flags=self._plan.params.values(),
-            machine=plan.run_environment.machine,
-            environment=plan.run_environment.environment,
-            tensorflow_version=tf.version.VERSION,
-            tensorflow_git=tf.version.GIT_VERSION,
-            test_id=plan.params.results.benchmark_test_id,
-            available_memory=psutil.virtual_memory().available,
-        )
+def _rerun_flags(plan: Plan, batch_size: int) -> list[str]:
+    """Returns the flags that measure the setting of this run again in one process."""
+    if plan.cluster_role.cluster:
+        # The flags of one task of a cluster mean nothing to a process alone.
+        return [format_flag('model', plan.model_name), format_flag('batch_size', batch_size)]
+    return [
+        text
+        for name, text in plan.params.given_flags.items()
+        if name not in ('repeat', *ROLE_FLAGS, *output_flags())
+    ]
 
-    def _rerun_flags(self, batch_size: int) -> list[str]:
-        """Returns the flags that measure the setting of this run again in one process."""
-        params = self._plan.params
-        if self._plan.cluster_role.cluster:
-            # The flags of one task of a cluster mean nothing to a process alone.
-            return [
-                format_flag('model', self._plan.model_name),
-                format_flag('batch_size', batch_size),
-            ]
-        return [
-            text
-            for name, text in params.given_flags.items()
-            if name not in ('repeat', *ROLE_FLAGS, *output_flags())
-        ]
 
-    def _cluster(self) -> sections.ClusterSection:
-        shape, cluster = self._plan.cluster_role.shape, self._plan.cluster_role.cluster
-        return sections.ClusterSection(
-            shape=str(shape),
-            num_workers=shape.workers,
-            devices_per_worker=shape.devices,
-            num_ps=shape.num_ps,
-            tasks=[
-                f'{task.job} {task.index}' for task in (*cluster.training_tasks, *cluster.servers)
-            ]
-            if cluster
-            else [],
-        )
+def _cluster(plan: Plan) -> sections.ClusterSection:
+    shape, cluster = plan.cluster_role.shape, plan.cluster_role.cluster
+    return sections.ClusterSection(
+        shape=str(shape),
+        num_workers=shape.workers,
+        devices_per_worker=shape.devices,
+        num_ps=shape.num_ps,
+        tasks=[f'{task.job} {task.index}' for task in (*cluster.training_tasks, *cluster.servers)]
+        if cluster
+        else [],
+    )
 
-    def _model_cost(self) -> tuple[int | None, int | None]:
-        """Returns (parameters, multiply-adds per image), for the image shape and classes of this
-        run.
-        """
-        model, data = self._plan.model, self._plan.data
-        if (size := self._plan.params.run.exchange_bytes) is not None:
-            return size // 4, None
-        data_set = DATA_SETS.get(model.data_set)
-        has_usual_classes = (
-            data_set is not None and data_set.num_classes == data.data_set.num_classes
-        )
-        table_cost = read_costs().get((model.name, model.data_set, data.image_size))
-        if model.network.is_builtin and has_usual_classes and table_cost:
-            return table_cost
-        try:
-            # In a separate graph, for networks, images or classes that the table does not have.
-            return network_cost(model.network, data.image_shape, data.data_set.num_classes)
-        except Exception:
-            return None, None
 
-    def _compute(
-        self, multiply_adds: int | None, throughput: ThroughputSection
-    ) -> sections.ComputeSection:
-        flops, role = None, self._plan.role
-        if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
-            flops = (
-                _FLOPS_PER_MULTIPLY_ADD
-                * multiply_adds
-                * (_TRAINING_PASSES if role is Role.TRAINING else 1)
-            )
-        rate = throughput.images_per_second
-        flops_per_second = flops * rate if flops is not None and rate is not None else None
-        return sections.ComputeSection(
-            flops_per_image=flops,
-            flops_per_second=flops_per_second,
-            peak_flops_per_second=self.peak_flops,
-            share_of_peak=flops_per_second / self.peak_flops
-            if flops_per_second is not None and self.peak_flops
-            else None,
-        )
+def _model_cost(plan: Plan) -> tuple[int | None, int | None]:
+    """Returns (parameters, multiply-adds per image), for the image shape and classes of this
+    run.
+    """
+    model, data = plan.model, plan.data
+    if (size := plan.params.run.exchange_bytes) is not None:
+        return size // 4, None
+    data_set = DATA_SETS.get(model.data_set)
+    has_usual_classes = data_set is not None and data_set.num_classes == data.data_set.num_classes
+    table_cost = read_costs().get((model.name, model.data_set, data.image_size))
+    if model.network.is_builtin and has_usual_classes and table_cost:
+        return table_cost
+    try:
+        # In a separate graph, for networks, images or classes that the table does not have.
+        return network_cost(model.network, data.image_shape, data.data_set.num_classes)
+    except Exception:
+        return None, None
 
-    def _input(self, measurements: StepLog, throughput: ThroughputSection) -> sections.InputSection:
-        waits = [
-            step.values.input_wait
-            for step in measurements.timed_steps
-            if step.values.input_wait is not None
-        ]
-        seconds = math.fsum(waits) if waits else None
-        buffers = self.input_buffers
-        return sections.InputSection(
-            wait_seconds=seconds,
-            wait_share=seconds / throughput.step_seconds
-            if seconds is not None and throughput.step_seconds
-            else None,
-            stages=self.input_stages,
-            memory=sections.BuffersSection(max_total_bytes(buffers), buffers) if buffers else None,
-        )
 
-    def _energy(self, throughput: ThroughputSection, num_missing: int) -> sections.EnergySection:
-        source, joules = self._meters.joules or (None, None)
-        # RAPL measures one machine, and NVML the GPUs of one process. The images come from all
-        # workers.
-        cluster = self._plan.cluster_role.cluster
-        covers_all_images = not cluster or (
-            not num_missing and source == 'RAPL' and cluster.is_on_one_host
+def _compute(
+    plan: Plan, peak_flops: float | None, multiply_adds: int | None, throughput: ThroughputSection
+) -> sections.ComputeSection:
+    flops, role = None, plan.role
+    if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
+        flops = (
+            _FLOPS_PER_MULTIPLY_ADD
+            * multiply_adds
+            * (_TRAINING_PASSES if role is Role.TRAINING else 1)
         )
-        per_image = (
-            joules / throughput.images
-            if joules and throughput.images and covers_all_images
-            else None
-        )
-        return sections.EnergySection(source, joules, per_image)
+    rate = throughput.images_per_second
+    flops_per_second = flops * rate if flops is not None and rate is not None else None
+    return sections.ComputeSection(
+        flops_per_image=flops,
+        flops_per_second=flops_per_second,
+        peak_flops_per_second=peak_flops,
+        share_of_peak=flops_per_second / peak_flops
+        if flops_per_second is not None and peak_flops
+        else None,
+    )
+
+
+def _input(meters: RunMeters, log: StepLog, throughput: ThroughputSection) -> sections.InputSection:
+    waits = [
+        step.values.input_wait for step in log.timed_steps if step.values.input_wait is not None
+    ]
+    seconds = math.fsum(waits) if waits else None
+    buffers = meters.input_buffers
+    return sections.InputSection(
+        wait_seconds=seconds,
+        wait_share=seconds / throughput.step_seconds
+        if seconds is not None and throughput.step_seconds
+        else None,
+        stages=meters.input_stages,
+        memory=sections.BuffersSection(max_total_bytes(buffers), buffers) if buffers else None,
+    )
+
+
+def _energy(
+    plan: Plan, meters: RunMeters, throughput: ThroughputSection, num_missing: int
+) -> sections.EnergySection:
+    source, joules = meters.joules or (None, None)
+    # RAPL measures one machine, and NVML the GPUs of one process. The images come from all
+    # workers.
+    cluster = plan.cluster_role.cluster
+    covers_all_images = not cluster or (
+        not num_missing and source == 'RAPL' and cluster.is_on_one_host
+    )
+    per_image = (
+        joules / throughput.images if joules and throughput.images and covers_all_images else None
+    )
+    return sections.EnergySection(source, joules, per_image)
 
 
 def _format_utc(unix_secs: float) -> str:

@@ -3,11 +3,12 @@ steps.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.inputs.pipeline_stages import Buffer
 from tf_cnn.machine.gpu_meter import GpuMeter
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 from tf_cnn.plan.plan import Plan
@@ -18,22 +19,30 @@ from tf_cnn.run.step_loop import Hook
 
 
 class RunMeters(Hook[StepValues]):
-    """The meters of a run.
+    """The meters of a run, and what it knows about itself besides its steps.
 
     Attributes:
+      phase_seconds: the seconds of each phase that has ended.
+      unix_at_zero: the Unix time when time.perf_counter() was 0.
       joules: the source and the energy of the timed steps; None if it cannot be measured.
       noise: what disturbed the timed steps.
+      transfer, input_buffers, input_stages, peak_flops (in FLOP/s): filled in by the run.
     """
 
     def __init__(self, plan: Plan, start_time: float) -> None:
         self.joules: tuple[str, float] | None = None
         self.noise: sections.NoiseSection = {}
+        self.transfer = sections.NO_TRANSFER
+        self.input_buffers: Sequence[Buffer] = ()
+        self.input_stages: Sequence[sections.StageRow] | None = None
+        self.peak_flops: float | None = None
+        self.phase_seconds: dict[str, float] = {}
+        self.unix_at_zero = time.time() - time.perf_counter()
         self._plan = plan
         self._start_time = start_time
-        self._phase_seconds: dict[str, float] = {}
         self._phase: str | None = 'import'
         self._phase_start = start_time
-        kind, environ = plan.devices.kind, plan.run_environment.environment
+        kind, environ = plan.devices.kind, plan.environment
         in_cluster = plan.cluster_role.cluster is not None
         self._energy_meter = EnergyMeter(kind, environ)
         self._noise_meter = NoiseMeter(in_cluster=in_cluster)
@@ -45,11 +54,6 @@ class RunMeters(Hook[StepValues]):
         self._is_metering = False
         self._step_memory: sections.MemorySection | None = None
 
-    @property
-    def phase_seconds(self) -> Mapping[str, float]:
-        """The seconds of each phase that has ended."""
-        return self._phase_seconds
-
     def begin_phase(self, phase: str | None, now: float | None = None) -> None:
         """Ends the current phase of the time to the first timed step, and begins the next.
 
@@ -57,8 +61,8 @@ class RunMeters(Hook[StepValues]):
         """
         now = time.perf_counter() if now is None else now
         if self._phase:
-            seconds = self._phase_seconds.get(self._phase, 0.0) + now - self._phase_start
-            self._phase_seconds[self._phase] = seconds
+            seconds = self.phase_seconds.get(self._phase, 0.0) + now - self._phase_start
+            self.phase_seconds[self._phase] = seconds
         self._phase, self._phase_start = phase, now
 
     def begin(self, phase: Phase) -> bool:
@@ -74,7 +78,7 @@ class RunMeters(Hook[StepValues]):
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         if self._phase:
-            self._phase_seconds.setdefault('first_step', steps[0].end - self._start_time)
+            self.phase_seconds.setdefault('first_step', steps[0].end - self._start_time)
             if steps[0].phase is Phase.TIMED:
                 self.begin_phase(None, steps[0].start)
         return False

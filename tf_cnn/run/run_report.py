@@ -18,7 +18,7 @@ from tf_cnn.results.result_file import file_version, write_result
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.results.summary import format_summary
-from tf_cnn.run.result_builder import ResultBuilder
+from tf_cnn.run.result_builder import build_result, worker_section
 from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.run.step_printer import StepPrinter
@@ -31,7 +31,6 @@ class RunReport:
 
     Attributes:
       meters, recorder, printer: hooks of the step loop, which collect what is reported.
-      builder: makes the result.
       is_finished: whether finish() has been called.
     """
 
@@ -39,9 +38,9 @@ class RunReport:
         self.meters = RunMeters(plan, invocation.start_time)
         self.recorder = StepRecorder(plan)
         self.printer = StepPrinter(plan, console, self.recorder)
-        self.builder = ResultBuilder(plan, invocation, self.meters)
         self.is_finished = False
         self._plan = plan
+        self._invocation = invocation
         self._console = console
         template, path = plan.unresolved.results.result_file, plan.params.results.result_file
         # Another run may write the file before this one ends.
@@ -98,11 +97,19 @@ class RunReport:
         self, log: StepLog, exit_info: ExitSection, worker: Worker | None = None
     ) -> Result:
         """Returns the result. The chief's has the steps of all workers, others only their own."""
-        own_steps = self.builder.worker_section(log)
+        own_steps = worker_section(self._plan, self.meters, log)
         workers: Sequence[Mapping[str, Any] | None] = []
         if log.steps and worker:
             workers = worker.collect('steps', own_steps, is_complete=exit_info.is_complete)
-        return self.builder.build(log, self.recorder.evaluations, exit_info, workers or [own_steps])
+        return build_result(
+            self._plan,
+            self._invocation,
+            self.meters,
+            log,
+            self.recorder.evaluations,
+            exit_info,
+            workers or [own_steps],
+        )
 
     def _write_files(self, result: Result, log: StepLog) -> list[RunError]:
         faults = []
@@ -158,10 +165,10 @@ class RunReport:
             )
 
     def _print_advice(self, result: Result, num_timed: int) -> None:
-        if stages := self.builder.input_stages:
+        if stages := self.meters.input_stages:
             target = self._plan.params.results.target_seconds
             self._console.result(format_stage_table(stages, num_timed, target))
-            if buffers := self.builder.input_buffers:
+            if buffers := self.meters.input_buffers:
                 self._console.result(format_memory(buffers))
         for line in format_summary(result):
             self._console.note(line)

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import psutil
+import tensorflow.compat.v1 as tf
 
 from tf_cnn.plan.params import Role
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
-from tf_cnn.results.benchmark_log import append_metric, write_run
+from tf_cnn.results.benchmark_log import append_metric, run_info, write_run
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Accuracy, PauseCause, Step, StepLog, StepValues
@@ -37,10 +39,24 @@ class StepPrinter(Hook[StepValues]):
         """Makes the live line show the number of steps that processes agree on."""
         self._target = target
 
-    def begin_log(self, header: Mapping[str, Any]) -> None:
-        """Writes the log of the run; header is the object of benchmark_log.run_info()."""
+    def begin_log(self) -> None:
+        """Writes the beginning of the log, see results.benchmark_log."""
+        plan = self._plan
         if self._log_folder:
-            write_run(self._log_folder, header)
+            write_run(
+                self._log_folder,
+                run_info(
+                    model=plan.model_name,
+                    data_set=plan.data.data_set.name,
+                    flags=plan.params.values(),
+                    machine=plan.machine,
+                    environment=plan.environment,
+                    tensorflow_version=tf.version.VERSION,
+                    tensorflow_git=tf.version.GIT_VERSION,
+                    test_id=plan.params.results.benchmark_test_id,
+                    available_memory=psutil.virtual_memory().available,
+                ),
+            )
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         last = steps[-1]
