@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import threading
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -17,7 +17,6 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.quiet import quiet_start
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.plan.params import Params, Role
-from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
@@ -36,20 +35,8 @@ from tf_cnn.step.build import build_evaluation, build_step, export
 from tf_cnn.step.evaluation import Evaluation, sliced_variables
 from tf_cnn.step.export import read_model, run_each
 from tf_cnn.step.graph_loop import GraphLoop
-from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
-
-
-@dataclass(frozen=True)
-class _RunGraph:
-    graph: tf.Graph
-    step_graph: StepGraph
-    graph_loop: GraphLoop | None
-    state: RunState
-    summaries: SummaryWriter | None
-    evaluation: Evaluation | None
-    model_values: Mapping[str, tf.Tensor] | None
 
 
 class BenchmarkCNN:
@@ -58,6 +45,9 @@ class BenchmarkCNN:
     Args:
       params: the settings, or the plan made from them.
       console: prints the lines; by default nothing is printed, and warnings become Python warnings.
+      argv: the command line that started the run, without the program.
+      start_time: when the time to the first step began, in seconds of time.perf_counter(); by
+        default now.
 
     Raises:
       UsageError: the settings contradict each other, or do not fit this machine, the cluster or the
@@ -70,10 +60,12 @@ class BenchmarkCNN:
         self,
         params: Params | Plan,
         console: Console | None = None,
-        invocation: Invocation | None = None,
+        argv: Sequence[str] = (),
+        start_time: float | None = None,
     ) -> None:
         self._console = console or Console()
-        self._invocation = invocation or Invocation()
+        self._argv = argv
+        self._start_time = start_time or time.perf_counter()
         self.plan = self._apply_process_settings(
             params if isinstance(params, Plan) else _make_plan(params)
         )
@@ -90,7 +82,7 @@ class BenchmarkCNN:
         """
         if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
             measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
-            return measure(self.plan, self._console, self._invocation)
+            return measure(self.plan, self._console, self._make_report())
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
@@ -114,31 +106,34 @@ class BenchmarkCNN:
         if self._has_run:
             # This run continues from a checkpoint of the previous run, if there is one.
             self.plan = self._apply_process_settings(_make_plan(self.plan.unresolved))
-            self._invocation = Invocation()
+            self._argv, self._start_time = (), time.perf_counter()
         self._has_run = True
         plan = self.plan
-        self._report = RunReport(plan, self._console, self._invocation)
-        self._state: RunState | None = None
+        self._report = self._make_report()
+        # Set while there are variables to save.
         self._session: tf.Session | None = None
         # A signal may be answered on another thread, see SIGNALS.
         self._save_lock = threading.Lock()
         self._lifecycle = RunLifecycle(plan, self._console, self._report, self._save_early)
         with self._lifecycle.guard():
             worker = self._lifecycle.join(find_resume_point(plan))
-            run_graph = self._build(worker)
+            graph = self._build(worker)
             with (
-                open_session(worker.target, run_graph.graph, worker.config) as session,
+                open_session(worker.target, graph, worker.config) as session,
                 contextlib.ExitStack() as stack,
             ):
                 worker.watch(session, self._save_early)
-                schedule = self._prepare(session, run_graph)
+                schedule = self._prepare(session)
                 with self._lifecycle.save_if_interrupted():
-                    yield from self._take_steps(session, run_graph, schedule, stack)
-                    values = self._finish(session, run_graph)
+                    yield from self._take_steps(session, schedule, stack)
+                    values = self._finish(session)
             # All steps are saved: a process that restarts now finds that training is over.
             worker.stop_watching()
-            self._write_outputs(run_graph, values)
-            run_graph.state.forget_training()
+            self._write_outputs(values)
+            self._state.forget_training()
+
+    def _make_report(self) -> RunReport:
+        return RunReport(self.plan, self._console, self._argv, self._start_time)
 
     def _apply_process_settings(self, plan: Plan) -> Plan:
         THIS_PROCESS.apply(plan.session.process)
@@ -148,7 +143,8 @@ class BenchmarkCNN:
 
     # ---- build -----------------------------------------------------------------------------------
 
-    def _build(self, worker: Worker) -> _RunGraph:
+    def _build(self, worker: Worker) -> tf.Graph:
+        """Builds the graph of the run, and sets the attributes for its parts."""
         plan, instruments = self.plan, self.plan.params.instruments
         if plan.data.input_row.in_memory and plan.data.images:
             self._console.progress(
@@ -163,24 +159,24 @@ class BenchmarkCNN:
             tf.device(worker.device),
         ):
             tf.set_random_seed(plan.params.run.tf_random_seed)
-            step_graph = build_step(plan, restart_number(worker))
+            self._step_graph = step_graph = build_step(plan, restart_number(worker))
             SIGNALS.check()
-            summaries = None
+            self._summaries: SummaryWriter | None = None
             folder = plan.params.checkpoints.train_dir
             if folder and instruments.save_summaries_steps:
-                summaries = SummaryWriter(
+                self._summaries = SummaryWriter(
                     folder, instruments, step_graph.variables, step_graph.gradients
                 )
-            evaluation = self._build_evaluation(step_graph, worker)
-            graph_loop = None
+            self._evaluation = self._build_evaluation(worker)
+            self._graph_loop: GraphLoop | None = None
             if plan.params.run.steps_per_run > 1:
-                graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
-            state = RunState(plan, step_graph, worker, self._console.warning, self._console.note)
-            model_values = (
-                read_model(step_graph.model_slices)
-                if plan.params.checkpoints.export_saved_model
-                else None
+                self._graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
+            self._state = RunState(
+                plan, step_graph, worker, self._console.warning, self._console.note
             )
+            self._model_values: Mapping[str, tf.Tensor] | None = None
+            if plan.params.checkpoints.export_saved_model:
+                self._model_values = read_model(step_graph.model_slices)
         self._report.meters.transfer = step_graph.transfer
         self._report.meters.input_buffers = buffers = step_graph.step_input.buffers
         if buffers and plan.params.run.verbose:
@@ -189,16 +185,15 @@ class BenchmarkCNN:
         self._console.result(make_banner(plan, prefix, step_graph))
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
-        self._state = state
-        return _RunGraph(graph, step_graph, graph_loop, state, summaries, evaluation, model_values)
+        return graph
 
-    def _build_evaluation(self, step_graph: StepGraph, worker: Worker) -> Evaluation | None:
+    def _build_evaluation(self, worker: Worker) -> Evaluation | None:
         """Builds the evaluation during training, if there is one; in asynchronous modes only the
         chief evaluates.
         """
         if self.plan.evaluations is None or not (worker.is_synchronous or worker.is_chief):
             return None
-        towers = [sliced_variables(step_graph.slices) for _ in self.plan.devices.towers]
+        towers = [sliced_variables(self._step_graph.slices) for _ in self.plan.devices.towers]
         process, num_processes = (
             (worker.index, worker.num_training_tasks) if worker.is_synchronous else (0, 1)
         )
@@ -206,44 +201,40 @@ class BenchmarkCNN:
 
     # ---- prepare ---------------------------------------------------------------------------------
 
-    def _prepare(self, session: tf.Session, run_graph: _RunGraph) -> Schedule:
+    def _prepare(self, session: tf.Session) -> Schedule:
         SIGNALS.check()
         self._console.progress(
             'Reading the checkpoint' if self.plan.resume_from else 'Initialising the variables'
         )
         self._report.meters.begin_phase('initialise')
-        schedule = run_graph.state.prepare(session)
-        run_op = run_graph.graph_loop.make_op_runner(session) if run_graph.graph_loop else None
-        run_graph.step_graph.prepare_first_step(session, schedule.own_start_step, run_op)
+        schedule = self._state.prepare(session)
+        run_op = self._graph_loop.make_op_runner(session) if self._graph_loop else None
+        self._step_graph.prepare_first_step(session, schedule.own_start_step, run_op)
         # From here on _save_early() has variables to save.
         self._session = session
         evaluations = self.plan.evaluations
-        if evaluations and run_graph.evaluation:
+        if evaluations and self._evaluation:
             self._warn(evaluations.schedule.warning(schedule.start_step, schedule.end_step))
         return schedule
 
     # ---- steps -----------------------------------------------------------------------------------
 
     def _take_steps(
-        self,
-        session: tf.Session,
-        run_graph: _RunGraph,
-        schedule: Schedule,
-        stack: contextlib.ExitStack,
+        self, session: tf.Session, schedule: Schedule, stack: contextlib.ExitStack
     ) -> Iterator[Step[StepValues]]:
         """Takes the steps. The stack ends the profile, after the variables are saved."""
-        plan, step_graph = self.plan, run_graph.step_graph
+        plan, step_graph = self.plan, self._step_graph
         stepper = Stepper(
             session,
             step_graph.fetches,
             plan.params.instruments,
             schedule.num_warmup,
-            run_graph.summaries,
-            run_graph.graph_loop,
+            self._summaries,
+            self._graph_loop,
             step_graph.step_input,
         )
         take_steps, profiler = stepper.run, None
-        hooks = self._make_hooks(session, run_graph, schedule, stepper)
+        hooks = self._make_hooks(session, schedule, stepper)
         if plan.params.instruments.profile_steps:
             profiler = stack.enter_context(
                 contextlib.closing(StepProfiler(plan.params.instruments))
@@ -269,20 +260,20 @@ class BenchmarkCNN:
         self._report.recorder.record_end(num_skipped, self._lifecycle.worker)
 
     def _make_hooks(
-        self, session: tf.Session, run_graph: _RunGraph, schedule: Schedule, stepper: Stepper
+        self, session: tf.Session, schedule: Schedule, stepper: Stepper
     ) -> list[Hook[StepValues]]:
         """Returns what happens between the steps, in this order; see Hook."""
         plan, params, report = self.plan, self.plan.params, self._report
-        worker, recorder, state = self._lifecycle.worker, report.recorder, run_graph.state
+        worker, recorder, state = self._lifecycle.worker, report.recorder, self._state
         hooks: list[Hook[StepValues]] = [
             report.meters,
             recorder,
             StepChecks(params, schedule),
         ]
-        if run_graph.summaries:
+        if self._summaries:
             hooks.append(
                 Summaries(
-                    run_graph.summaries,
+                    self._summaries,
                     session,
                     stepper,
                     recorder,
@@ -303,12 +294,12 @@ class BenchmarkCNN:
                 )
             )
         hooks.append(report.printer)
-        if plan.evaluations and run_graph.evaluation:
+        if plan.evaluations and self._evaluation:
             hooks.append(
                 EvaluationsDuringTraining(
                     params.evaluation,
                     plan.evaluations.schedule,
-                    run_graph.evaluation,
+                    self._evaluation,
                     state,
                     session,
                     schedule.start_step,
@@ -330,16 +321,16 @@ class BenchmarkCNN:
 
     # ---- finish ----------------------------------------------------------------------------------
 
-    def _finish(self, session: tf.Session, run_graph: _RunGraph) -> Mapping[str, Any] | None:
+    def _finish(self, session: tf.Session) -> Mapping[str, Any] | None:
         """Saves the last checkpoint. Returns the values of the model's variables, by name, if the
         model will be exported.
         """
         with self._save_lock:
-            run_graph.state.finish(session)
+            self._state.finish(session)
             self._session = None
-        return run_each(session, run_graph.model_values) if run_graph.model_values else None
+        return run_each(session, self._model_values) if self._model_values else None
 
-    def _write_outputs(self, run_graph: _RunGraph, values: Mapping[str, Any] | None) -> None:
+    def _write_outputs(self, values: Mapping[str, Any] | None) -> None:
         SIGNALS.check()
         if self.plan.params.results.measure_peak:
             self._console.progress('Measuring the peak of the devices')
@@ -348,16 +339,16 @@ class BenchmarkCNN:
                 self.plan.devices.towers,
                 self.plan.precision.compute_dtype.name,
             )
-        if run_graph.summaries:
-            run_graph.summaries.close()
+        if self._summaries:
+            self._summaries.close()
         SIGNALS.check()
         if values and (folder := self.plan.params.checkpoints.export_saved_model):
             self._console.progress(f'Writing the model to {folder}')
-            export(self.plan, values, folder, run_graph.state.class_names)
+            export(self.plan, values, folder, self._state.class_names)
 
     def _save_early(self) -> None:
         """Saves the trained variables when the run ends early, if training had begun."""
-        if self._state and self._session:
+        if self._session:
             try:
                 with self._save_lock:
                     self._state.save_early(self._session, is_in_step=self._lifecycle.is_in_step)

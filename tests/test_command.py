@@ -155,7 +155,7 @@ import os, signal, sys, types
 import tf_cnn_benchmarks
 
 class BenchmarkCNN:
-    def __init__(self, plan, console, invocation):
+    def __init__(self, plan, console, argv, start_time):
         self.console = console
     def run(self):
         self.console.result('before')

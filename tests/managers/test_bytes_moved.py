@@ -137,7 +137,7 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer):
     # Each of three workers sends two of the three chunks to be summed, then two sums.
     expected = 3 * 2 * 2 / 3 * trained_bytes(built, transfer)
     assert built.step.transfer.bytes_per_step == round(expected)
-    assert built.step.bytes_per_server == {}
+    assert built.step.transfer.bytes_per_ps == ()
 
 
 @TRANSFERS
@@ -161,4 +161,4 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer):
         )
         expected = sent_per_byte * trained_bytes(built, transfer)
         assert built.step.transfer.bytes_per_step == pytest.approx(expected, rel=1e-4), spec
-        assert built.step.bytes_per_server == {}
+        assert built.step.transfer.bytes_per_ps == ()

@@ -5,13 +5,14 @@ Does not import TensorFlow before the flags are checked.
 
 import contextlib
 import sys
+import time
 from collections.abc import Sequence
 
 from tf_cnn.machine import quiet
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.plan.params import Params
-from tf_cnn.plan.parsing import invocation_of_command, parse_argv
+from tf_cnn.plan.parsing import parse_argv, seconds_since_start
 from tf_cnn.plan.plan import ServerPlan, make_plan
 from tf_cnn.results.console import Console, reserve_stdout
 from tf_cnn.results.file_names import STDOUT
@@ -19,7 +20,8 @@ from tf_cnn.system.errors import format_flag
 
 
 def main(argv: Sequence[str]) -> int:
-    invocation = invocation_of_command(argv)
+    # The time to the first step begins with the process, which does nothing else.
+    start_time = time.perf_counter() - seconds_since_start()
     arguments = parse_argv(argv)
     documents_only = arguments.params.results.result_file == STDOUT
     with (
@@ -49,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             from benchmark_cnn import BenchmarkCNN
 
             _note_default_model(console, arguments.params)
-            BenchmarkCNN(plan, console, invocation).run()
+            BenchmarkCNN(plan, console, argv, start_time).run()
             return 0
         from tf_cnn.cluster.serve import run_server
 

@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tf_cnn.flags.command_line import split_command_line
@@ -130,28 +130,7 @@ def _unknown(name: str) -> str:
     return f'--{name}: unknown flag; {f"did you mean --{near}?" if near else _SEE}'
 
 
-@dataclass(frozen=True)
-class Invocation:
-    """How and when a run was started.
-
-    Attributes:
-      argv: the command line without the program; empty if Python code started the run.
-      start_time: when the time to the first step began, in seconds of time.perf_counter.
-    """
-
-    argv: tuple[str, ...] = ()
-    start_time: float = field(default_factory=time.perf_counter)
-
-
-def invocation_of_command(argv: Sequence[str]) -> Invocation:
-    """Returns the invocation of a process that does nothing else.
-
-    Its time to the first step began with the process.
-    """
-    return Invocation(tuple(argv), time.perf_counter() - _seconds_since_start())
-
-
-def _seconds_since_start() -> float:
+def seconds_since_start() -> float:
     """Returns the seconds since this process started, to a hundredth; 0 if unknown."""
     try:
         with open('/proc/self/stat', encoding='utf-8') as file:

@@ -1,7 +1,7 @@
 """A run that only evaluates: the accuracy of the checkpoints in a folder."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
@@ -10,7 +10,6 @@ from models.network_check import explain_network_errors
 from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
-from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
@@ -20,7 +19,7 @@ from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import open_session
 from tf_cnn.step.build import build_evaluation, export
-from tf_cnn.step.evaluation import RestoredVariables, combine_accuracy, write_accuracy_summary
+from tf_cnn.step.evaluation import RestoredVariables
 from tf_cnn.step.export import read_model, run_each
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.system.signals import SIGNALS
@@ -32,17 +31,16 @@ from tf_cnn.training.checkpoint_files import (
     listed_checkpoints,
     parse_checkpoint_prefix,
 )
-from tf_cnn.training.checkpoints import Checkpointer, Slice
+from tf_cnn.training.checkpoints import Checkpointer
 from tf_cnn.training.contents import check_classes, read_class_names
 
 
-def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
+def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Result:
     """Evaluates the checkpoint that --train_dir names, or the newest one in that folder.
 
     With --eval_interval_secs it also evaluates each new checkpoint, until the training has ended.
     Workers share the images.
     """
-    report = RunReport(plan, console, invocation)
     lifecycle = RunLifecycle(plan, console, report)
     with lifecycle.guard():
         worker = lifecycle.join()
@@ -54,12 +52,12 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             ]
             evaluation = build_evaluation(plan, towers, worker.index, worker.num_training_tasks)
             folder = plan.params.checkpoints.train_dir or ''
-            saver = Checkpointer(
-                folder,
-                _slices_by_name(towers),
-                HOST_DEVICE,
-                plan.params.checkpoints.max_ckpts_to_keep,
-            )
+            slices = {
+                name: [tower_slice for tower in towers for tower_slice in tower.slices[name]]
+                for name in towers[0].slices
+            }
+            max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
+            saver = Checkpointer(folder, slices, HOST_DEVICE, max_checkpoints)
             export_folder = plan.params.checkpoints.export_saved_model
             model_values = read_model(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
@@ -81,11 +79,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
                     )
                     # Synthetic images have no class names.
                     class_names = plan.class_names or read_class_names(prefix)
-                    worker_accuracy = evaluation.run(session, checkpoint_step(prefix))
-                    accuracy = combine_accuracy(worker_accuracy, worker, f'accuracy/{number}')
-                    report.add_evaluation(accuracy)
-                    if plan.params.evaluation.eval_dir:
-                        write_accuracy_summary(accuracy, plan.params.evaluation.eval_dir)
+                    step = checkpoint_step(prefix)
+                    report.evaluate(evaluation, session, step, worker, str(number))
                 last = prefix
             if model_values and last:
                 values = run_each(session, model_values)
@@ -154,13 +149,6 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
             return
         if not new_checkpoints:
             SIGNALS.wait(interval)
-
-
-def _slices_by_name(towers: Sequence[RestoredVariables]) -> dict[str, list[Slice]]:
-    return {
-        name: [tower_slice for tower in towers for tower_slice in tower.slices[name]]
-        for name in towers[0].slices
-    }
 
 
 def _names_in_training(plan: Plan) -> frozenset[str]:

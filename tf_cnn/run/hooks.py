@@ -22,7 +22,7 @@ from tf_cnn.run.session import Stepper
 from tf_cnn.run.state import RunState
 from tf_cnn.run.step_loop import Hook, Schedule
 from tf_cnn.run.step_recorder import StepRecorder
-from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
+from tf_cnn.step.evaluation import Evaluation
 from tf_cnn.system.errors import RunError
 from tf_cnn.training.config import CheckpointConfig
 
@@ -158,11 +158,7 @@ class EvaluationsDuringTraining(Hook[StepValues]):
         with recorder.pause(PauseCause.EVALUATION), self.lifecycle.evaluating(), worker.pausing():
             self.state.prepare_evaluation(self.session)
             self.console.progress(f'Evaluating after {recorder.describe_last_step(step)}')
-            own_accuracy = self.evaluation.run(self.session, step)
-            accuracy = combine_accuracy(own_accuracy, worker, f'accuracy/{step}')
-            self.report.add_evaluation(accuracy)
-            if self.config.eval_dir:
-                write_accuracy_summary(accuracy, self.config.eval_dir)
+            accuracy = self.report.evaluate(self.evaluation, self.session, step, worker, str(step))
         # A warm-up continues after the goal is reached; this note is printed only once.
         goal = self.config.stop_at_top_1_accuracy
         if goal is not None and accuracy.top_1 >= goal and not self.has_reached_goal:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.inputs.pipeline_stages import TRANSFER
-from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
@@ -86,14 +85,13 @@ class _Stage(Hook[StepValues]):
             self._timed_steps = []
 
 
-def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
+def measure_input(plan: Plan, console: Console, report: RunReport) -> Result:
     """Measures the input pipeline up to each stage. The result has the steps of the full pipeline.
 
     The shorter pipelines run half of their steps before the full pipeline, and half after it in
     reverse order. So a machine that becomes steadily slower or faster favours no pipeline. Only one
     pipeline is open at a time.
     """
-    report = RunReport(plan, console, invocation)
     lifecycle = RunLifecycle(plan, console, report)
     meters, num_timed = report.meters, plan.params.run.num_timed
     target = plan.params.results.target_seconds

@@ -17,7 +17,6 @@ from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline_stages import max_total_bytes
 from tf_cnn.plan.params import Role, output_flags
-from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import find_warnings
@@ -89,7 +88,7 @@ def worker_section(plan: Plan, meters: RunMeters, log: StepLog) -> dict[str, Any
 # Long, because the document is one object and reads best in one piece.
 def build_result(
     plan: Plan,
-    invocation: Invocation,
+    argv: tuple[str, ...],
     meters: RunMeters,
     log: StepLog,
     evaluations: Sequence[Accuracy],
@@ -116,12 +115,10 @@ def build_result(
         id=uuid.uuid4().hex,
         is_complete=exit_info.is_complete,
         exit_status=exit_info,
-        started_at=_format_utc(meters.unix_at_zero + invocation.start_time),
+        started_at=_format_utc(meters.unix_at_zero + meters.start_time),
         ended_at=_format_utc(time.time()),
         program=sections.ProgramSection(VERSION, plan.git_commit),
-        command=sections.CommandSection(
-            invocation.argv, plan.params.values(), dict(plan.params.given_flags)
-        ),
+        command=sections.CommandSection(argv, plan.params.values(), dict(plan.params.given_flags)),
         run=log.run,
         cluster=_cluster(plan),
         model=sections.ModelSection(

@@ -22,6 +22,7 @@ class RunMeters(Hook[StepValues]):
     """The meters of a run, and what it knows about itself besides its steps.
 
     Attributes:
+      start_time: when the first phase began, in seconds of time.perf_counter().
       phase_seconds: the seconds of each phase that has ended.
       unix_at_zero: the Unix time when time.perf_counter() was 0.
       joules: the source and the energy of the timed steps; None if it cannot be measured.
@@ -39,7 +40,7 @@ class RunMeters(Hook[StepValues]):
         self.phase_seconds: dict[str, float] = {}
         self.unix_at_zero = time.time() - time.perf_counter()
         self._plan = plan
-        self._start_time = start_time
+        self.start_time = start_time
         self._phase: str | None = 'import'
         self._phase_start = start_time
         kind, environ = plan.devices.kind, plan.environment
@@ -78,7 +79,7 @@ class RunMeters(Hook[StepValues]):
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         if self._phase:
-            self.phase_seconds.setdefault('first_step', steps[0].end - self._start_time)
+            self.phase_seconds.setdefault('first_step', steps[0].end - self.start_time)
             if steps[0].phase is Phase.TIMED:
                 self.begin_phase(None, steps[0].start)
         return False

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow.compat.v1 as tf
+
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.pipeline_stages import format_memory
 from tf_cnn.plan.params import Role
-from tf_cnn.plan.parsing import Invocation
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
 from tf_cnn.results.console import Console
@@ -23,6 +24,7 @@ from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.run.step_printer import StepPrinter
 from tf_cnn.run.step_recorder import StepRecorder
+from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
 from tf_cnn.system.errors import RunError, format_flag
 
 
@@ -34,13 +36,15 @@ class RunReport:
       is_finished: whether finish() has been called.
     """
 
-    def __init__(self, plan: Plan, console: Console, invocation: Invocation) -> None:
-        self.meters = RunMeters(plan, invocation.start_time)
+    def __init__(
+        self, plan: Plan, console: Console, argv: Sequence[str], start_time: float
+    ) -> None:
+        self.meters = RunMeters(plan, start_time)
         self.recorder = StepRecorder(plan)
         self.printer = StepPrinter(plan, console, self.recorder)
         self.is_finished = False
         self._plan = plan
-        self._invocation = invocation
+        self._argv = tuple(argv)
         self._console = console
         template, path = plan.unresolved.results.result_file, plan.params.results.result_file
         # Another run may write the file before this one ends.
@@ -48,13 +52,23 @@ class RunReport:
         self._finish_lock = threading.Lock()
         self._result: Result | None = None
 
-    def add_evaluation(self, accuracy: Accuracy) -> None:
-        """Records, prints and logs an evaluation, see StepRecorder.add_evaluation."""
+    def evaluate(
+        self, evaluation: Evaluation, session: tf.Session, step: int, worker: Worker, name: str
+    ) -> Accuracy:
+        """Evaluates with the other workers; records, prints and logs the accuracy. Call it within
+        recorder.pause(PauseCause.EVALUATION).
+
+        step: the global step of the variables; name: of the evaluation, the same in all workers.
+        """
+        accuracy = combine_accuracy(evaluation.run(session, step), worker, f'accuracy/{name}')
         self.recorder.add_evaluation(accuracy)
         is_evaluation_run = self._plan.role is Role.EVALUATION
         format_line = lines.format_accuracy if is_evaluation_run else lines.format_interim_accuracy
         self._console.result(format_line(accuracy))
         self.printer.log_evaluation(accuracy)
+        if folder := self._plan.params.evaluation.eval_dir:
+            write_accuracy_summary(accuracy, folder)
+        return accuracy
 
     @property
     def result(self) -> Result:
@@ -103,7 +117,7 @@ class RunReport:
             workers = worker.collect('steps', own_steps, is_complete=exit_info.is_complete)
         return build_result(
             self._plan,
-            self._invocation,
+            self._argv,
             self.meters,
             log,
             self.recorder.evaluations,

@@ -98,7 +98,13 @@ class Stepper:
             values = self._trace_step(
                 self._fetches, dict(zip(self._fed_tensors, feeds, strict=True))
             )
-        elif self._step_with_summary and self._needs_summary(phase, index):
+        elif (
+            self._step_with_summary
+            and self._summaries
+            # Also in the first warm-up step, so that TensorFlow prepares this graph outside the
+            # timed steps.
+            and (index == 1 if phase is Phase.WARMUP else self._summaries.is_due(index))
+        ):
             values, self.gradient_summary = self._step_with_summary(*feeds)
         else:
             values = self._plain_step(*feeds)
@@ -114,15 +120,6 @@ class Stepper:
             return [], 0.0
         start = time.perf_counter()
         return self._step_input.next_feed_values(), time.perf_counter() - start
-
-    def _needs_summary(self, phase: Phase, index: int) -> bool:
-        # Also in the first warm-up step, so that TensorFlow prepares this graph outside the timed
-        # steps.
-        return (
-            index == 1
-            if phase is Phase.WARMUP
-            else self._summaries is not None and self._summaries.is_due(index)
-        )
 
 
 def _to_step_values(values: Mapping[str, Any], ended_at: float | None) -> StepValues:

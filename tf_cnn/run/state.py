@@ -46,7 +46,12 @@ class RunState:
         self.class_names = plan.class_names
         if self.class_names is None and plan.resume_from:
             self.class_names = read_class_names(plan.resume_from)
-        self._saver = self._make_saver(self._folder) if self._folder else None
+        self._saver = None
+        if self._folder:
+            max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
+            self._saver = Checkpointer(
+                self._folder, step_graph.slices, HOST_DEVICE, max_checkpoints, self.class_names
+            )
         self._warm_start = None
         if plan.warm_start:
             self._warm_start = WarmStart(
@@ -56,12 +61,6 @@ class RunState:
                 HOST_DEVICE,
                 plan.class_names,
             )
-
-    def _make_saver(self, folder: str) -> Checkpointer:
-        num_kept = self._plan.params.checkpoints.max_ckpts_to_keep
-        return Checkpointer(
-            folder, self._step_graph.slices, HOST_DEVICE, num_kept, self.class_names
-        )
 
     def prepare(self, session: tf.Session) -> Schedule:
         """Sets the variables, and returns the schedule of the steps that follow."""

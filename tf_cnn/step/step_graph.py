@@ -107,7 +107,6 @@ class StepGraph:
     global_step: Variable
     synchronous_step: SynchronousStep | None
     begun_steps: list[Variable]
-    bytes_per_server: dict[str, int]
     transfer: TransferSection
     slices: dict[str, list[Slice]]
     model_slices: dict[str, list[Slice]]
@@ -154,12 +153,10 @@ class StepGraph:
 class _Tower:
     """The tensors of one tower.
 
-    The objectives of all towers of a model add up to its loss. penalty, the model's weight decay,
-    is None on towers that do not compute it.
+    penalty, the model's weight decay, is None on towers that do not compute it.
     """
 
     base_loss: Tensor
-    objective: Tensor
     penalty: Tensor | None
     top_k: tuple[Tensor, Tensor] | None
     gradients: list[Tensor]
@@ -259,7 +256,6 @@ def build_step_graph(
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
             begun_steps=manager.begun,
-            bytes_per_server=manager.bytes_of_servers,
             transfer=TransferSection(
                 tuple(manager.bytes_of_servers.values()),
                 manager.bytes_of_step(forward_only=config.params.run.forward_only),
@@ -296,10 +292,8 @@ def _build_towers(
     if isinstance(step_input, GradientsInMemory):
         not_a_number = tf.constant(float('nan'))
         return [
-            _Tower(
-                not_a_number, not_a_number, None, None, step_input.add_tower_gradients(manager, n)
-            )
-            for n in range(len(devices))
+            _Tower(not_a_number, None, None, step_input.add_tower_gradients(manager, number))
+            for number in range(len(devices))
         ]
     for number, device in enumerate(devices):
         batch = step_input.tower_batch(number)
@@ -339,9 +333,10 @@ def _build_tower(
     if auxiliary is not None:
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
     top_k = _top_k_accuracy(logits, batch.labels) if params.run.computes_accuracy else None
-    objective = base_loss / manager.num_averaged_towers
     if params.run.forward_only:
-        return _Tower(base_loss, objective, None, top_k, [])
+        return _Tower(base_loss, None, top_k, [])
+    # The objectives of all towers of a model add up to its loss.
+    objective = base_loss / manager.num_averaged_towers
     trainable = manager.trainable_variables_on_device(number)
     if not trainable:
         raise ValueError('the network has no trainable variable')
@@ -375,7 +370,7 @@ def _build_tower(
         raise ValueError(f'the loss does not depend on {", ".join(unused)}')
     # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
     gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
-    return _Tower(base_loss, objective, penalty, top_k, gradients)
+    return _Tower(base_loss, penalty, top_k, gradients)
 
 
 def _reported_loss(config: StepConfig, towers: Sequence[_Tower]) -> Tensor:
