@@ -214,7 +214,7 @@ class BenchmarkCNN:
         self._session = session
         evaluations = self.plan.evaluations
         if evaluations and self._evaluation:
-            self._warn(evaluations.schedule.warning(schedule.start_step, schedule.end_step))
+            self._warn(evaluations.warning(schedule.start_step, schedule.end_step))
         return schedule
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -226,12 +226,11 @@ class BenchmarkCNN:
         plan, step_graph = self.plan, self._step_graph
         stepper = Stepper(
             session,
-            step_graph.fetches,
+            step_graph,
             plan.params.instruments,
             schedule.num_warmup,
             self._summaries,
             self._graph_loop,
-            step_graph.step_input,
         )
         take_steps, profiler = stepper.run, None
         hooks = self._make_hooks(session, schedule, stepper)
@@ -298,7 +297,7 @@ class BenchmarkCNN:
             hooks.append(
                 EvaluationsDuringTraining(
                     params.evaluation,
-                    plan.evaluations.schedule,
+                    plan.evaluations,
                     self._evaluation,
                     state,
                     session,

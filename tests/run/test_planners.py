@@ -17,7 +17,7 @@ from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.this_process import INTRA, ProcessSettings, ThisProcess
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices
-from tf_cnn.plan.evaluations import EvalSchedule
+from tf_cnn.plan.evaluations import Evaluations
 from tf_cnn.plan.process_settings import Threads, choose_start, choose_threads
 from tf_cnn.results.summary import format_summary
 
@@ -257,12 +257,12 @@ def test_the_summary_tells_the_threads_and_why():
     [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])],
 )
 def test_an_evaluation_comes_with_the_step_that_reaches_its_time(every, due):
-    schedule = EvalSchedule(every=Fraction(every))
+    schedule = Evaluations(every=Fraction(every))
     assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
 
 
 def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach():
-    every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
+    every, at = Evaluations(every=Fraction('2.5')), Evaluations(at=frozenset([3, 8, 12]))
     assert every.warning(0, 3) is None
     # From step 3 to step 4; the next evaluation would be after step 5.
     check_line(every.warning(3, 4), '3', '4', '5')
@@ -272,5 +272,5 @@ def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach():
 
 
 def test_an_evaluation_is_due_though_another_worker_took_its_step():
-    for schedule in (EvalSchedule(every=Fraction(4)), EvalSchedule(at=frozenset([4, 8]))):
+    for schedule in (Evaluations(every=Fraction(4)), Evaluations(at=frozenset([4, 8]))):
         assert [step for step in (3, 6, 7, 9, 11) if schedule.is_due(step, step - 3)] == [6, 9]

@@ -1,7 +1,7 @@
 """How many images a run evaluates, and when. Does not import TensorFlow."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tf_cnn.flags.spec import parse_numbers
@@ -13,16 +13,25 @@ from tf_cnn.training.schedules import epochs_to_steps
 
 
 @dataclass(frozen=True)
-class EvalSchedule:
-    """The global steps after which training waits for an evaluation.
+class Evaluations:
+    """The images of evaluations, and the global steps after which training waits for one.
 
     Attributes:
       every: the interval in steps; the first step that reaches a multiple counts.
       at: single steps.
+      num_batches: global batches; None: until the last example.
+      num_examples: examples that all processes evaluate together.
+      num_passes: over the whole set; if num_examples is None too, each example is evaluated once.
+      banner_batches: shown in the banner, with num_epochs; None: all batches.
     """
 
     every: Fraction | None = None
     at: frozenset[int] = frozenset()
+    num_batches: int | None = None
+    num_examples: int | None = None
+    num_passes: float | None = None
+    banner_batches: int | None = None
+    num_epochs: float = 1.0
 
     def is_due(self, step: int, last_step: int) -> bool:
         """Whether an evaluation became due after `last_step`, and up to `step`."""
@@ -43,25 +52,6 @@ class EvalSchedule:
                 f'is due after {math.ceil((end // self.every + 1) * self.every)}'
             )
         return None
-
-
-@dataclass(frozen=True)
-class Evaluations:
-    """The images and the schedule of evaluations.
-
-    Attributes:
-      num_batches: global batches; None: until the last example.
-      num_examples: examples that all processes evaluate together.
-      num_passes: over the whole set; if num_examples is None too, each example is evaluated once.
-      banner_batches: shown in the banner, with num_epochs; None: all batches.
-    """
-
-    num_batches: int | None
-    num_examples: int | None
-    num_passes: float | None
-    banner_batches: int | None
-    num_epochs: float
-    schedule: EvalSchedule
 
 
 def find_evaluations(params: Params, context: Context) -> Evaluations | None:
@@ -89,7 +79,8 @@ def find_evaluations(params: Params, context: Context) -> Evaluations | None:
     elif requested_batches is not None:
         num_examples = requested_batches * images_of_batch
     shown_batches = num_batches or requested_batches
-    return Evaluations(
+    return replace(
+        _schedule(params, context),
         num_batches=num_batches,
         num_examples=num_examples,
         num_passes=num_passes if num_examples is None and num_batches is None else None,
@@ -97,23 +88,22 @@ def find_evaluations(params: Params, context: Context) -> Evaluations | None:
         num_epochs=shown_batches * images_of_batch / (num_available or math.inf)
         if shown_batches
         else num_passes or 1.0,
-        schedule=_eval_schedule(params, context),
     )
 
 
-def _eval_schedule(params: Params, context: Context) -> EvalSchedule:
+def _schedule(params: Params, context: Context) -> Evaluations:
     evaluation = params.evaluation
     per_epoch = Fraction(
         context.data.data_set.num_train_examples, context.images_per_global_step(params)
     )
     if evaluation.eval_during_training_every_n_steps is not None:
-        return EvalSchedule(every=Fraction(evaluation.eval_during_training_every_n_steps))
+        return Evaluations(every=Fraction(evaluation.eval_during_training_every_n_steps))
     if evaluation.eval_during_training_every_n_epochs is not None:
-        return EvalSchedule(
+        return Evaluations(
             every=Fraction(str(evaluation.eval_during_training_every_n_epochs)) * per_epoch
         )
     epochs = parse_numbers(evaluation.eval_during_training_at_specified_epochs, float)
     steps = parse_numbers(evaluation.eval_during_training_at_specified_steps, int)
-    return EvalSchedule(
+    return Evaluations(
         at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)])
     )

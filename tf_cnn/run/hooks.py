@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.plan.config import EvaluationConfig
-from tf_cnn.plan.evaluations import EvalSchedule
+from tf_cnn.plan.evaluations import Evaluations
 from tf_cnn.plan.params import Params
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Phase
@@ -122,13 +122,13 @@ class Checkpoints(Hook[StepValues]):
 
 @dataclass
 class EvaluationsDuringTraining(Hook[StepValues]):
-    """Evaluates after the steps of the schedule, and ends the run at --stop_at_top_1_accuracy.
+    """Evaluates after the steps of `evaluations`, and ends the run at --stop_at_top_1_accuracy.
 
     last_step is the global step before the next session call.
     """
 
     config: EvaluationConfig
-    schedule: EvalSchedule
+    evaluations: Evaluations
     evaluation: Evaluation
     state: RunState
     session: tf.Session
@@ -152,7 +152,7 @@ class EvaluationsDuringTraining(Hook[StepValues]):
         return self.has_reached_goal
 
     def _evaluate_if_due(self, step: int, last_step: int) -> None:
-        if not self.schedule.is_due(step, last_step):
+        if not self.evaluations.is_due(step, last_step):
             return
         recorder, worker = self.report.recorder, self.lifecycle.worker
         with recorder.pause(PauseCause.EVALUATION), self.lifecycle.evaluating(), worker.pausing():

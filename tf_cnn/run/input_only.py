@@ -44,7 +44,10 @@ class _Stage(Hook[StepValues]):
     def measure(
         self, lifecycle: RunLifecycle, num_timed: int, hooks: Sequence[Hook[StepValues]]
     ) -> None:
-        """Takes warm-up and timed steps in a new session; closing it frees the buffers."""
+        """Takes warm-up and timed steps in a new session, and adds the timed ones to `time`.
+
+        Closing the session frees the buffers.
+        """
         num_warmup, worker = self._plan.params.run.num_warmup_batches, lifecycle.worker
         with open_session(worker.target, self._graph, worker.config) as session:
             session.run(self.pipeline.initializers)
@@ -67,22 +70,18 @@ class _Stage(Hook[StepValues]):
                 take_steps, all_hooks, num_warmup, num_timed, in_step=lifecycle.in_step
             ):
                 pass
-        self._add_time()
-
-    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
-        if steps[0].phase is Phase.TIMED:
-            self._processor_end = time.process_time()
-            self._timed_steps += steps
-        return False
-
-    def _add_time(self) -> None:
-        """Adds the timed steps of a session to `time`."""
         if self._timed_steps:
             images = len(self._timed_steps) * self._plan.images_per_global_step
             wall_seconds = self._timed_steps[-1].end - self._timed_steps[0].start
             processor_seconds = self._processor_end - self._processor_start
             self.time += StageTime(self.name, images, wall_seconds, processor_seconds)
             self._timed_steps = []
+
+    def after(self, steps: Sequence[Step[StepValues]]) -> bool:
+        if steps[0].phase is Phase.TIMED:
+            self._processor_end = time.process_time()
+            self._timed_steps += steps
+        return False
 
 
 def measure_input(plan: Plan, console: Console, report: RunReport) -> Result:

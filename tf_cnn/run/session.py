@@ -9,13 +9,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.inputs.pipeline import StepInput
 from tf_cnn.plan.config import InstrumentConfig
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import StepValues
 from tf_cnn.run.instruments import SummaryWriter, trace_step
 from tf_cnn.step.graph_loop import GraphLoop
-from tf_cnn.step.step_graph import Fetches
+from tf_cnn.step.step_graph import StepGraph
 
 
 @contextlib.contextmanager
@@ -44,19 +43,17 @@ class Stepper:
     def __init__(
         self,
         session: tf.Session,
-        fetches: Fetches,
+        step_graph: StepGraph,
         instruments: InstrumentConfig,
         num_warmup: int,
         summaries: SummaryWriter | None,
-        graph_loop: GraphLoop | None = None,
-        step_input: StepInput | None = None,
+        graph_loop: GraphLoop | None,
     ) -> None:
         self.gradient_summary: bytes | None = None
-        self._session = session
-        self._fetches = fetches.as_dict()
+        self._fetches = step_graph.fetches.as_dict()
         self._graph_loop = graph_loop
-        self._step_input = step_input
-        self._fed_tensors = step_input.feed_placeholders if step_input else []
+        self._step_input = step_graph.step_input
+        self._fed_tensors = self._step_input.feed_placeholders
         if graph_loop:
             self._run_loop = session.make_callable(
                 dict(graph_loop.values), feed_list=[graph_loop.num_steps]
@@ -93,7 +90,9 @@ class Stepper:
         ]
 
     def _run_step(self, phase: Phase, index: int) -> StepValues:
-        feeds, seconds_of_feeds = self._next_feeds()
+        start = time.perf_counter()
+        feeds = self._step_input.next_feed_values()
+        seconds_of_feeds = time.perf_counter() - start
         if phase is Phase.WARMUP and index == self._traced_index:
             values = self._trace_step(
                 self._fetches, dict(zip(self._fed_tensors, feeds, strict=True))
@@ -113,13 +112,6 @@ class Stepper:
         return (
             replace(step_values, input_wait=seconds_of_feeds) if self._fed_tensors else step_values
         )
-
-    def _next_feeds(self) -> tuple[list[Any], float]:
-        """Returns the feeds of the next step, and the seconds that it took to draw them."""
-        if self._step_input is None or not self._fed_tensors:
-            return [], 0.0
-        start = time.perf_counter()
-        return self._step_input.next_feed_values(), time.perf_counter() - start
 
 
 def _to_step_values(values: Mapping[str, Any], ended_at: float | None) -> StepValues:

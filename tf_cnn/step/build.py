@@ -1,7 +1,6 @@
 """Builds the graphs of a run from its plan: a step, an evaluation, the exported model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
@@ -34,16 +33,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     with convert_manager_errors(plan.mode):
         manager = _make_manager(plan)
     optimizer = make_optimizer(params.optimizer)
-    frozen_network = None
-    if params.run.freeze_when_forward_only:
-        frozen_network = freeze(
-            network,
-            (params.run.batch_size, *plan.data.image_shape),
-            num_classes,
-            params.run.tf_random_seed,
-            plan.precision,
-            plan.session.config,
-        )
+    frozen_network = freeze(plan) if params.run.freeze_when_forward_only else None
     step_input: InputPipeline | GradientsInMemory
     if params.run.exchange_only:
         shapes = gradient_shapes(
@@ -55,7 +45,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     # Random ops start again in each session. With another seed, a continued training drops other
     # units than in its first steps.
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
-    config = replace(_step_config(plan), seed=seed)
+    config = _step_config(plan, seed)
     with convert_manager_errors(plan.mode):
         return build_step_graph(config, optimizer, manager, step_input, frozen_network)
 
@@ -68,7 +58,7 @@ def build_evaluation(
     """
     assert plan.evaluations
     return Evaluation(
-        _step_config(plan),
+        _step_config(plan, plan.params.run.tf_random_seed),
         sources,
         plan.devices.towers,
         make_validation_input(plan, process_index, num_processes),
@@ -86,13 +76,13 @@ def export(
     export_saved_model(folder, values, network, num_classes, image_shape, scale, class_names)
 
 
-def _step_config(plan: Plan) -> StepConfig:
+def _step_config(plan: Plan, seed: int) -> StepConfig:
     return StepConfig(
         plan.params,
         plan.model.network,
         plan.data.data_set.num_classes,
         plan.learning_rate,
-        plan.params.run.tf_random_seed,
+        seed,
         plan.precision,
         plan.first_tower,
     )

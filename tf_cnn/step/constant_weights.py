@@ -12,12 +12,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor, VariableSource
-from models.model_spec import Network
 from models.networks import build_network
 from tf_cnn.graph.variables import Initializer
+from tf_cnn.plan.plan import Plan
 from tf_cnn.step.evaluation import InferenceVariables
 from tf_cnn.system.errors import UsageError
-from tf_cnn.training.precision import Precision
 from variable_mgr import seed_of
 
 Array = np.ndarray[Any, Any]
@@ -65,37 +64,28 @@ class FrozenNetwork:
             return tf.constant(value, name=f'constants/{name}')
 
 
-def freeze(
-    network: Network,
-    batch_shape: Sequence[int],
-    num_classes: int,
-    seed: int,
-    precision: Precision,
-    config: tf.ConfigProto,
-) -> FrozenNetwork:
-    """Computes a network's initial values on this process's CPU.
-
-    batch_shape is [N, H, W, C].
-    """
+def freeze(plan: Plan) -> FrozenNetwork:
+    """Computes the initial values of a run's network on this process's CPU."""
     cpu_config = tf.ConfigProto()
-    cpu_config.CopyFrom(config)
+    cpu_config.CopyFrom(plan.session.config)
     cpu_config.device_count['GPU'] = 0
 
     def initial_value(
         name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Tensor:
-        value = initializer(shape, seed_of(name, seed))
-        return tf.cast(tf.cast(value, precision.variable_dtype) if trainable else value, tf.float32)
+        value = initializer(shape, seed_of(name, plan.params.run.tf_random_seed))
+        variable_dtype = plan.precision.variable_dtype
+        return tf.cast(tf.cast(value, variable_dtype) if trainable else value, tf.float32)
 
     initial_values = InferenceVariables(initial_value)
     with tf.Graph().as_default() as graph:
         build_network(
-            network,
-            tf.placeholder(tf.float32, batch_shape),
-            num_classes,
+            plan.model.network,
+            tf.placeholder(tf.float32, (plan.params.run.batch_size, *plan.data.image_shape)),
+            plan.data.data_set.num_classes,
             initial_values,
             'NHWC',
             is_training=False,
         )
     with tf.Session(graph=graph, config=cpu_config) as session:
-        return FrozenNetwork(session.run(initial_values.values), precision.compute_dtype)
+        return FrozenNetwork(session.run(initial_values.values), plan.precision.compute_dtype)
