@@ -19,7 +19,7 @@ from tf_cnn.run.step_loop import Hook
 
 
 class RunMeters(Hook[StepValues]):
-    """The meters of a run, and what it knows about itself besides its steps.
+    """The meters of a run, and its other properties that are known only while it runs.
 
     Attributes:
       start_time: when the first phase began, in seconds of time.perf_counter().

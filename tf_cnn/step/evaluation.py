@@ -26,6 +26,9 @@ Tensor = Any
 class InferenceVariables:
     """Gives a network its variables for inference only.
 
+    Args:
+      make_value: returns the value for the arguments of read(); called once for each name.
+
     Attributes:
       values: what the network has read, by name.
     """
@@ -33,7 +36,6 @@ class InferenceVariables:
     def __init__(
         self, make_value: Callable[[str, Sequence[int], Initializer, bool], Tensor]
     ) -> None:
-        """make_value: returns the value for the arguments of read; called once for each name."""
         self.values: dict[str, Tensor] = {}
         self._make_value = make_value
 
