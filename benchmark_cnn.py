@@ -28,7 +28,7 @@ from tf_cnn.run.input_only import measure_input
 from tf_cnn.run.instruments import StepProfiler, SummaryWriter, write_graph
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
-from tf_cnn.run.session import Stepper, open_session
+from tf_cnn.run.session import Stepper
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, run_steps
 from tf_cnn.step.build import build_evaluation, build_step, export
@@ -119,7 +119,7 @@ class BenchmarkCNN:
             worker = self._lifecycle.join(find_resume_point(plan))
             graph = self._build(worker)
             with (
-                open_session(worker.target, graph, worker.config) as session,
+                self._lifecycle.open_session(graph) as session,
                 contextlib.ExitStack() as stack,
             ):
                 worker.watch(session, self._save_early)

@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor
 from models.model_spec import ModelSpec, Network
-from models.network_check import explain_network_errors
 from models.networks import PlaceholderVariables, build_network
 from tf_cnn.inputs.data_sets import DATA_SETS
 
@@ -25,8 +24,7 @@ def model_cost(model: ModelSpec) -> Cost:
     """
     data_set = DATA_SETS[model.data_set]
     image_shape = (model.image_size, model.image_size, data_set.channels)
-    with explain_network_errors(model.network, model.name):
-        return network_cost(model.network, image_shape, data_set.num_classes)
+    return network_cost(model.network, image_shape, data_set.num_classes)
 
 
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:

@@ -36,17 +36,14 @@ class Network:
         in this package, 'module:function'.
       options: keyword arguments of the function.
       file: the --model_file that registered the network, if one did.
+      registration: where a user registered it, for errors; None for a built-in network.
     """
 
     builder: Build | str
     options: Mapping[str, object] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
     file: UserFile | None = None
-
-    @property
-    def is_builtin(self) -> bool:
-        """Whether the network is built in. A user's network is checked before a run."""
-        return isinstance(self.builder, str)
+    registration: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.system.errors import plural
+from tf_cnn.system.user_file import user_code
 
 
 class Logits(NamedTuple):
@@ -20,22 +20,6 @@ class Logits(NamedTuple):
 
     logits: Tensor
     auxiliary: Tensor | None
-
-
-class NotLogitsError(ValueError):
-    def __init__(self, network_output: Any, num_classes: int) -> None:
-        outputs = network_output if isinstance(network_output, tuple) else (network_output,)
-        number = (
-            f'{"a tuple of " * isinstance(network_output, tuple)}{plural(len(outputs), "output")}'
-        )
-        shapes = ', '.join(
-            str(output.shape) if tf.is_tensor(output) else type(output).__name__
-            for output in outputs
-        )
-        super().__init__(
-            f'its network returns {number}: {shapes}; it must return logits [N, {num_classes}], or '
-            'a tuple of these and the logits of an auxiliary head'
-        )
 
 
 # The arguments of LayerBuilder, with a network and its images.
@@ -53,7 +37,7 @@ def build_network(
 ) -> Logits:
     """Adds a network to the current graph. images are [N, H, W, C] float32 in either data format.
 
-    See LayerBuilder for the other arguments. Raises NotLogitsError.
+    See LayerBuilder for the other arguments. Raises UsageError if a user's network fails.
     """
     cnn = LayerBuilder(
         variables,
@@ -67,26 +51,37 @@ def build_network(
     build = network.builder
     if isinstance(build, str):
         build = resolve_name(f'{__package__}.{build}')
-    logits, auxiliary = _split_heads(
-        build(cnn, cnn.images(images), num_classes, **network.options), num_classes
-    )
+    with user_code(network.registration):
+        output = build(cnn, cnn.images(images), num_classes, **network.options)
+        logits, auxiliary = _split_heads(output, images.shape[0], num_classes)
     # The softmax sums many exponentials and needs the precision of float32.
     return Logits(
         tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32)
     )
 
 
-def _split_heads(network_output: Any, num_classes: int) -> tuple[Tensor, Tensor | None]:
-    heads = network_output if isinstance(network_output, tuple) else (network_output, None)
-    if len(heads) == 2 and _are_logits(heads[0], num_classes):
-        logits, auxiliary = heads
-        if auxiliary is None or _are_logits(auxiliary, num_classes):
-            return logits, auxiliary
-    raise NotLogitsError(network_output, num_classes)
-
-
-def _are_logits(head: Any, num_classes: int) -> bool:
-    return tf.is_tensor(head) and head.shape.rank == 2 and head.shape.as_list()[1] == num_classes
+def _split_heads(
+    output: Any, batch_size: int | None, num_classes: int
+) -> tuple[Tensor, Tensor | None]:
+    heads = output if isinstance(output, tuple) else (output,)
+    are_logits = [
+        isinstance(head, tf.Tensor)
+        and head.dtype.is_floating
+        and head.shape.rank == 2
+        and head.shape[1] == num_classes
+        and head.shape[:1].is_compatible_with([batch_size])
+        for head in heads
+    ]
+    if are_logits in ([True], [True, True]) or (are_logits == [True, False] and heads[1] is None):
+        return heads[0], heads[-1] if len(heads) > 1 else None
+    outputs = ', '.join(
+        f'{head.dtype.name} {head.shape}' if isinstance(head, tf.Tensor) else type(head).__name__
+        for head in heads
+    )
+    raise TypeError(
+        f'it returns {outputs}; it must return floating-point logits '
+        f'{[batch_size, num_classes]}, or a tuple of these and the logits of an auxiliary head'
+    )
 
 
 class PlaceholderVariables:

@@ -3,6 +3,7 @@ TensorFlow.
 """
 
 import fnmatch
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from tf_cnn.system.errors import (
     join_with_or,
     similar_names,
 )
-from tf_cnn.system.user_file import UserFile, running_file
+from tf_cnn.system.user_file import UserFile, check_type, find_line
 
 # Models of the original program that this program leaves out: they do not classify images.
 NOT_CLASSIFIERS = {
@@ -25,6 +26,7 @@ NOT_CLASSIFIERS = {
     'ncf': 'it recommends',
     'deepspeech2': 'it recognises speech',
 }
+_NUMBERS = {'image_size': int, 'batch_size': int, 'learning_rate': float}
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3
 
@@ -41,10 +43,11 @@ class Registry:
         data set.
 
         Raises ValueError if a name is taken, a model has two rows for one data set, or a value is
-        invalid.
+        invalid; TypeError if a value has the wrong type.
         """
         taken_names = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
+            check_type('name', row.name, str)
             if row.name in taken_names:
                 raise ValueError(
                     f'{row.name}: there is already a model of this name; choose another name'
@@ -54,9 +57,10 @@ class Registry:
                     f'data_set={row.data_set!r}: there is no such data set; use '
                     f'{", ".join(DATA_SETS)}'
                 )
-            for field_name in ('image_size', 'batch_size', 'learning_rate'):
-                if not getattr(row, field_name) > 0:
-                    raise ValueError(f'{field_name}={getattr(row, field_name)}: it must be above 0')
+            for field_name, kind in _NUMBERS.items():
+                check_type(field_name, value := getattr(row, field_name), kind)
+                if not value > 0:
+                    raise ValueError(f'{field_name}={value}: it must be above 0')
         for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
             if times > 1:
                 raise ValueError(
@@ -148,19 +152,16 @@ def register_model(
       learning_rate: the default of --init_learning_rate.
       batch_norm: by default models.layers.BatchNorm().
 
-    Raises ValueError if there is already a model of this name, or a value is invalid.
+    Raises ValueError or TypeError if there is already a model of this name, or a value is invalid.
     """
-    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=running_file())
-    MODELS.register(
-        ModelSpec(
-            name,
-            data_set,
-            image_size,
-            batch_size,
-            learning_rate,
-            network,
-        )
+    file, line = find_line(traceback.extract_stack())
+    network = Network(
+        build,
+        batch_norm=batch_norm or BatchNorm(),
+        file=file,
+        registration=line or format_flag('model', name),
     )
+    MODELS.register(ModelSpec(name, data_set, image_size, batch_size, learning_rate, network))
 
 
 def load_model_file(path: str) -> None:

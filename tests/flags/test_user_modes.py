@@ -64,69 +64,6 @@ def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path):
     assert (done.code, done.out) == (0, 'Our own. False\n'), done.err
 
 
-def registered(*arguments: str) -> str:
-    """A file with a manager that is registered with these arguments, as they are written there."""
-    return f'{HEAD}@register_variable_mgr({", ".join(arguments)})\n{CLASS}'
-
-
-# By name: the content of the file, and what the error names besides the file.
-WRONG_FILES: dict[str, tuple[str, ...]] = {
-    'no mode': ('x = 1\n', '@register_variable_mgr'),
-    'syntax': (f'{HEAD}def f(:\n', 'line 2', 'SyntaxError'),
-    'a name that exists': (registered("'Replicated'", "summary='A'"), 'line 2', 'Replicated'),
-    'a name that is no word': (registered("'a,b'", "summary='A'"), 'line 2', "'a,b'"),
-    'no summary': (registered("'mine'", "summary=' '"), 'line 2', 'summary='),
-    'an unknown argument': (registered("'mine'", "about='A'"), 'line 2', 'about'),
-    'an unknown topology': (
-        registered("'mine'", "summary='A'", "topologies=['ps']"),
-        *('line 2', "['ps']", 'parameter_servers'),
-    ),
-    'a variable as argument': (registered('NAME', "summary='A'"), 'line 2', 'literals'),
-    'asynchronous peers': (
-        registered("'mine'", "summary='A'", "topologies=['peers']", 'always_synchronous=False'),
-        *('line 2', 'always_synchronous=False', 'peers'),
-    ),
-    'no manager': (f'{HEAD}{DECORATOR}class Mine:\n    pass\n', 'line 2', 'Mine', 'VariableMgr'),
-    'a function': (
-        f'{HEAD}{DECORATOR}def mine(parts):\n    pass\n',
-        *('line 2', 'mine', 'VariableMgr'),
-    ),
-    'a manager without methods': (
-        f'{HEAD}{DECORATOR}class Mine(VariableMgr):\n    pass\n',
-        *('line 2', 'create'),
-    ),
-    'a file that raises': (f'{MANAGER}1 / 0\n', 'line 5', 'ZeroDivisionError'),
-    'a manager that raises': (
-        f'{MANAGER}    def create(self, *arguments):\n        raise KeyError("no")\n',
-        *('line 6', 'KeyError'),
-    ),
-    'a manager that returns too little': (
-        f'{MANAGER}    def preprocess_device_grads(self, device_grads):\n        return [[]]\n',
-        'ValueError',
-    ),
-    'a condition': (
-        f'{HEAD}if not VariableMgr:\n    {DECORATOR}    class Mine:\n        pass\n',
-        'mine',
-    ),
-}
-
-
-@pytest.mark.parametrize('case', WRONG_FILES)
-def test_a_wrong_file_is_refused_in_one_line_and_can_be_corrected(case, tmp_path):
-    content, *facts = WRONG_FILES[case]
-    file = f'--variable_mgr_file={write(tmp_path, content)}'
-    flags = ['--variable_update=mine', '--model=lenet', '--device=cpu', '--batch_size=2']
-    flags += ['--num_batches=1', '--num_warmup_batches=0']
-    out, err = run_main(file, *flags, code=2)
-    (line,) = [line for line in err.splitlines() if 'error: ' in line]
-    assert line.startswith(f'tf_cnn_benchmarks: error: {file}')
-    check_line(line, *facts)
-    assert 'total images/sec' not in out
-    write(tmp_path)
-    out, _ = run_main(file, *flags)
-    assert 'Variables:   mine\n' in out
-
-
 def test_wrong_use_from_python_is_refused_where_it_stands():
     for taken in ('parameter_server', 'HOROVOD'):
         with pytest.raises(ValueError, match=taken):

@@ -20,7 +20,11 @@ _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filenam
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
 _MAX_CAUSE_CHARS = 400
 _Reader = Callable[[bytes], Any]
-_LINE_WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
+_LINE_WITHOUT_CAUSE = re.compile(
+    r'=*|Graph execution error:|From /job:\S+|\d+ root error\(s\) found\.'
+)
+# What TensorFlow writes before a cause: the number and code of a root error, the function.
+_BEFORE_CAUSE = re.compile(r'^\(\d+\) [A-Z_]+: |\{\{function_node \S+\}\} ?')
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,7 @@ def error_cause(error: Any) -> str:
     ]
     nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
     line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
+    line = _BEFORE_CAUSE.sub('', line)
     # TensorFlow may quote a whole record with its image.
     printable = ''.join(
         letter if letter.isprintable() else ascii(letter)[1:-1]

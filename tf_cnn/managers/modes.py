@@ -50,6 +50,7 @@ class Mode:
       nccl_between_gpus: whether workers sum by NCCL if their towers are GPUs.
       launcher: the program that must start and number the processes; None: any program can.
       file: the --variable_mgr_file that defines the mode, if one does.
+      registration: where a user registered it, for errors; None for a built-in mode.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Mode:
     nccl_between_gpus: bool = False
     launcher: str | None = None
     file: UserFile | None = None
+    registration: str | None = None
 
     @property
     def user_manager(self) -> type | None:

@@ -7,15 +7,16 @@ module does not import TensorFlow.
 """
 
 import ast
-import contextlib
+import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from tf_cnn.managers.modes import MODES, Mode, Topology
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_flag, join_with_or
-from tf_cnn.system.user_file import UserFile, running_file
+from tf_cnn.system.user_file import UserFile, check_type, find_line, user_code
 
 ManagerT = TypeVar('ManagerT', bound=type)
 
@@ -27,35 +28,6 @@ _TOPOLOGIES = {
 _PARAMETER_DEVICES = (None, 'variables', 'sums')
 _NAME = re.compile(r'[A-Za-z]\w*', re.ASCII)
 _DECORATOR = 'register_variable_mgr'
-
-
-@dataclass(frozen=True)
-class Registration:
-    """A decorator that adds a mode, with the decorated class as its variable manager."""
-
-    mode: Mode
-
-    def __call__(self, manager: ManagerT) -> ManagerT:
-        # variable_mgr imports TensorFlow; the caller has imported it to derive a class.
-        from variable_mgr import VariableMgr
-
-        if not isinstance(manager, type) or not issubclass(manager, VariableMgr):
-            name = getattr(manager, '__name__', repr(manager))
-            raise TypeError(f'{name} is not a subclass of VariableMgr; derive it from a manager')
-        if lacking := sorted(getattr(manager, '__abstractmethods__', ())):
-            raise TypeError(f'{manager.__name__} lacks {", ".join(lacking)}; define these methods')
-        file, earlier_mode = running_file(), MODES.get(self.mode.name)
-        is_read = (
-            earlier_mode is not None
-            and earlier_mode.user_manager is None
-            and earlier_mode in _modes_of(file)
-        )
-        if earlier_mode and is_read:
-            _set_manager(earlier_mode, manager)
-        else:
-            _check_name(self.mode, MODES.values())
-            _set_manager(self.mode, manager)
-        return manager
 
 
 def register_variable_mgr(
@@ -70,7 +42,7 @@ def register_variable_mgr(
     takes_hierarchy: bool = False,
     parameter_device: str | None = None,
     sums_in_fixed_order: bool = False,
-) -> Registration:
+) -> Callable[[ManagerT], ManagerT]:
     """Returns a decorator that makes a subclass of VariableMgr the manager of a new mode.
 
     The arguments set the topologies of the mode, and the flags that have an effect in it. In a
@@ -96,14 +68,28 @@ def register_variable_mgr(
 
     Raises:
       ValueError: a mode of this name exists already, or an argument is invalid.
-      TypeError: raised by the decorator; the class is not a VariableMgr, or lacks a method.
+      TypeError: an argument has the wrong type; raised by the decorator: the class is not a
+        VariableMgr, or lacks a method.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    switches: dict[str, Any] = {
+        'always_synchronous': always_synchronous,
+        'shares_model': shares_model,
+        'sums_towers': sums_towers,
+        'takes_all_reduce_spec': takes_all_reduce_spec,
+        'takes_hierarchy': takes_hierarchy,
+        'sums_in_fixed_order': sums_in_fixed_order,
+    }
+    for switch, value in switches.items():
+        check_type(switch, value, bool)
+    check_type('name', name, str)
+    check_type('summary', summary, str)
+    check_type('topologies', topologies, Sequence)
+    if not _NAME.fullmatch(name):
         raise ValueError(f'{name!r}: a name has letters, digits and _, and begins with a letter')
-    if not isinstance(summary, str) or not summary.strip():
+    if not summary.strip():
         raise ValueError(f'summary={summary!r}: it must be a sentence about the mode')
-    names = (topologies,) if isinstance(topologies, str) else tuple(topologies)
-    if not names or not _TOPOLOGIES.keys() >= {*names}:
+    names = [topologies] if isinstance(topologies, str) else [*topologies]
+    if not names or any(topology not in [*_TOPOLOGIES] for topology in names):
         choices = join_with_or([*map(repr, _TOPOLOGIES)])
         raise ValueError(f'topologies={topologies!r}: each must be {choices}')
     if parameter_device not in _PARAMETER_DEVICES:
@@ -118,17 +104,34 @@ def register_variable_mgr(
         name,
         ' '.join(summary.split()),
         dict.fromkeys(_TOPOLOGIES[topology] for topology in names),
-        always_synchronous=always_synchronous,
         # Workers alone have nothing to exchange in a forward step.
         forward_only_in_cluster='parameter_servers' in names,
-        shares_model=shares_model,
-        sums_towers=sums_towers,
-        takes_all_reduce_spec=takes_all_reduce_spec,
-        takes_hierarchy=takes_hierarchy,
         parameter_device=parameter_device,
-        sums_in_fixed_order=sums_in_fixed_order,
+        registration=format_flag('variable_update', name),
+        **switches,
     )
-    return Registration(mode)
+    return functools.partial(_register, mode)
+
+
+def _register(mode: Mode, manager: ManagerT) -> ManagerT:
+    """Sets the variable manager of a mode, and adds the mode if no file has defined it."""
+    # variable_mgr imports TensorFlow; the caller has imported it to derive a class.
+    from variable_mgr import VariableMgr
+
+    if not isinstance(manager, type) or not issubclass(manager, VariableMgr):
+        name = getattr(manager, '__name__', repr(manager))
+        raise TypeError(f'{name} is not a subclass of VariableMgr; derive it from a manager')
+    if missing := sorted(getattr(manager, '__abstractmethods__', ())):
+        raise TypeError(f'{manager.__name__} lacks {", ".join(missing)}; define these methods')
+    file, _ = find_line(traceback.extract_stack())
+    earlier_mode = MODES.get(mode.name)
+    is_read = earlier_mode and earlier_mode.file and file and earlier_mode.file.path == file.path
+    if earlier_mode and is_read and earlier_mode.user_manager is None:
+        _set_manager(earlier_mode, manager)
+    else:
+        _check_name(mode, MODES.values())
+        _set_manager(mode, manager)
+    return manager
 
 
 def read_modes(path: str) -> None:
@@ -139,30 +142,23 @@ def read_modes(path: str) -> None:
     not Python, registers no mode, or has a wrong registration; then no mode is added.
     """
     file, modes = UserFile.read('variable_mgr_file', path), list[Mode]()
-    try:
+    with user_code(file.flag_text):
         tree = ast.parse(file.source, file.path)
-    except (SyntaxError, ValueError) as error:
-        raise file.explain(error) from error
     builtin_modes = [mode for mode in MODES.values() if mode.file is None]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_decorator(node.func):
-            try:
-                mode = replace(_read_call(node).mode, file=file)
+            line = f'{file.flag_text}, line {node.lineno}'
+            with user_code(line):
+                mode = replace(_read_call(node), file=file, registration=line)
                 _check_name(mode, [*builtin_modes, *modes])
-            except (TypeError, ValueError) as error:
-                raise file.explain(error, node.lineno) from error
             modes.append(mode)
     if not modes:
         raise UsageError(f'{file.flag_text}: it has no mode; decorate a class with @{_DECORATOR}')
     for earlier_mode in [*MODES.values()]:
-        is_same_file = earlier_mode.file is not None and earlier_mode.file.path == file.path
-        is_unchanged = (
-            is_same_file and earlier_mode.file and earlier_mode.file.source == file.source
-        )
         if (
             earlier_mode.file
-            and not is_unchanged
-            and (is_same_file or _has_name_of(earlier_mode, modes))
+            and earlier_mode.file != file
+            and (earlier_mode.file.path == file.path or _has_name_of(earlier_mode, modes))
         ):
             del MODES[earlier_mode.name]
     for mode in modes:
@@ -179,27 +175,13 @@ def run_file_of(mode: Mode) -> None:
     try:
         mode.file.run()
     except BenchmarkError:
-        for other in _modes_of(mode.file):
-            _set_manager(other, None)
+        for file_mode in [*MODES.values()]:
+            if file_mode.file == mode.file:
+                _set_manager(file_mode, None)
         raise
     if MODES[mode.name].user_manager is None:
         reason = f'it ran without registering {mode.name}'
         raise UsageError(f'{mode.file.flag_text}: {reason}; use @{_DECORATOR} without a condition')
-
-
-@contextlib.contextmanager
-def convert_manager_errors(mode: Mode) -> Iterator[None]:
-    """Converts exceptions of a user's manager to UsageError, with the line of its file."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        if mode.user_manager is None or isinstance(error, BenchmarkError):
-            raise
-        if mode.file:
-            raise mode.file.explain(error) from error
-        reason = f'{type(error).__name__}: {" ".join(str(error).split())}'
-        written = format_flag('variable_update', mode.name)
-        raise UsageError(f'{written}: its variable manager fails: {reason}') from error
 
 
 def _is_decorator(function: ast.expr) -> bool:
@@ -207,14 +189,16 @@ def _is_decorator(function: ast.expr) -> bool:
     return name == _DECORATOR
 
 
-def _read_call(node: ast.Call) -> Registration:
+def _read_call(node: ast.Call) -> Mode:
     try:
         arguments = [ast.literal_eval(argument) for argument in node.args]
         facts = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
     except ValueError:
         reason = 'its arguments must be literals, since flags are checked before the file runs'
         raise ValueError(f'{_DECORATOR}: {reason}') from None
-    return register_variable_mgr(*arguments, **facts)
+    decorator: Any = register_variable_mgr(*arguments, **facts)
+    mode: Mode = decorator.args[0]
+    return mode
 
 
 def _check_name(mode: Mode, other_modes: Iterable[Mode]) -> None:
@@ -229,7 +213,3 @@ def _has_name_of(mode: Mode, other_modes: Iterable[Mode]) -> bool:
 
 def _set_manager(mode: Mode, manager: type | None) -> None:
     MODES[mode.name] = replace(mode, managers=dict.fromkeys(mode.managers, manager))
-
-
-def _modes_of(file: UserFile | None) -> list[Mode]:
-    return [mode for mode in MODES.values() if mode.file and file and mode.file.path == file.path]

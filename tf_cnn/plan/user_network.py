@@ -1,13 +1,12 @@
 """Builds the network of a user's model before the run, to find its faults early."""
 
-import functools
-
 import tensorflow.compat.v1 as tf
 
 from models.model_spec import ModelSpec
-from models.network_check import check_network
+from models.networks import PlaceholderVariables, build_network
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.workload import Data
+from tf_cnn.system.user_file import user_code
 from tf_cnn.training.precision import make_precision
 
 
@@ -16,18 +15,37 @@ def check_user_network(params: Params, model: ModelSpec, data: Data) -> None:
 
     Raises UsageError, with the line of the file, if it fails. params: resolved.
     """
-    if model.network.is_builtin:
+    if model.network.registration is None:
         return
-    check = functools.partial(
-        check_network, model.network, model.name, data.image_shape, data.data_set.num_classes
-    )
-    data_format, dtype = (
-        params.devices.layout,
-        make_precision(params.precision, has_loss=False).compute_dtype,
-    )
+    data_format = params.devices.layout
+    dtype = make_precision(params.precision, has_loss=False).compute_dtype
+    uses = list[tuple[int | None, str, tf.DType, bool]]()
     if not params.evaluation.eval:
-        check(data_format, dtype, batch_size=params.run.batch_size, trains=params.trains)
+        uses.append((params.run.batch_size, data_format, dtype, params.trains))
     if params.evaluates:
-        check(data_format, dtype, batch_size=params.evaluation.eval_batch_size, trains=False)
+        uses.append((params.evaluation.eval_batch_size, data_format, dtype, False))
     if params.checkpoints.export_saved_model:
-        check('NHWC', tf.float32, batch_size=None, trains=False)
+        uses.append((None, 'NHWC', tf.float32, False))
+    for batch_size, layout, compute_dtype, is_training in uses:
+        with tf.Graph().as_default(), user_code(model.network.registration):
+            variables = PlaceholderVariables()
+            heads = build_network(
+                model.network,
+                tf.placeholder(tf.float32, [batch_size, *data.image_shape]),
+                data.data_set.num_classes,
+                variables,
+                layout,
+                is_training=is_training,
+                dtype=compute_dtype,
+            )
+            if is_training:
+                logits = [head for head in heads if head is not None]
+                gradients = tf.gradients(logits, [*variables.trainable.values()])
+                pairs = zip(variables.trainable, gradients, strict=True)
+                if not gradients:
+                    raise ValueError('it has no trainable variable; use --forward_only')
+                if unused := [name for name, gradient in pairs if gradient is None]:
+                    raise ValueError(
+                        f'its loss does not depend on {", ".join(unused)}; use or remove these '
+                        'variables'
+                    )

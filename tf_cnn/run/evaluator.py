@@ -6,7 +6,6 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from models.network_check import explain_network_errors
 from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
@@ -17,7 +16,6 @@ from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.banner import make_banner
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
-from tf_cnn.run.session import open_session
 from tf_cnn.step.build import build_evaluation, export
 from tf_cnn.step.evaluation import RestoredVariables
 from tf_cnn.step.export import read_model, run_each
@@ -64,7 +62,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
         last = values = None
         class_names = plan.class_names
         report.meters.begin_phase('initialise')
-        with open_session(worker.target, graph, worker.config) as session, lifecycle.evaluating():
+        with lifecycle.open_session(graph) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
             report.meters.begin_phase(None)
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
@@ -156,9 +154,8 @@ def _names_in_training(plan: Plan) -> frozenset[str]:
 
     An evaluation may have fewer.
     """
-    with explain_network_errors(plan.model.network, plan.model.name):
-        return frozenset(
-            variables_in_training(
-                plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
-            ).values
-        )
+    return frozenset(
+        variables_in_training(
+            plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
+        ).values
+    )

@@ -14,7 +14,6 @@ from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.banner import make_banner
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
-from tf_cnn.run.session import open_session
 from tf_cnn.run.stage_times import StageTime, stage_rows
 from tf_cnn.run.step_loop import Hook, TargetSeconds, run_steps
 from tf_cnn.step.make_input import make_input
@@ -48,8 +47,8 @@ class _Stage(Hook[StepValues]):
 
         Closing the session frees the buffers.
         """
-        num_warmup, worker = self._plan.params.run.num_warmup_batches, lifecycle.worker
-        with open_session(worker.target, self._graph, worker.config) as session:
+        num_warmup = self._plan.params.run.num_warmup_batches
+        with lifecycle.open_session(self._graph) as session:
             session.run(self.pipeline.initializers)
             self.pipeline.warm_up(session)
             run_ops = session.make_callable(

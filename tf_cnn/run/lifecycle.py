@@ -61,6 +61,7 @@ class RunLifecycle(Hook[StepValues]):
         self._locks = contextlib.ExitStack()
         self.is_in_step = False
         self._shard_sizes: dict[str, int] = {}
+        self._graph: tf.Graph | None = None
         self._is_evaluating = False
         self._has_ended = threading.Event()
 
@@ -185,6 +186,21 @@ class RunLifecycle(Hook[StepValues]):
                 self._has_ended.set()
                 self._console.close()
             self.worker.leave(0)
+
+    @contextlib.contextmanager
+    def open_session(self, graph: tf.Graph) -> Iterator[tf.Session]:
+        """Opens a session for the block, and closes it afterwards. After an error in a cluster it
+        stays open, since closing could wait for a lost task.
+        """
+        self._graph, target = graph, self.worker.target
+        session = tf.Session(target, graph=graph, config=self.worker.config)
+        try:
+            yield session
+        except BaseException:
+            if not target:
+                session.close()
+            raise
+        session.close()
 
     @contextlib.contextmanager
     def in_step(self) -> Iterator[None]:
@@ -326,6 +342,10 @@ class RunLifecycle(Hook[StepValues]):
         if failure := self.worker.await_peer_failure():
             return failure
         line = explain_fault(
-            error, self._plan, self._console.progress, is_evaluating=self._is_evaluating
+            error,
+            self._plan,
+            self._graph,
+            self._console.progress,
+            is_evaluating=self._is_evaluating,
         )
         return RunError(self.worker.explain_step_error(error, line))

@@ -1,9 +1,8 @@
-"""Opens the session of a run, and runs single steps in it."""
+"""Takes single steps in the session of a run."""
 
-import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,21 +14,6 @@ from tf_cnn.results.steps import StepValues
 from tf_cnn.run.instruments import SummaryWriter, trace_step
 from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.step.step_graph import StepGraph
-
-
-@contextlib.contextmanager
-def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
-    """Opens a session for the block, and closes it afterwards. After an error in a cluster it stays
-    open, since closing could wait for a lost task.
-    """
-    session = tf.Session(target, graph=graph, config=config)
-    try:
-        yield session
-    except BaseException:
-        if not target:
-            session.close()
-        raise
-    session.close()
 
 
 class Stepper:

@@ -13,7 +13,6 @@ from tf_cnn.managers.all_reduce import (
     make_algorithm,
 )
 from tf_cnn.managers.manager_config import ManagerConfig
-from tf_cnn.managers.user_modes import convert_manager_errors
 from tf_cnn.plan.plan import Plan
 from tf_cnn.step.constant_weights import freeze
 from tf_cnn.step.evaluation import Evaluation, InferenceVariables
@@ -21,6 +20,8 @@ from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.step.export import Array, export_saved_model
 from tf_cnn.step.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
 from tf_cnn.step.step_graph import StepConfig, StepGraph, build_step_graph
+from tf_cnn.system.errors import plural
+from tf_cnn.system.user_file import user_code
 from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 
@@ -30,8 +31,14 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     each time it continues.
     """
     params, network, num_classes = plan.params, plan.model.network, plan.data.data_set.num_classes
-    with convert_manager_errors(plan.mode):
+    with user_code(plan.mode.registration):
         manager = _make_manager(plan)
+        devices, num_towers = manager.get_devices(), len(plan.devices.towers)
+        if not isinstance(devices, list) or [*map(type, devices)] != num_towers * [str]:
+            raise TypeError(
+                f'get_devices() returns {devices!r}; it must return a list with the device of each '
+                f'of the {plural(num_towers, "tower")}'
+            )
     optimizer = make_optimizer(params.optimizer)
     frozen_network = freeze(plan) if params.run.freeze_when_forward_only else None
     step_input: InputPipeline | GradientsInMemory
@@ -41,12 +48,12 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
         )
         step_input = GradientsInMemory(shapes, plan.first_tower)
     else:
-        step_input = make_input(plan, manager.get_devices(), restart)
+        step_input = make_input(plan, devices, restart)
     # Random ops start again in each session. With another seed, a continued training drops other
     # units than in its first steps.
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
     config = _step_config(plan, seed)
-    with convert_manager_errors(plan.mode):
+    with user_code(plan.mode.registration):
         return build_step_graph(config, optimizer, manager, step_input, frozen_network)
 
 

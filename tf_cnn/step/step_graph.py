@@ -17,6 +17,7 @@ from tf_cnn.plan.params import Params
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.exchange import GradientsInMemory
+from tf_cnn.system.user_file import user_code
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -172,9 +173,7 @@ def build_step_graph(
 ) -> StepGraph:
     """Adds a step to the current graph; a forward-only one may compute with frozen constants.
 
-    Raises:
-      ValueError: the network has no trainable variables, or its loss does not depend on one of
-        them.
+    Raises ValueError if the network has no trainable variable.
     """
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(config.precision, manager.create_scalar)
@@ -214,7 +213,8 @@ def build_step_graph(
         else:
             # In forward-only runs the workers share nothing but this counter.
             step_op = manager.count_step(global_step, [loss.op])
-        ops.append(step_op)
+        # A user's manager may return anything.
+        ops.append(tf.get_default_graph().as_graph_element(step_op))
         steps_after = updated_at = top_1 = top_5 = None
         if config.params.run.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([step_op]):
@@ -258,7 +258,7 @@ def build_step_graph(
             begun_steps=manager.begun,
             transfer=TransferSection(
                 tuple(manager.bytes_of_servers.values()),
-                manager.bytes_of_step(forward_only=config.params.run.forward_only),
+                int(manager.bytes_of_step(forward_only=config.params.run.forward_only)),
             ),
             slices=slices,
             model_slices=model_slices,
@@ -299,9 +299,10 @@ def _build_towers(
         batch = step_input.tower_batch(number)
         with manager.create_outer_variable_scope(number) as variables:
             source = frozen_network.constants_for(device) if frozen_network else variables
-            towers.append(
-                _build_tower(config, optimizer, manager, loss_scale, number, batch, source)
-            )
+            with user_code(config.network.registration):
+                towers.append(
+                    _build_tower(config, optimizer, manager, loss_scale, number, batch, source)
+                )
     return towers
 
 
@@ -361,13 +362,6 @@ def _build_tower(
     gradients = tf.gradients(
         objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value]
     )
-    unused = [
-        variable.name
-        for variable, gradient in zip(trainable, gradients, strict=True)
-        if gradient is None
-    ]
-    if unused:
-        raise ValueError(f'the loss does not depend on {", ".join(unused)}')
     # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
     gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
     return _Tower(base_loss, penalty, top_k, gradients)

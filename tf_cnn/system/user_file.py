@@ -9,14 +9,12 @@ import os
 import sys
 import traceback
 import types
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_flag
-
-# The file that is being run.
-_running: ContextVar['UserFile | None'] = ContextVar('_running', default=None)
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,12 @@ class UserFile:
         if not os.path.isfile(path):
             raise UsageError(f'{flag_text}: there is no such file; use the path of a Python file')
         try:
-            return cls(flag, name, str(path), path.read_bytes())
+            file = cls(flag, name, str(path), path.read_bytes())
         except OSError as error:
             reason = f'it cannot be read ({error.strerror})'
             raise UsageError(f'{flag_text}: {reason}; make it readable') from None
+        _FILES[file.path] = file
+        return file
 
     @property
     def flag_text(self) -> str:
@@ -62,32 +62,68 @@ class UserFile:
         module.__file__ = self.path
         if (folder := str(Path(self.path).parent)) not in sys.path:
             sys.path.append(folder)
-        token = _running.set(self)
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                exec(compile(self.source, self.path, 'exec', dont_inherit=True), vars(module))
-        except BenchmarkError:
+        with user_code(self.flag_text), contextlib.redirect_stdout(sys.stderr):
+            exec(compile(self.source, self.path, 'exec', dont_inherit=True), vars(module))
+
+
+# The files that were read, by path.
+_FILES: dict[str, UserFile] = {}
+
+
+@contextlib.contextmanager
+def user_code(registration: str | None) -> Iterator[None]:
+    """Runs code of a user: any exception of the block becomes a UsageError in one line.
+
+    The error names the innermost line of a user's file that the exception passed.
+
+    registration: what the error names if there is no such line, as for a wrong result: where the
+      code was registered. None: such exceptions pass unchanged.
+    """
+    try:
+        yield
+    except (BenchmarkError, KeyboardInterrupt):
+        raise
+    # A user's exception may be of any class.
+    except BaseException as error:
+        frames: list[Any] = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, SyntaxError) and error.filename:
+            frames.append(traceback.FrameSummary(error.filename, error.lineno or 0, ''))
+        place = find_line(frames)[1] or registration
+        if place is None:
             raise
-        except (Exception, SystemExit) as error:
-            raise self.explain(error) from error
-        finally:
-            _running.reset(token)
-
-    def explain(self, error: BaseException, line: int | None = None) -> UsageError:
-        """Returns the error that reports an exception of the file.
-
-        line: the line to report if the traceback has none.
-        """
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == self.path]
-        reason = ' '.join(str(error).split())
-        if isinstance(error, SyntaxError) and error.filename == self.path:
-            lines, reason = [error.lineno], error.msg
-        line = lines[-1] if lines else line
-        location = f', line {line}' if line else ''
-        return UsageError(f'{self.flag_text}{location}: {type(error).__name__}: {reason}')
+        raise UsageError(f'{place}: {_describe(error)}') from error
 
 
-def running_file() -> UserFile | None:
-    """Returns the file that UserFile.run() is running, or None."""
-    return _running.get()
+def find_line(frames: Iterable[Any]) -> tuple[UserFile | None, str | None]:
+    """Returns the innermost user's file among stack frames, and its line with the flag.
+
+    The line of a module beside the file follows, if the file called one. frames: outermost first.
+    """
+    file, line, helper = None, 0, ''
+    for frame in frames:
+        if frame.filename in _FILES:
+            file, line, helper = _FILES[frame.filename], frame.lineno, ''
+        elif file and Path(frame.filename).parent == Path(file.path).parent:
+            helper = f' ({Path(frame.filename).name}, line {frame.lineno})'
+    return file, f'{file.flag_text}, line {line}{helper}' if file else None
+
+
+def check_type(argument: str, value: object, kind: type) -> None:
+    """Raises TypeError if an argument of a registration is of another type."""
+    # An integer is a number, too.
+    if not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(
+            f'{argument}={value!r}: it must be of type {kind.__name__}, not {type(value).__name__}'
+        )
+
+
+def _describe(error: BaseException) -> str:
+    """Returns the class of an exception and the first line of its message."""
+    try:
+        message = str(error.msg if isinstance(error, SyntaxError) else error)
+    except Exception:
+        message = ''
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    # TensorFlow puts the stack of a converted function (tf.function) before the message.
+    line = lines[-1].partition(': ')[2] if lines[:1] == ['in user code:'] else ''.join(lines[:1])
+    return f'{type(error).__name__}: {line}' if line else type(error).__name__
