@@ -18,11 +18,11 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.failure_detector import FailureWatch
 from tf_cnn.cluster.rendezvous import Rendezvous, TrainingGroup
-from tf_cnn.cluster.topology import Cluster, Task, Timeout
+from tf_cnn.cluster.topology import Cluster, Task
 
 DEADLINE_SECS = 60.0
-PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
-SOON = Timeout('connect_timeout_secs', 1.0)
+PATIENT = DEADLINE_SECS
+SOON = 1.0
 
 
 class Relay:
@@ -109,8 +109,10 @@ class Member:
     address: str
     incarnation: int
 
-    def join(self, timeout: Timeout = PATIENT, step: int | None = None) -> 'Future[TrainingGroup]':
-        return begin(self.rendezvous.join, {'step': step, 'end': None}, timeout)
+    def join(
+        self, timeout_secs: float = PATIENT, step: int | None = None
+    ) -> 'Future[TrainingGroup]':
+        return begin(self.rendezvous.join, {'step': step, 'end': None}, timeout_secs)
 
 
 class LocalCluster:

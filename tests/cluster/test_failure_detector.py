@@ -30,7 +30,7 @@ from tf_cnn.cluster import server
 from tf_cnn.cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
 from tf_cnn.cluster.serve import serve
 from tf_cnn.cluster.server import LivenessProbe
-from tf_cnn.cluster.topology import Task, Timeout
+from tf_cnn.cluster.topology import Task
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -189,9 +189,8 @@ def limits_of(cluster: LocalCluster, clock: Clock) -> list[StepLimit]:
     """The limits of both workers' steps, 10 seconds each, after a first step of one second."""
     members = cluster.start_all()
     join_all(members)
-    timeout = Timeout('step_timeout_secs', 10.0)
     workers = members['worker 0'], members['worker 1']
-    limits = [StepLimit(member.rendezvous, timeout, clock) for member in workers]
+    limits = [StepLimit(member.rendezvous, 10.0, clock) for member in workers]
     for limit in limits:
         with limit.step():
             # The first one may compile.
@@ -263,10 +262,10 @@ def test_an_asynchronous_worker_waits_for_servers_only(make_cluster):
 # ---- the end of parameter servers ----------------------------------------------------------------
 
 
-def begin_serving(member: Member, *, connect: Timeout = PATIENT) -> 'Future[None]':
+def begin_serving(member: Member, *, connect_secs: float = PATIENT) -> 'Future[None]':
     """Starts a parameter server, and returns when it has looked for the workers once."""
     has_looked = threading.Event()
-    serving = begin(serve, member.rendezvous, connect, 0.0, print, has_looked.set)
+    serving = begin(serve, member.rendezvous, connect_secs, 0.0, print, has_looked.set)
     assert has_looked.wait(DEADLINE_SECS)
     return serving
 
@@ -306,7 +305,7 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(m
 
 def test_a_server_gives_up_when_no_worker_ever_came(make_cluster):
     cluster = make_cluster()
-    serving = begin_serving(cluster.start('ps 0'), connect=SOON)
+    serving = begin_serving(cluster.start('ps 0'), connect_secs=SOON)
     with failed(cluster.task('worker 0'), '--connect_timeout_secs=1'):
         result(serving)
 

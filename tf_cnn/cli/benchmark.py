@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
             plan.session.config,
             settings=role.shared_settings,
             is_synchronous=role.is_synchronous,
-            connect=role.connect,
+            connect_secs=arguments.params.cluster.connect_timeout_secs,
             linger_secs=arguments.params.cluster.ps_linger_secs,
             report=console.progress,
             warn=console.warning,

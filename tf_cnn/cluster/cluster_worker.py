@@ -19,7 +19,7 @@ from tf_cnn.cluster.failure_detector import (
 )
 from tf_cnn.cluster.rendezvous import Incarnations, Rendezvous, ResumePoint, SharedSettings
 from tf_cnn.cluster.server import KeyValueStore, start_server
-from tf_cnn.cluster.topology import Cluster, Timeout, name_tasks
+from tf_cnn.cluster.topology import Cluster, name_tasks
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.system.errors import UsageError
 from tf_cnn.system.signals import SIGNALS
@@ -45,8 +45,8 @@ class ClusterWorker(Worker):
     """A training task of a cluster: a worker or the controller.
 
     Args:
-      connect: limits the wait for the other tasks at the start.
-      step_limit: limits the wait for other tasks in a step.
+      connect_secs: limits the wait for the other tasks at the start.
+      step_secs: limits the wait for other tasks in a step; 0: no limit.
       report: tells the user which tasks this one waits for.
       finish: saves the result so far, given the exit reason in one line. Called on another thread
         if the process must exit while its main thread is stuck in TensorFlow; abort, with the
@@ -62,8 +62,8 @@ class ClusterWorker(Worker):
         *,
         settings: SharedSettings,
         is_synchronous: bool,
-        connect: Timeout,
-        step_limit: Timeout,
+        connect_secs: float,
+        step_secs: float,
         report: Callable[[str], None],
         finish: Callable[[str], object],
         abort: Callable[[str, int], None],
@@ -86,8 +86,8 @@ class ClusterWorker(Worker):
         self._rendezvous = Rendezvous(
             cluster, is_synchronous=is_synchronous, settings=settings, report=report
         )
-        self._connect = connect
-        self._step_limit = StepLimit(self._rendezvous, step_limit)
+        self._connect_secs = connect_secs
+        self._step_limit = StepLimit(self._rendezvous, step_secs)
         self._finish = finish
         self._abort = abort
         self._watch: FailureWatch | None = None
@@ -100,7 +100,7 @@ class ClusterWorker(Worker):
         self._search_lock = threading.Lock()
 
     def join(self, resume_point: ResumePoint) -> None:
-        self.resume_point = self._rendezvous.join(resume_point, self._connect).resume_point
+        self.resume_point = self._rendezvous.join(resume_point, self._connect_secs).resume_point
         self.restart = self._rendezvous.restart
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:

@@ -3,11 +3,11 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tf_cnn.cluster.rendezvous import Exit, Rendezvous
-from tf_cnn.cluster.topology import Task, Timeout, name_tasks
+from tf_cnn.cluster.topology import Task, name_tasks
 from tf_cnn.system.errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
@@ -22,6 +22,7 @@ class PeerError(RunError):
     """Another task is lost, and this process exits because of it.
 
     answers: whether the process of the task still answers, so that its variables can be read.
+    message: by default the task and the event.
     """
 
     def __init__(
@@ -31,26 +32,12 @@ class PeerError(RunError):
         exit_code: int = RunError.exit_code,
         *,
         answers: bool = False,
+        message: str | None = None,
     ) -> None:
-        super().__init__(f'{task} {event}')
+        super().__init__(message or f'{task} {event}')
         self.task = task
         self.exit_code = exit_code
         self.answers = answers
-
-
-class StepTimeoutError(PeerError):
-    """A step has waited too long for these tasks, although they answer."""
-
-    def __init__(self, tasks: Sequence[Task], timeout: Timeout, secs: float) -> None:
-        # PeerError's message would say that the task was lost.
-        RunError.__init__(
-            self,
-            f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; a '
-            f'connection was cut, or a process hangs; --{timeout.flag}={timeout.secs:g} '
-            f'limits the wait',
-        )
-        self.task = tasks[0]
-        self.answers = True
 
 
 class StepLimit:
@@ -62,14 +49,17 @@ class StepLimit:
     """
 
     def __init__(
-        self, rendezvous: Rendezvous, timeout: Timeout, clock: Callable[[], float] = time.monotonic
+        self,
+        rendezvous: Rendezvous,
+        timeout_secs: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         cluster = rendezvous.cluster
         # Asynchronous workers wait only for servers.
         tasks = cluster.tasks if rendezvous.is_synchronous else cluster.servers
         self._peers = [task for task in tasks if task != cluster.own_task]
         self._rendezvous = rendezvous
-        self._timeout = timeout
+        self._timeout_secs = timeout_secs
         self._clock = clock
         self._num_calls = 0
         self._longest_secs = 0.0
@@ -100,15 +90,15 @@ class StepLimit:
         yield
         self._rendezvous.put(key, False)
 
-    def check(self) -> StepTimeoutError | None:
+    def check(self) -> PeerError | None:
         """Returns the failure if the current step has waited too long.
 
         Call it about once a second, on another thread.
         """
         started_at, num_calls = self._step_started_at, self._num_calls
-        if started_at is None or not self._timeout.secs:
+        if started_at is None or not self._timeout_secs:
             return None
-        limit_secs = max(self._timeout.secs, 2 * self._longest_secs)
+        limit_secs = max(self._timeout_secs, 2 * self._longest_secs)
         waited_secs = self._clock() - max(started_at, self._paused_at)
         if waited_secs > limit_secs / 2 and not self._has_published_wait:
             # Every waiting task publishes this. The tasks without it hold up the step.
@@ -129,7 +119,14 @@ class StepLimit:
             if task in self._rendezvous.cluster.training_tasks
             and entries.get(self._key('waiting', task)) != num_calls
         ]
-        return StepTimeoutError(late_tasks or self._peers, self._timeout, limit_secs)
+        late_tasks = late_tasks or self._peers
+        return PeerError(
+            late_tasks[0],
+            answers=True,
+            message=f'a step has waited {limit_secs:.0f} s for {name_tasks(late_tasks)}, although '
+            'each answers; a connection was cut, or a process hangs; '
+            f'--step_timeout_secs={self._timeout_secs:g} limits the wait',
+        )
 
     @staticmethod
     def _key(state: str, task: Task) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from tf_cnn.cluster.topology import (
     LOOPBACK,
     Cluster,
     Task,
-    Timeout,
     join_host_port,
     name_tasks,
     split_host_port,
@@ -168,7 +167,7 @@ class Rendezvous:
             self._store = None
         return results[0] if results else None
 
-    def join(self, resume_point: ResumePoint, timeout: Timeout) -> TrainingGroup:
+    def join(self, resume_point: ResumePoint, timeout_secs: float) -> TrainingGroup:
         """Waits until all tasks are up and all workers have joined.
 
         While processes of an earlier training are still ending, waits for their successors.
@@ -179,7 +178,7 @@ class Rendezvous:
           RunError: some tasks did not join in time.
         """
         began = time.monotonic()
-        deadline = began + timeout.secs
+        deadline = began + timeout_secs
         while True:
             SIGNALS.check()
             incarnations = self.incarnations()
@@ -220,7 +219,14 @@ class Rendezvous:
                             incarnations[worker] or 0 for worker in self.cluster.training_tasks
                         ],
                         resume_point={
-                            name: _latest(each[name] for each in resume_points.values())
+                            name: max(
+                                (
+                                    step
+                                    for point in resume_points.values()
+                                    if (step := point[name]) is not None
+                                ),
+                                default=None,
+                            )
                             for name in NO_RESUME_POINT
                         },
                     )
@@ -234,8 +240,8 @@ class Rendezvous:
             ]
             if time.monotonic() > deadline:
                 missing_names = ', '.join(map(str, missing or self.cluster.training_tasks))
-                raise RunError(
-                    timeout.message(f'{missing_names} did not answer and join the training')
+                raise connect_timeout(
+                    f'{missing_names} did not answer and join the training', timeout_secs
                 )
             self.report_missing(missing, time.monotonic() - began)
             time.sleep(_POLL_SECS)
@@ -376,10 +382,16 @@ class Rendezvous:
         deadline, num_signals = time.monotonic() + secs, SIGNALS.count
         while time.monotonic() < deadline and SIGNALS.count == num_signals:
             incarnations = self.incarnations()
+            # Other processes at these addresses take no part in this training.
+            required = self.group.required_incarnations if self.group else {}
             remaining = [
                 task
                 for task in tasks
-                if all_will_end or self._is_participant(task, incarnations[task])
+                if all_will_end
+                or (
+                    incarnations[task] is not None
+                    and incarnations[task] == required.get(str(task), incarnations[task])
+                )
             ]
             if not remaining:
                 # The task with the store may be ending too, and then a call to it hangs.
@@ -388,15 +400,6 @@ class Rendezvous:
             if all(task in exits for task in remaining):
                 return
             time.sleep(_POLL_SECS)
-
-    def _is_participant(self, task: Task, incarnation: int | None) -> bool:
-        """Whether a process takes part in this process's training, as far as that is known."""
-        expected = (
-            self.group.required_incarnations.get(str(task), incarnation)
-            if self.group
-            else incarnation
-        )
-        return incarnation is not None and incarnation == expected
 
     def wait_for_other_tasks(self, *, all_will_end: bool = False) -> None:
         """If this task has the store, waits until the other tasks, which may read it, have exited.
@@ -416,8 +419,12 @@ class Rendezvous:
             )
 
 
-def _latest(steps: Iterable[int | None]) -> int | None:
-    return max((step for step in steps if step is not None), default=None)
+def connect_timeout(event: str, secs: float) -> RunError:
+    """Returns the error for an event such as 'ps 0 (HOST:PORT) did not answer'."""
+    return RunError(
+        f'{event} within --connect_timeout_secs={secs:g} seconds; see the output there, or use a '
+        'longer time'
+    )
 
 
 def _stored_group(entries: Mapping[str, Any]) -> TrainingGroup | None:

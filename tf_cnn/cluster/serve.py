@@ -11,10 +11,16 @@ from tf_cnn.cluster.failure_detector import (
     failure_of_exit,
     find_lost_peer,
 )
-from tf_cnn.cluster.rendezvous import Exit, Incarnations, Rendezvous, SharedSettings
+from tf_cnn.cluster.rendezvous import (
+    Exit,
+    Incarnations,
+    Rendezvous,
+    SharedSettings,
+    connect_timeout,
+)
 from tf_cnn.cluster.server import start_server
-from tf_cnn.cluster.topology import Cluster, Task, Timeout
-from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
+from tf_cnn.cluster.topology import Cluster, Task
+from tf_cnn.system.errors import BenchmarkError, UsageError
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 _INTERVAL_SECS = 0.25
@@ -30,7 +36,7 @@ def run_server(
     *,
     settings: SharedSettings,
     is_synchronous: bool,
-    connect: Timeout,
+    connect_secs: float,
     linger_secs: float,
     report: Callable[[str], None],
     warn: Callable[[str], None],
@@ -39,7 +45,7 @@ def run_server(
 
     Args:
       is_synchronous: whether no training task can go on without the others.
-      connect: limits the wait for the training tasks at the start.
+      connect_secs: limits the wait for the training tasks at the start.
       linger_secs: how long to stay after all training tasks have exited.
       report, warn: receive lines for the user.
 
@@ -64,7 +70,7 @@ def run_server(
 
     with SIGNALS.storing(finish, may_exit=True):
         try:
-            serve(rendezvous, connect, linger_secs, warn)
+            serve(rendezvous, connect_secs, linger_secs, warn)
         except Stopped as stop:
             finish(stop)
             SIGNALS.exit(stop.exit_code)
@@ -78,7 +84,7 @@ def run_server(
 
 def serve(
     rendezvous: Rendezvous,
-    connect: Timeout,
+    connect_secs: float,
     linger_secs: float,
     warn: Callable[[str], None],
     check_signals: Callable[[], None] = SIGNALS.check,
@@ -97,8 +103,8 @@ def serve(
             task for task in training_tasks if incarnations[task] is None and task not in exits
         ]
         secs = time.monotonic() - started_at
-        if missing and secs > connect.secs:
-            raise RunError(connect.message(f'{missing[0]} did not start'))
+        if missing and secs > connect_secs:
+            raise connect_timeout(f'{missing[0]} did not start', connect_secs)
         rendezvous.report_missing(missing, secs)
     lost_tasks: list[Task] = []
     if rendezvous.group and len(exits) < len(training_tasks):

@@ -160,19 +160,6 @@ def _is_public(address: str) -> bool:
     return (getattr(ip, 'ipv4_mapped', None) or ip).is_global
 
 
-@dataclass(frozen=True)
-class Timeout:
-    flag: str
-    secs: float
-
-    def message(self, event: str) -> str:
-        """Returns the error for an event such as 'ps 0 (HOST:PORT) did not answer'."""
-        return (
-            f'{event} within --{self.flag}={self.secs:g} seconds; see the output there, or use a '
-            'longer time'
-        )
-
-
 def join_host_port(host: str, port: int) -> str:
     return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tf_cnn.cluster.environments import find_launch, find_local_rank_and_size, find_rank_variables
 from tf_cnn.cluster.private_network import is_private
 from tf_cnn.cluster.shape import Shape
-from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
+from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, public_hosts, split_host_port
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
 from tf_cnn.plan.discovery import find_cluster
@@ -33,8 +33,6 @@ class ClusterRole:
     shared_settings: Mapping[
         str, Any
     ]  # the flags that all processes of the cluster need with the same values
-    connect: Timeout
-    step_limit: Timeout
     place_on_host: RankAndSize = SINGLE_PROCESS
     devices_per_worker: int = 1
 
@@ -118,8 +116,6 @@ def find_cluster_role(
         horovod=horovod,
         is_synchronous=is_synchronous,
         shared_settings=params.shared_flags(serves=serves),
-        connect=Timeout('connect_timeout_secs', params.cluster.connect_timeout_secs),
-        step_limit=Timeout('step_timeout_secs', params.cluster.step_timeout_secs),
         place_on_host=place_on_host,
         devices_per_worker=params.devices.num_gpus,
     )
