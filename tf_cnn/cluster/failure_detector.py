@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tf_cnn.cluster.rendezvous import Exit, Rendezvous
+from tf_cnn.cluster.rendezvous import Rendezvous
 from tf_cnn.cluster.topology import Task, name_tasks
 from tf_cnn.system.errors import RunError, UsageError
 
@@ -263,18 +263,17 @@ def find_lost_peer(rendezvous: Rendezvous) -> PeerError | None:
 
 
 def failure_of_exit(
-    task: Task, task_exit: Exit | None, *, answers: bool = False
+    task: Task, task_exit: tuple[int, str] | None, *, answers: bool = False
 ) -> PeerError | None:
     """Returns the failure of a task with this exit; None if it succeeded or still runs."""
-    if task_exit is None or task_exit.exit_code == 0:
+    if task_exit is None or task_exit[0] == 0:
         return None
+    exit_code, reason = task_exit
     # A usage error of one process counts as a usage error of the cluster.
-    exit_code = (
-        UsageError.exit_code if task_exit.exit_code == UsageError.exit_code else RunError.exit_code
-    )
+    is_usage_error = exit_code == UsageError.exit_code
     return PeerError(
         task,
-        f'ended with exit code {task_exit.exit_code}: {task_exit.reason}',
-        exit_code,
+        f'ended with exit code {exit_code}: {reason}',
+        UsageError.exit_code if is_usage_error else RunError.exit_code,
         answers=answers,
     )

@@ -30,6 +30,8 @@ ResumePoint = Mapping[str, int | None]
 NO_RESUME_POINT: ResumePoint = {'step': None, 'end': None}
 # The incarnation of each task: a random number, new for each process. None: no answer.
 Incarnations = Mapping[Task, int | None]
+# The exit code of each task that has exited, and the reason, which is empty for 0.
+Exits = Mapping[Task, tuple[int, str]]
 
 _MOST_RESTARTS = 2**20
 _SETTINGS = 'settings/'
@@ -58,14 +60,6 @@ class TrainingGroup:
     required_incarnations: Mapping[str, int]
     worker_incarnations: Sequence[int]
     resume_point: ResumePoint
-
-
-@dataclass(frozen=True)
-class Exit:
-    """How a task exited. reason is empty if the exit code is 0."""
-
-    exit_code: int
-    reason: str
 
 
 class ForeignTaskError(UsageError):
@@ -363,13 +357,13 @@ class Rendezvous:
         }
         self.put(_exit_key(self.cluster.own_task), entry)
 
-    def exits(self, entries: Mapping[str, Any], incarnations: Incarnations) -> dict[Task, Exit]:
+    def exits(self, entries: Mapping[str, Any], incarnations: Incarnations) -> Exits:
         """Returns the exits of all tasks that have exited and were not restarted since."""
         exits = {}
         for task in self.cluster.tasks:
             entry = entries.get(_exit_key(task))
             if entry and incarnations[task] in (None, entry['incarnation']):
-                exits[task] = Exit(entry['exit_code'], entry['reason'])
+                exits[task] = entry['exit_code'], entry['reason']
         return exits
 
     def await_exits(

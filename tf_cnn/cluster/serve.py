@@ -1,7 +1,7 @@
 """Runs a server of a cluster until the training tasks have exited."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -12,7 +12,7 @@ from tf_cnn.cluster.failure_detector import (
     find_lost_peer,
 )
 from tf_cnn.cluster.rendezvous import (
-    Exit,
+    Exits,
     Incarnations,
     Rendezvous,
     SharedSettings,
@@ -140,9 +140,9 @@ def serve(
 
 def _poll(
     rendezvous: Rendezvous, check_signals: Callable[[], None]
-) -> Iterator[tuple[Incarnations, Mapping[Task, Exit]]]:
+) -> Iterator[tuple[Incarnations, Exits]]:
     """Yields (incarnations, exits of training tasks); joins the training when it has begun."""
-    training_exits: Mapping[Task, Exit] = {}
+    training_exits: Exits = {}
     while True:
         incarnations = rendezvous.incarnations()
         rendezvous.check_own_address(incarnations)
