@@ -1,5 +1,5 @@
-"""Images are what PIL makes of the same files, random draws stay within their ranges, and bad
-records fail the step.
+"""Images equal PIL's of the same files, random draws stay within their ranges, and bad records fail
+the step.
 """
 
 import io
@@ -51,8 +51,8 @@ def crop(options: ImageOptions, fraction: float = 7 / 8) -> Image.Image:
     with Image.open(io.BytesIO(JPEG)) as image:
         scale = fraction * min(image.width / options.width, image.height / options.height)
         width, height = round(scale * options.width), round(scale * options.height)
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        return image.crop((left, top, left + width, top + height))
+        x, y = (image.width - width) // 2, (image.height - height) // 2
+        return image.crop((x, y, x + width, y + height))
 
 
 def check_alike(options: ImageOptions, theirs: Image.Image) -> None:
@@ -68,8 +68,7 @@ def check_alike(options: ImageOptions, theirs: Image.Image) -> None:
         (224, 224, None, 7 / 8),
         (96, 160, None, 7 / 8),
         (600, 600, None, 7 / 8),
-        # The output is cut out of an image whose shorter side has 256 pixels, and takes all of it
-        # if it is larger.
+        # The shorter side of the image has 256 pixels. A larger output takes the whole image.
         (224, 224, 256, 7 / 8),
         (128, 128, 256, 1 / 2),
         (299, 299, 256, 1),
@@ -167,10 +166,10 @@ def test_random_crops_have_legal_areas_and_aspects_inside_the_image():
 
 
 def test_random_crops_cover_a_tenth_of_the_object():
-    top, left, bottom, right = box = np.array([0.7, 0.1, 0.9, 0.3], np.float32)
+    y0, x0, y1, x1 = box = np.array([0.7, 0.1, 0.9, 0.3], np.float32)
     y, x, heights, widths = windows(400, 400, box.reshape(1, 1, 4)) / 400
-    covered_height = np.clip(np.minimum(y + heights, bottom) - np.maximum(y, top), 0, None)
-    covered_width = np.clip(np.minimum(x + widths, right) - np.maximum(x, left), 0, None)
+    covered_height = np.clip(np.minimum(y + heights, y1) - np.maximum(y, y0), 0, None)
+    covered_width = np.clip(np.minimum(x + widths, x1) - np.maximum(x, x0), 0, None)
     assert (covered_height * covered_width).min() > 0.09 * 0.04
     # Smaller than without a box.
     assert 0.04 < (heights * widths).min() < 0.1
@@ -219,9 +218,9 @@ def parsed(record: bytes, with_boxes: bool = True) -> tuple[bytes, int, np.ndarr
 @pytest.mark.parametrize('label', [0, 9])
 def test_a_record_gives_its_image_label_and_boxes(label):
     boxes = [(0.1, 0.2, 0.5, 0.6), (0.3, 0.4, 0.7, 0.8)]
-    image, number, found = parsed(example(b'file', label, boxes))
+    image, number, parsed_boxes = parsed(example(b'file', label, boxes))
     assert (image, number) == (b'file', label)
-    np.testing.assert_allclose(found, [boxes])
+    np.testing.assert_allclose(parsed_boxes, [boxes])
     assert parsed(example(b'file', label))[2].shape == (1, 0, 4)
     assert parsed(example(b'file', label, boxes), with_boxes=False)[2].shape == (1, 0, 4)
 

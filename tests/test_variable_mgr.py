@@ -98,7 +98,7 @@ def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, num_towers, opt
 
 @pytest.mark.parametrize('mode', SYNCHRONOUS)
 def test_towers_of_a_transformer_take_the_step_of_one_with_the_whole_batch(mode):
-    one, four = (
+    expected, weights = (
         train_towers(
             training_step(transformer),
             OPTIMIZERS['sgd'].ours,
@@ -108,7 +108,7 @@ def test_towers_of_a_transformer_take_the_step_of_one_with_the_whole_batch(mode)
         )[-1][0]
         for mode, num_towers in (('independent', 1), (mode, 4))
     )
-    assert_close(four, one)
+    assert_close(weights, expected)
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
@@ -162,7 +162,7 @@ def test_a_variable_goes_to_the_parameter_device_that_holds_the_fewest_bytes():
 
 
 def normalising_towers(mode: str) -> VariableMgr:
-    """Builds four towers with batch norm, of which the leading ones keep the moving averages."""
+    """Builds four towers with batch norm; the leading ones keep the moving averages."""
     manager = make(mode, 4)
     for number in range(4):
         with manager.create_outer_variable_scope(number) as variables:
@@ -199,7 +199,7 @@ def test_each_model_updates_its_moving_averages_once_a_step(mode, num_updates):
         assert len(manager.assignments) == num_updates
         session.run(manager.assign_ops())
         after = session.run(saved['bn/moving_mean'].value)
-    # The first tower sees ones, whose mean after the convolution is the sum of the kernel over the
+    # The first tower sees ones. After the convolution their mean is the sum of the kernel over the
     # input channels.
     expected = 0.9 * before + 0.1 * kernel.sum((0, 1, 2))
     np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)

@@ -31,9 +31,9 @@ def test_a_script_has_help(path, monkeypatch, capsys):
         pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     # In this process, which imports TensorFlow once.
     monkeypatch.setattr(sys, 'argv', [str(path), '--help'])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         runpy.run_path(str(path), run_name='__main__')
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     assert path.name in capsys.readouterr().out
 
 

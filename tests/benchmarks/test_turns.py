@@ -30,10 +30,12 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path, monkeyp
     for name, value in environment(tmp_path, {'--batch_size=3': 'fail'}).items():
         monkeypatch.setenv(name, value)
     commands = {f'with {size}': [*FAKE, f'--batch_size={size}'] for size in (10, 12, 3)}
-    taken = run_commands(commands, 2, tmp_path / 'out')
+    runs_by_command = run_commands(commands, 2, tmp_path / 'out')
     # What failed in its first run is not repeated.
     assert sizes_in(tmp_path) == [10, 12, 3, 12, 10]
-    rates = {name: [run and run['images/sec'] for run in runs] for name, runs in taken.items()}
+    rates = {
+        name: [run and run['images/sec'] for run in runs] for name, runs in runs_by_command.items()
+    }
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
     # compare reads the folder of a command.
     (group,) = read_run_set(str(tmp_path / 'out/results/with_10')).groups
@@ -43,7 +45,7 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path, monkeyp
     with refused(tmp_path / 'out', 'other commands'):
         run_commands({'one': [*FAKE, '--batch_size=4']}, 3, tmp_path / 'out')
     capsys.readouterr()
-    assert print_report(taken, [('with 12', 'with 10')]) == 1
+    assert print_report(runs_by_command, [('with 12', 'with 10')]) == 1
     cells = cells_of(capsys.readouterr().out)
     assert [' '.join([row[0], row[1], row[-1]]) for row in cells[2:5]] == [
         'with 10 100 2 of 2',
@@ -55,8 +57,10 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path, monkeyp
 
 def test_functions_take_turns():
     counting = itertools.count(1)
-    taken = run_in_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
-    turns = {name: [run['s'] for run in runs] for name, runs in taken.items()}
+    runs_by_function = run_in_turns(
+        {name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3
+    )
+    turns = {name: [run['s'] for run in runs] for name, runs in runs_by_function.items()}
     assert turns == {'a': [1, 4, 6], 'b': [2, 3, 5]}
 
 
@@ -73,17 +77,17 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path, capsys):
     words = '--batch_size=4 --num_batches=12 --precision=bf16 --forward_only'
     args = make_parser('A peer.').parse_args([*words.split(), f'--result_file={file}'])
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(100_000))))
-    found = read_result(file)
-    assert isinstance(found, Result)
-    assert found.workload == {
+    result = read_result(file)
+    assert isinstance(result, Result)
+    assert result.workload == {
         'model': 'resnet50',
         'data_set': 'imagenet',
         'is_synthetic': True,
         'image_size': 224,
         'role': 'forward-only',
     }
-    assert found.step_seconds().size == 12
-    assert 0 < sum(found.step_seconds()) <= found.throughput.wall_seconds
-    assert f'total images/sec: {found.images_per_second:.2f}' in capsys.readouterr().out
+    assert result.step_seconds().size == 12
+    assert 0 < sum(result.step_seconds()) <= result.throughput.wall_seconds
+    assert f'total images/sec: {result.images_per_second:.2f}' in capsys.readouterr().out
     assert read_run_set(args.result_file).groups
-    jsonschema.Draft202012Validator(json.loads(FILE.read_text())).validate(as_json(found))
+    jsonschema.Draft202012Validator(json.loads(FILE.read_text())).validate(as_json(result))

@@ -1,5 +1,5 @@
-"""A cluster whose tasks can be stopped and replaced: TensorFlow servers in this process, each
-behind a relay.
+"""Clusters of TensorFlow servers in this process, each behind a relay, so that tests can stop and
+replace them.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ SOON = 1.0
 
 
 class Relay:
-    """Passes connections at an address on to changing servers, or closes them if there is none,
-    until the process ends.
+    """Listens at an address until the process ends, and passes connections on to a server, or
+    closes them if there is none.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Member:
 
 
 class LocalCluster:
-    """A cluster whose tasks, named 'worker 0' and so on, can be stopped and replaced."""
+    """A cluster with tasks named 'worker 0' and so on, which tests stop and replace."""
 
     def __init__(
         self, num_ps: int = 1, num_workers: int = 2, *, is_synchronous: bool = True

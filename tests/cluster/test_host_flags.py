@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
-from tests.support.machines import TF_JOB, found, open_mpi, slurm_step, tf_config
+from tests.support.machines import TF_JOB, cluster_of, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.plan.discovery import check_mode, find_cluster
@@ -197,7 +197,7 @@ def test_flags_that_agree_with_the_environment_change_nothing():
         (AS_WORKER_1, slurm_step(2)),
         ('--job_name=ps', open_mpi(0, 3, 3)),
     ):
-        assert find(flags, environ) == found(environ), flags
+        assert find(flags, environ) == cluster_of(environ), flags
 
 
 # ---- modes ---------------------------------------------------------------------------------------

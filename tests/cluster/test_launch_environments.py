@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.machines import (
     COLLECTIVE,
+    cluster_of,
     find,
-    found,
     hydra,
     open_mpi,
     slurm_batch,
@@ -56,12 +56,12 @@ def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers(rank):
     hosts = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
     job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
     cluster = Cluster(hosts[:2], hosts[2:], job, index, 'Slurm')
-    assert found(slurm_step(rank), num_ps=2) == cluster
+    assert cluster_of(slurm_step(rank), num_ps=2) == cluster
     # srun numbers its tasks for MPI, too.
     for_mpi = {'PMI_RANK': str(rank), 'PMI_SIZE': '5', 'PMI_FD': '9'}
-    assert found(slurm_step(rank, **for_mpi), num_ps=2) == cluster
+    assert cluster_of(slurm_step(rank, **for_mpi), num_ps=2) == cluster
     expected = Cluster((), hosts, 'worker', rank, 'Slurm')
-    assert found(slurm_step(rank), **COLLECTIVE) == expected
+    assert cluster_of(slurm_step(rank), **COLLECTIVE) == expected
 
 
 def test_a_step_on_one_node_talks_over_loopback():
@@ -73,26 +73,26 @@ def test_a_step_on_one_node_talks_over_loopback():
         SLURM_JOB_ID='0',
     )
     hosts = ('127.0.0.1:10000',), ('127.0.0.1:10001',)
-    assert found(environ) == Cluster(*hosts, 'worker', 0, 'Slurm')
+    assert cluster_of(environ) == Cluster(*hosts, 'worker', 0, 'Slurm')
 
 
 def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own():
     ids = [(job, step) for job in range(40) for step in range(3)]
     environs = [slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step)) for job, step in ids]
     ports = [
-        host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)
+        host for environ in environs for host in set(cluster_of(environ, **COLLECTIVE).worker_hosts)
     ]
     assert len(set(ports)) == len(ports)
 
 
 def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux():
     last_job = str(2**31 // 300 * 300 + 299)
-    host = found(slurm_step(0, SLURM_JOB_ID=last_job), **COLLECTIVE).worker_hosts[2]
+    host = cluster_of(slurm_step(0, SLURM_JOB_ID=last_job), **COLLECTIVE).worker_hosts[2]
     assert 29_000 < int(host.partition(':')[2]) < 30_000
 
 
 def test_the_ports_of_a_node_begin_where_asked():
-    hosts = found(slurm_step(4), cluster_port=4000, **COLLECTIVE).worker_hosts
+    hosts = cluster_of(slurm_step(4), cluster_port=4000, **COLLECTIVE).worker_hosts
     assert hosts == ('gpu01:4000', 'gpu01:4001', 'gpu01:4002', 'gpu02:4000', 'gpu03:4000')
 
 
@@ -118,7 +118,7 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only():
         SLURM_STEP_TASKS_PER_NODE='1(x3)',
         SLURM_DISTRIBUTION='cyclic',
     )
-    assert str(found(environ).own_task) == 'worker 0 (gpu02:10448)'
+    assert str(cluster_of(environ).own_task) == 'worker 0 (gpu02:10448)'
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_task_counts_are_read_as_slurm_writes_them():
 
 
 def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback():
-    clusters = [found(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
+    clusters = [cluster_of(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
     assert [str(cluster.own_task) for cluster in clusters] == [
         'ps 0 (127.0.0.1:4000)',
         'worker 0 (127.0.0.1:4001)',
@@ -185,9 +185,9 @@ def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback():
 
 
 def test_the_ranks_of_open_mpi_derive_their_ports_from_the_namespace():
-    specs = [found(open_mpi(rank, 3, 3)).spec for rank in range(3)]
+    specs = [cluster_of(open_mpi(rank, 3, 3)).spec for rank in range(3)]
     assert specs[0] == specs[1] == specs[2]
-    assert specs[0] != found(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
+    assert specs[0] != cluster_of(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
 
 
 def test_without_a_namespace_a_port_is_asked_for():
@@ -195,7 +195,7 @@ def test_without_a_namespace_a_port_is_asked_for():
     del environ['PMIX_NAMESPACE']
     with refused('OMPI_COMM_WORLD_RANK=0', '--cluster_port='):
         find(environ)
-    assert found(environ, cluster_port=4000).own_task.host == '127.0.0.1:4000'
+    assert cluster_of(environ, cluster_port=4000).own_task.host == '127.0.0.1:4000'
 
 
 def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
@@ -221,26 +221,26 @@ def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do()
         ('horovodrun', horovodrun),
         ('torchrun', {**slurm_step(0), **torchrun(1, 2, 2)}),
     ):
-        assert found(environ, cluster_port=4000) == Cluster(*hosts, 'worker', 0, source)
+        assert cluster_of(environ, cluster_port=4000) == Cluster(*hosts, 'worker', 0, source)
 
 
 @pytest.mark.parametrize(
-    ('own', 'environ'),
+    ('rank', 'environ'),
     [
         ('OMPI_COMM_WORLD_RANK=1: the environment of Open MPI', open_mpi(1, 3, 1)),
         ('PMI_RANK=1', hydra(1, 3, 1)),
         ('RANK=1', torchrun(1, 3, 1)),
-        # In a job of Slurm, whose nodes it does not have to use as srun does.
+        # mpirun in a job of Slurm may distribute its ranks in another way than srun.
         ('OMPI_COMM_WORLD_RANK=1', {**slurm_step(0), **open_mpi(1, 3, 1)}),
     ],
 )
-def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(own, environ):
-    with refused(own, '--worker_hosts=HOST:PORT,...', '--job_name', '--task_index') as error:
+def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(rank, environ):
+    with refused(rank, '--worker_hosts=HOST:PORT,...', '--job_name', '--task_index') as error:
         find(environ, **COLLECTIVE)
     assert '--ps_hosts' not in str(error.value)
-    with refused(own, *HOSTS_TO_WRITE):
+    with refused(rank, *HOSTS_TO_WRITE):
         find(environ)
-    cluster = found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE)
+    cluster = cluster_of(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE)
     assert str(cluster.own_task) == 'worker 1 (b:1)'
 
 
@@ -267,12 +267,12 @@ def test_what_numbers_a_process_that_runs_alone_is_named():
 def test_a_slurm_task_that_runs_alone_is_named():
     in_batch = slurm_batch()
     in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
-    for environ, named in (
+    for environ, rank in (
         (in_batch, 'SLURM_PROCID=0 SLURM_NTASKS=5'),
         (in_step, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
     ):
-        assert find(environ) is None, named
-        assert (find_rank_variables(environ) or '').startswith(named), named
+        assert find(environ) is None, rank
+        assert (find_rank_variables(environ) or '').startswith(rank), rank
 
 
 def test_a_process_that_is_the_only_one_has_no_number():
@@ -287,7 +287,7 @@ def test_a_process_that_is_the_only_one_has_no_number():
 
 
 @pytest.mark.parametrize(
-    ('environ', 'named'),
+    ('environ', 'rank'),
     [
         (hydra(0, 2, 2), 'PMI_RANK=0'),
         (slurm_step(1), 'SLURM_PROCID=1'),
@@ -295,8 +295,8 @@ def test_a_process_that_is_the_only_one_has_no_number():
         (tf_config('evaluator', 0, worker=['a:1']), 'TF_CONFIG'),
     ],
 )
-def test_a_command_that_starts_runs_is_not_started_several_times(environ, named):
-    with refused(named, 'sweep'):
+def test_a_command_that_starts_runs_is_not_started_several_times(environ, rank):
+    with refused(rank, 'sweep'):
         environment_for_runs(environ, 'sweep', pytest.fail)
 
 
@@ -304,9 +304,9 @@ def test_runs_of_a_command_inherit_no_rank():
     warnings: list[str] = []
     ranks = {**hydra(0, 1, 1), **torchrun(0, 1, 1), 'JOB_COMPLETION_INDEX': '2'}
     environ = {**ranks, 'LANG': 'C'}
-    left = environment_for_runs(environ, 'sweep', warnings.append)
-    assert left == remove_cluster_variables(environ)
-    assert find_rank_variables(left) is None
-    assert left['LANG'] == 'C'
+    run_environ = environment_for_runs(environ, 'sweep', warnings.append)
+    assert run_environ == remove_cluster_variables(environ)
+    assert find_rank_variables(run_environ) is None
+    assert run_environ['LANG'] == 'C'
     [line] = warnings
     assert 'JOB_COMPLETION_INDEX=2' in line

@@ -1,6 +1,4 @@
-"""How the processes of a cluster meet and part: who joins, who is missed, and who stays until the
-others have left.
-"""
+"""How the tasks of a cluster join, which of them are reported missing, and how they leave."""
 
 import itertools
 import time
@@ -57,7 +55,7 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(make_c
     (before, _) = join_all(old)
     new = {}
     joining: dict[str, Future[TrainingGroup]] = {}
-    # The task with the store in the middle: until then the store is that of the old processes.
+    # ps 0 keeps the store. Until it is replaced, the old processes' entries are in it.
     for name in ('worker 1', 'ps 0', 'worker 0', 'ps 1'):
         assert not any(future.done() for future in joining.values())
         cluster.stop(name)
@@ -102,7 +100,7 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(make_c
         cluster.stop('worker 0')
         members['worker 0'] = cluster.start('worker 0')
         assert result(members['worker 0'].join()) == first
-        # With this its seeds become others than those of the process that it replaced.
+        # The number makes its seeds differ from the seeds of the process that it replaced.
         restarts.add(members['worker 0'].rendezvous.restart)
     assert len(restarts) == 3
     assert members['worker 1'].rendezvous.restart == 0
@@ -116,8 +114,8 @@ def test_all_tasks_that_did_not_answer_are_named_and_no_others(absent, make_clus
     member = [cluster.start(name) for name in cluster.relays if name not in absent][-1]
     with failed('--connect_timeout_secs=1') as error:
         result(member.join(SOON))
-    named = [name for name in cluster.relays if str(cluster.task(name)) in str(error.value)]
-    assert named == [*absent]
+    missing = [name for name in cluster.relays if str(cluster.task(name)) in str(error.value)]
+    assert missing == [*absent]
     # One that answers, and does not join, is named, too.
     for name in absent:
         cluster.start(name)
@@ -155,9 +153,9 @@ def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(num
     result(staying)
 
 
-def serving_alone(others: dict[str, list[str]]) -> str:
+def serving_alone(servers: dict[str, list[str]]) -> str:
     """Starts a server that is worker 0 of its own cluster; returns its address."""
-    spec = tf.train.ClusterSpec({**others, 'worker': ['127.0.0.1:0']})
+    spec = tf.train.ClusterSpec({**servers, 'worker': ['127.0.0.1:0']})
     return tf.train.Server(spec, job_name='worker', task_index=0).target.removeprefix('grpc://')
 
 
@@ -170,21 +168,23 @@ def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(is_lat
         cluster.stop('worker 1')
         cluster.start('worker 1')
         settings = {'worker_hosts': 'a:1'}
-        own = cluster.cluster('worker 1')
-        stranger = Rendezvous(own, is_synchronous=False, settings=settings)
+        foreign_cluster = cluster.cluster('worker 1')
+        foreign = Rendezvous(foreign_cluster, is_synchronous=False, settings=settings)
     else:
         # It believes that it trains alone with these parameter servers.
         ps_hosts = tuple(cluster.task(name).host for name in ('ps 0', 'ps 1'))
-        own = Cluster(ps_hosts, (serving_alone({'ps': list(ps_hosts)}),), 'worker', 0, 'the flags')
-        stranger = Rendezvous(own, is_synchronous=True, settings={})
-    with refused(str(stranger.cluster.own_task), '--worker_hosts'):
-        stranger.join(NO_RESUME_POINT, PATIENT)
+        foreign_cluster = Cluster(
+            ps_hosts, (serving_alone({'ps': list(ps_hosts)}),), 'worker', 0, 'the flags'
+        )
+        foreign = Rendezvous(foreign_cluster, is_synchronous=True, settings={})
+    with refused(str(foreign.cluster.own_task), '--worker_hosts'):
+        foreign.join(NO_RESUME_POINT, PATIENT)
     # It does not end as if it were a worker of this cluster.
-    stranger.record_exit(2, 'refused')
+    foreign.record_exit(2, 'refused')
     chief = members['worker 0'].rendezvous
-    found, entries = chief.incarnations(), chief.entries() or {}
-    assert not chief.exits(entries, found)
-    chief.compare_settings(entries, found)
+    incarnations, entries = chief.incarnations(), chief.entries() or {}
+    assert not chief.exits(entries, incarnations)
+    chief.compare_settings(entries, incarnations)
     assert result(members['worker 0'].join()) == generation
 
 

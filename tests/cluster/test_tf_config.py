@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cluster.sample_clusters import FLAGS, PS, WORKERS
-from tests.support.machines import COLLECTIVE, TF_JOB, find, found, replicas, tf_config
+from tests.support.machines import COLLECTIVE, TF_JOB, cluster_of, find, replicas, tf_config
 from tests.support.outputs import refused
 from tf_cnn.plan.discovery import evaluator_params, find_cluster
 from tf_cnn.plan.params import Params
@@ -21,7 +21,7 @@ EVALUATOR = tf_config('evaluator', 0, **TF_JOB)
 
 
 @pytest.mark.parametrize(
-    ('job', 'index', 'own'),
+    ('job', 'index', 'task'),
     [
         ('chief', 0, 'worker 0 (cnn-chief-0.train.svc:2222)'),
         ('worker', 0, 'worker 1 (cnn-worker-0.train.svc:2222)'),
@@ -29,13 +29,13 @@ EVALUATOR = tf_config('evaluator', 0, **TF_JOB)
         ('ps', 0, 'ps 0 (cnn-ps-0.train.svc:2222)'),
     ],
 )
-def test_in_tf_config_the_chief_is_the_first_worker(job, index, own):
-    cluster = found(tf_config(job, index, **TF_JOB))
-    assert (str(cluster.own_task), cluster.source) == (own, 'TF_CONFIG')
+def test_in_tf_config_the_chief_is_the_first_worker(job, index, task):
+    cluster = cluster_of(tf_config(job, index, **TF_JOB))
+    assert (str(cluster.own_task), cluster.source) == (task, 'TF_CONFIG')
     assert cluster.worker_hosts == (*TF_JOB['chief'], *TF_JOB['worker'])
     assert cluster.ps_hosts == tuple(TF_JOB['ps'])
     # An evaluator beside them changes nothing.
-    assert found(tf_config(job, index, **TF_JOB, evaluator=['e:1'])) == cluster
+    assert cluster_of(tf_config(job, index, **TF_JOB, evaluator=['e:1'])) == cluster
 
 
 def test_a_protocol_that_tensorflow_no_longer_has_is_refused():
@@ -43,14 +43,14 @@ def test_a_protocol_that_tensorflow_no_longer_has_is_refused():
         text = tf_config('worker', 0, worker=['w:1', 'w:2'], ps=['p:1'])['TF_CONFIG']
         return {'TF_CONFIG': json.dumps({**json.loads(text), 'rpc_layer': name})}
 
-    assert found(with_protocol('grpc')).is_chief
+    assert cluster_of(with_protocol('grpc')).is_chief
     with refused('TF_CONFIG', "rpc_layer is 'grpc+verbs'"):
         find(with_protocol('grpc+verbs'))
 
 
 def test_a_master_is_a_chief_and_workers_without_one_begin_at_0():
-    assert found(tf_config('worker', 0, master=['m:1'], worker=['w:1'], ps=['p:1'])).index == 1
-    assert found(tf_config('worker', 0, worker=['w:1', 'w:2'], ps=['p:1'])).is_chief
+    assert cluster_of(tf_config('worker', 0, master=['m:1'], worker=['w:1'], ps=['p:1'])).index == 1
+    assert cluster_of(tf_config('worker', 0, worker=['w:1', 'w:2'], ps=['p:1'])).is_chief
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_master_is_a_chief_and_workers_without_one_begin_at_0():
 )
 def test_a_tf_job_without_ps_is_for_collectives(flags, fact):
     environ = tf_config('worker', 1, worker=replicas('worker', 2))
-    assert found(environ, **COLLECTIVE).num_ps == 0
+    assert cluster_of(environ, **COLLECTIVE).num_ps == 0
     with refused('2 workers', 'TF_CONFIG', '--variable_update=collective_all_reduce', fact):
         find(environ, **flags)
 
@@ -83,7 +83,7 @@ def test_a_tf_config_of_one_process_is_no_cluster():
 
 
 def test_a_tf_config_without_a_cluster_leaves_the_flags_alone():
-    assert found({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
+    assert cluster_of({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
 
 
 def test_a_malformed_tf_config_is_refused():

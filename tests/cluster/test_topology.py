@@ -1,5 +1,5 @@
-"""A cluster knows its tasks, which hosts are public, and the first flag in which two of its tasks
-differ.
+"""Clusters list their tasks and public hosts, and name the first flag that differs between two
+tasks.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ def test_a_cluster_lists_its_tasks_and_knows_whether_they_share_a_host():
 
 def test_workers_of_a_controller_serve_it():
     workers = tuple(Task('worker', index, host) for index, host in enumerate(WORKERS))
-    for own in (*workers, Task('controller', 0, '10.0.0.9:2222')):
-        cluster = controlled(own.job, own.index)
-        assert cluster.own_task == own
+    for task in (*workers, Task('controller', 0, '10.0.0.9:2222')):
+        cluster = controlled(task.job, task.index)
+        assert cluster.own_task == task
         assert (cluster.servers, cluster.store_task) == (workers, workers[0])
         assert cluster.tasks == (*workers, *cluster.training_tasks)
         assert cluster.spec == {'worker': list(WORKERS), 'controller': ['10.0.0.9:2222']}
-        assert (cluster.is_server, cluster.is_chief) == (own in workers, own not in workers)
+        assert (cluster.is_server, cluster.is_chief) == (task in workers, task not in workers)
 
 
 def test_hosts_outside_of_private_networks_are_public():
@@ -118,8 +118,10 @@ def test_what_concerns_one_process_may_differ():
         'model batch_size num_gpus num_batches optimizer momentum variable_update precision '
         'all_reduce_spec num_eval_batches forward_only'
     )
-    own = 'job_name task_index train_dir data_dir device num_intra_threads verbose display_every'
+    per_process = (
+        'job_name task_index train_dir data_dir device num_intra_threads verbose display_every'
+    )
     compared = {*make_params().shared_flags(serves=False)}
     assert compared >= {*shared.split()}
-    assert not compared & {*own.split()}
-    assert {*SPECS} >= compared | {*own.split()}
+    assert not compared & {*per_process.split()}
+    assert {*SPECS} >= compared | {*per_process.split()}

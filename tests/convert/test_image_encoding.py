@@ -87,8 +87,8 @@ def test_everything_else_becomes_an_rgb_jpeg(tmp_path, data, expected):
 @pytest.mark.parametrize('file_format', ['MPO', 'GIF', 'WEBP', 'PNG', 'TIFF'])
 def test_of_several_frames_or_pages_the_first_is_kept(tmp_path, file_format):
     first = picture(mode='L')
-    others = [ImageOps.mirror(first), ImageOps.invert(first)]
-    data = encoded(first, file_format, save_all=True, append_images=others)
+    later_frames = [ImageOps.mirror(first), ImageOps.invert(first)]
+    data = encoded(first, file_format, save_all=True, append_images=later_frames)
     result = encode(tmp_path, data)
     assert_alike(result, first)
     assert result.is_first_of_several

@@ -108,14 +108,14 @@ def test_classes_may_be_named_like_subsets(tmp_path, paths):
 
 
 def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(tmp_path):
-    made = [
+    leftovers = [
         '$RECYCLE.BIN/1.jpg',
         '__MACOSX/cat/1.jpg',
         'cat/@eaDir/1.jpg/thumb.jpg',
         'cat/Thumbs.db',
         'desktop.ini',
     ]
-    folder = scan(tmp_path, 'cat/1.jpg', *made)
+    folder = scan(tmp_path, 'cat/1.jpg', *leftovers)
     assert (folder.classes, len(folder.images)) == (('cat',), 1)
     [passed_over] = folder.skipped_paths.values()
     expected = ['$RECYCLE.BIN', '__MACOSX', 'cat/@eaDir', 'cat/Thumbs.db', 'desktop.ini']

@@ -1,6 +1,4 @@
-"""However a run that writes shards ends before its time, it leaves no shard behind and no process
-running.
-"""
+"""An interrupted conversion leaves no shard and no process behind."""
 
 import multiprocessing
 import os
@@ -24,8 +22,8 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 @pytest.fixture(scope='module')
 def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Minutes of work in two files: links to a large picture, and to a broken one whose name is
-    printed early on.
+    """Minutes of work in two files: links to a large picture, and to a broken one, which is
+    reported early.
     """
     files = {'a/large.png': encoded(picture(1200, 1200), 'PNG'), 'a/broken.jpg': b'x'}
     photos = write_files(tmp_path_factory.mktemp('photos'), files)
@@ -126,11 +124,11 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos, t
 def test_a_folder_of_unfinished_files_that_is_not_of_this_program_is_refused_and_kept(
     slow_photos, tmp_path
 ):
-    kept, link = tmp_path / 'kept/.train-unfinished', tmp_path / 'linked/.train-unfinished'
-    write_files(kept, {'00000': b'mine', 'notes': b'mine'})
+    foreign, link = tmp_path / 'kept/.train-unfinished', tmp_path / 'linked/.train-unfinished'
+    write_files(foreign, {'00000': b'mine', 'notes': b'mine'})
     link.parent.mkdir()
-    link.symlink_to(kept)
-    for unfinished in (kept, link):
+    link.symlink_to(foreign)
+    for unfinished in (foreign, link):
         with refused(f'--output={unfinished.parent}', unfinished):
             convert(slow_photos, unfinished.parent)
-    assert content(kept) == {'00000': b'mine', 'notes': b'mine'}
+    assert content(foreign) == {'00000': b'mine', 'notes': b'mine'}

@@ -130,13 +130,13 @@ def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
     write_shard(tmp_path / 'records', records)
     checks = check_shards([str(tmp_path / 'records')], NUM_CLASSES)
     counts: Counter[str] = Counter()
-    for number, (found, failure) in enumerate(zip(checks, failures(records), strict=True)):
+    for number, (check, failure) in enumerate(zip(checks, failures(records), strict=True)):
         # The other way round need not be: training decodes a part of an image only.
-        assert found.fault or not failure, f'seed {seed}, record {number}: {failure}'
-        counts[found.fault.kind if found.fault else 'good'] += 1
+        assert check.fault or not failure, f'seed {seed}, record {number}: {failure}'
+        counts[check.fault.kind if check.fault else 'good'] += 1
     for number, shard in enumerate(shards):
         checks = check_shards([str(shard)], NUM_CLASSES, num_threads=1)
-        kinds = [found.fault.kind for found in checks if found.fault]
+        kinds = [check.fault.kind for check in checks if check.fault]
         assert kinds, f'seed {seed}, shard {number}: no fault'
         counts[f'shard {kinds[0]}'] += 1
     assert counts['good'] > 0.1 * len(records), 'heavy damage finds only what is found first'

@@ -55,10 +55,10 @@ def test_a_seed_chooses_the_same_images_in_whatever_order_they_are_listed(tmp_pa
     folder = folder_of(tmp_path / 'here', COUNTS)
     there = folder_of(tmp_path / 'there', dict(reversed(COUNTS.items())))
     reverse = replace(folder, images=folder.images[::-1])
-    chosen = validation_paths(folder, 0.3)
-    assert validation_paths(there, 0.3) == chosen
-    assert validation_paths(reverse, 0.3) == chosen[::-1]
-    assert validation_paths(folder, 0.3, seed=2) != chosen
+    paths = validation_paths(folder, 0.3)
+    assert validation_paths(there, 0.3) == paths
+    assert validation_paths(reverse, 0.3) == paths[::-1]
+    assert validation_paths(folder, 0.3, seed=2) != paths
 
 
 def test_a_folder_that_grows_keeps_its_validation_images(tmp_path):

@@ -25,14 +25,16 @@ pytestmark = pytest.mark.graph
 
 
 def test_every_image_is_in_one_record_with_its_label_and_class(photos, good_shards):
-    found = {example['image/filename'].decode(): example for example in read_examples(good_shards)}
+    records = {
+        example['image/filename'].decode(): example for example in read_examples(good_shards)
+    }
     expected = {image.path: image.class_index + 1 for image in scan_folder(str(photos)).images}
     del expected['cat/broken.jpg']
     assert len(list(read_examples(good_shards))) == len(expected) == 24
-    assert {name: example['image/class/label'] for name, example in found.items()} == expected
+    assert {name: example['image/class/label'] for name, example in records.items()} == expected
     names = read_labels(str(good_shards))
     assert names == ('background', 'bird', 'cat', 'zebra')
-    for filename, example in found.items():
+    for filename, example in records.items():
         name = example['image/class/text'].decode()
         assert filename.split('/')[0] == name == names[example['image/class/label']]
         assert (example['image/format'], example['image/colorspace']) == (b'JPEG', b'RGB')
@@ -50,12 +52,12 @@ def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_o
     labels = [example['image/class/label'] for example in read_examples(good_shards)]
     assert labels != sorted(labels), 'images are not shuffled'
     convert(photos, tmp_path / 'other', '--shards=4', '--seed=2')
-    ours, others = (
+    ours, expected = (
         [example['image/filename'] for example in read_examples(folder)]
         for folder in (tmp_path / 'other', good_shards)
     )
-    assert ours != others
-    assert sorted(ours) == sorted(others)
+    assert ours != expected
+    assert sorted(ours) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,13 @@ def test_validation_shards_join_the_train_shards_when_the_classes_agree(
 ):
     write_files(tmp_path, content(good_shards))
     convert(photos, tmp_path, '--subset=validation', '--shards=2')
-    kept = {name: data for name, data in content(tmp_path).items() if 'validation' not in name}
-    assert {**kept, DATASET_INFO_FILE: b''} == {**content(good_shards), DATASET_INFO_FILE: b''}
+    train_files = {
+        name: data for name, data in content(tmp_path).items() if 'validation' not in name
+    }
+    assert {**train_files, DATASET_INFO_FILE: b''} == {
+        **content(good_shards),
+        DATASET_INFO_FILE: b'',
+    }
     assert read_dataset_info(str(tmp_path))['train'] == read_dataset_info(str(good_shards))['train']
     assert len(list(read_examples(tmp_path, 'validation'))) == 24
 

@@ -56,27 +56,27 @@ def mistakes_of(model: str, document: dict[str, Any]) -> list[str]:
     """Returns the fields and values that a published model does not have; fails if it lacks one
     that it must have.
     """
-    known = getattr(importlib.import_module('kubeflow_trainer_api.models'), model, None)
-    if known:
-        return [*lost(document, known.from_dict(document).to_dict(), model)]
+    published = getattr(importlib.import_module('kubeflow_trainer_api.models'), model, None)
+    if published:
+        return [*lost(document, published.from_dict(document).to_dict(), model)]
     client = importlib.import_module('kubeflow.training').ApiClient()
     item = client.deserialize(SimpleNamespace(data=json.dumps(document)), model)
     return [*lost(document, client.sanitize_for_serialization(item), model)]
 
 
-def lost(given: Any, kept: Any, where: str) -> Iterator[str]:
+def lost(document: Any, copy: Any, where: str) -> Iterator[str]:
     """Where a document has something that its copy `kept` lacks."""
-    if isinstance(given, list):
-        given = dict(enumerate(given))
-        kept = dict(enumerate(kept)) if isinstance(kept, list) else None
-    if isinstance(given, dict):
-        if not isinstance(kept, dict):
+    if isinstance(document, list):
+        document = dict(enumerate(document))
+        copy = dict(enumerate(copy)) if isinstance(copy, list) else None
+    if isinstance(document, dict):
+        if not isinstance(copy, dict):
             yield where
             return
-        for key, value in given.items():
-            yield from lost(value, kept.get(key), f'{where}.{key}')
+        for key, value in document.items():
+            yield from lost(value, copy.get(key), f'{where}.{key}')
     # A quantity may be a number.
-    elif str(kept) != str(given):
+    elif str(copy) != str(document):
         yield where
 
 
@@ -90,8 +90,7 @@ def test_each_manifest_fits_the_published_models(name):
         'PersistentVolumeClaim': 'IoK8sApiCoreV1PersistentVolumeClaim',
         'TFJob': 'KubeflowOrgV1TFJob',
     }
-    # Of MPIJob v2beta1 no models are published for Python; replicas and policies are those of
-    # TFJob.
+    # No Python models of MPIJob v2beta1 are published. It has the replicas and policies of TFJob.
     mpijob_fields = {
         'slotsPerWorker',
         'runLauncherAsWorker',
@@ -189,8 +188,8 @@ def stages() -> dict[str, list[str]]:
     lines = re.sub(r' *\\\n *', ' ', text).splitlines()
     instructions: dict[str, list[str]] = {}
     for line in filter(None, lines):
-        if found := re.fullmatch(r'FROM \S+ AS (\w+)', line):
-            name = found[1]
+        if match := re.fullmatch(r'FROM \S+ AS (\w+)', line):
+            name = match[1]
         if line.startswith('FROM') or instructions:
             instructions.setdefault(name, []).append(line)
     return instructions

@@ -170,7 +170,7 @@ def test_no_function_of_a_pickle_is_called(tmp_path):
 
 
 def nested(start: bytes, opcodes: bytes) -> bytes:
-    """Returns a pickle's opcodes for forty values, each of which contains the one before twice."""
+    """Returns a pickle's opcodes for forty nested values; each contains the previous one twice."""
     by_memo = (b'q' + bytes([n]) + opcodes.replace(b'h', b'h' + bytes([n])) for n in range(10, 50))
     return start + b''.join(by_memo)
 

@@ -1,7 +1,7 @@
 """Arrays become batches: every image once an epoch, with its label, in the order of the seed,
 shifted as published.
 
-Batches that the device gathers, or that Python feeds, are those of the pipeline of arrays.
+DeviceInput and FeedInput give the same batches as ArrayPipeline.
 """
 
 import itertools
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.graph
 
 COUNT = 23
 RANDOM = np.random.default_rng(2)
-# The first pixel tells which image it is.
+# The first pixel is the number of the image.
 IMAGES = RANDOM.integers(0, 256, [COUNT, 6, 6, 3], np.uint8)
 IMAGES[:, 0, 0, 0] = np.arange(COUNT)
 LABELS = (3 * np.arange(COUNT) % 10).astype(np.int32)
@@ -81,9 +81,9 @@ def test_images_arrive_as_they_are_with_their_labels(options, on_device):
     steps = steps_of(4, 5, options, num_towers=2, normalize_on_device=on_device)
     for images, labels in itertools.chain(*steps):
         assert (images.dtype, labels.dtype) == (np.float32, np.int32)
-        chosen = pixels(images)[:, 0, 0, 0]
-        np.testing.assert_array_equal(pixels(images), IMAGES[chosen])
-        np.testing.assert_array_equal(labels, LABELS[chosen])
+        numbers = pixels(images)[:, 0, 0, 0]
+        np.testing.assert_array_equal(pixels(images), IMAGES[numbers])
+        np.testing.assert_array_equal(labels, LABELS[numbers])
 
 
 @pytest.mark.parametrize('kind', [ArrayPipeline, DeviceInput, FeedInput])
@@ -147,9 +147,9 @@ def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes):
         )
 
 
-def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:
+def shifted(image: np.ndarray, y: int, x: int, mirrored: bool) -> np.ndarray:
     height, width = image.shape[:2]
-    window = np.pad(image, [(4, 4), (4, 4), (0, 0)])[top : top + height, left : left + width]
+    window = np.pad(image, [(4, 4), (4, 4), (0, 0)])[y : y + height, x : x + width]
     return window[:, ::-1] if mirrored else window
 
 
@@ -174,8 +174,8 @@ def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind):
 def test_images_are_resized_to_what_the_model_needs():
     double = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest')
     ((images, _),) = steps_of(1, 4, double)[0]
-    chosen = pixels(images)[:, 0, 0, 0]
-    np.testing.assert_array_equal(pixels(images), IMAGES[chosen].repeat(2, 1).repeat(2, 2))
+    numbers = pixels(images)[:, 0, 0, 0]
+    np.testing.assert_array_equal(pixels(images), IMAGES[numbers].repeat(2, 1).repeat(2, 2))
 
 
 def test_distortions_change_images_slightly_and_keep_their_labels():

@@ -30,10 +30,10 @@ def test_shards_are_found_in_order_and_files_beside_them_are_passed_over(tmp_pat
         'train-00001-of-00003.tfrecord.gz',
         'train-a-of-b.zip',
     ]
-    others = ['.train-00000-of-00001', 'train-of-1', 'labels.txt', 'validation-00000-of-00001']
+    unrelated = ['.train-00000-of-00001', 'train-of-1', 'labels.txt', 'validation-00000-of-00001']
     paths = tuple(str(tmp_path / name) for name in names)
     expected = Shards('train', paths, num_missing=1, skipped_files=tuple(beside))
-    assert find_shards(touch(tmp_path, *others, *beside, *reversed(names)), 'train') == expected
+    assert find_shards(touch(tmp_path, *unrelated, *beside, *reversed(names)), 'train') == expected
 
 
 def test_shards_may_have_other_names_than_numbers(tmp_path):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.graph
 
 
 def numbered(devices: Sequence[str], first: int = 0) -> StagedInput:
-    """A pipeline whose set k of tower t has the label 10 k + t."""
+    """Returns a pipeline that gives tower t in step k batches with the label 10 k + t."""
     sets = tf.data.make_initializable_iterator(
         tf.data.Dataset.range(first, first + 99), shared_name=f'sets_from_{first}'
     )
@@ -84,8 +84,8 @@ def test_pipelines_on_one_server_do_not_share_staging_areas():
             session.run(pipeline.initializers)
             pipeline.warm_up(session)
             runs.append((session, pipeline))
-        seen = [[step(*run, [0])[0][1][0] for run in runs] for _ in range(3)]
-    assert seen == [[0, 5000], [10, 5010], [20, 5020]]
+        labels = [[step(*run, [0])[0][1][0] for run in runs] for _ in range(3)]
+    assert labels == [[0, 5000], [10, 5010], [20, 5020]]
 
 
 SYNTHETIC = InputConfig(None, cpus(2), 64, 10, ImageOptions(8, 8, 3, training=False))

@@ -18,7 +18,7 @@ from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 
-# 427 x 640 pixels, none of which is a multiple of 16.
+# 427 x 640 pixels; neither is a multiple of 16.
 PHOTOGRAPH = load_sample_image('china.jpg')
 
 

@@ -18,10 +18,10 @@ PLAIN = PREPROCESSORS['official_models_imagenet']
 
 @pytest.mark.parametrize('row', [*PREPROCESSORS.values(), ML_PERF], ids=lambda row: row.name)
 def test_pixels_become_the_numbers_of_numpy(row):
-    found = evaluate(lambda: normalize(tf.constant(LEVELS), Scale(row.factor, row.offsets)))
+    pixels = evaluate(lambda: normalize(tf.constant(LEVELS), Scale(row.factor, row.offsets)))
     expected = LEVELS / 127.5 - 1 if row.name == 'default' else WITHOUT_MEANS
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert pixels.dtype == np.float32
+    np.testing.assert_allclose(pixels, expected, atol=1e-5)
 
 
 def test_evaluations_normalise_in_the_same_way():
@@ -29,8 +29,8 @@ def test_evaluations_normalise_in_the_same_way():
         examples = tf.data.Dataset.from_tensor_slices((LEVELS, np.arange(4, dtype=np.int32)))
         pipeline = ValidationInput(cpus(1), 4, lambda: examples, Scale(PLAIN.factor, PLAIN.offsets))
         session.run(pipeline.initializers)
-        found = session.run(pipeline.tower_batch(0).images)
-    np.testing.assert_allclose(found, WITHOUT_MEANS, atol=1e-5)
+        pixels = session.run(pipeline.tower_batch(0).images)
+    np.testing.assert_allclose(pixels, WITHOUT_MEANS, atol=1e-5)
 
 
 def test_the_official_models_cut_the_middle_out_of_256_pixels():

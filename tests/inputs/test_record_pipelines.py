@@ -1,7 +1,7 @@
-"""Records become batches by RecordInput and by tf.data: each record once an epoch, with its label;
+"""RecordInput and tf.data make batches of records: each record once an epoch, with its label;
 faults are raised.
 
-tf.data gives the images that RecordInput gives, in an order that the seed decides.
+tf.data gives the same images as RecordInput, in an order that the seed decides.
 """
 
 import itertools
@@ -43,7 +43,7 @@ Steps = list[list[tuple[np.ndarray, np.ndarray]]]
 
 @pytest.fixture(scope='module')
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
-    """Three shards with the labels 0 to 7, 8 to 15, 16 to 23, in a folder whose name is no glob."""
+    """Three shards with the labels 0 to 7, 8 to 15, 16 to 23, in a folder named like a glob."""
     folder = tmp_path_factory.mktemp('data') / r'train [1-3]*? \{a,b}'
     folder.mkdir()
     for shard in range(3):
@@ -62,15 +62,15 @@ def steps_of(
     reading: dict[str, int] | None = None,
     **more: Any,
 ) -> Steps:
-    """The images and labels of each tower in each step. `reading` has the other arguments of the
-    pipeline than its config.
+    """Returns the images and labels of each tower in each step. `reading` are arguments of the
+    pipeline besides its config.
     """
     config = InputConfig(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        built = pipeline(config, **(reading or {}))
-        session.run(built.initializers)
-        built.warm_up(session)
-        return [step(session, built, range(num_towers)) for _ in range(num_steps)]
+        inputs = pipeline(config, **(reading or {}))
+        session.run(inputs.initializers)
+        inputs.warm_up(session)
+        return [step(session, inputs, range(num_towers)) for _ in range(num_steps)]
 
 
 def labels_in(steps: Steps) -> list[int]:
@@ -114,7 +114,7 @@ def test_bytes_are_staged_if_the_device_normalises_them(shards, on_device):
 
 
 def epochs_of(labels: list[int]) -> list[list[int]]:
-    """Splits labels into epochs, each of which must have every record once."""
+    """Splits labels into epochs, and asserts that each has every record once."""
     epochs = [labels[start : start + NUM_CLASSES] for start in range(0, len(labels), NUM_CLASSES)]
     assert all(Counter(epoch) == Counter(range(NUM_CLASSES)) for epoch in epochs)
     return epochs

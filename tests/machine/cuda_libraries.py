@@ -26,8 +26,8 @@ def compile_library(folder: Path, name: str, code: str = 'int nothing;') -> Path
 
 
 def compile_cuda(folder: Path, *left_out: str) -> dict[str, str]:
-    """Makes stand-ins for NVIDIA's libraries; returns the environment in which they can be
-    opened.
+    """Compiles stand-ins for NVIDIA's libraries; returns the environment that makes the loader find
+    them.
     """
     library = compile_library(folder, 'libgood.so')
     for name in check_libraries():

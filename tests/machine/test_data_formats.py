@@ -1,5 +1,5 @@
-"""The data format of GPUs is that of TensorFlow's own layout pass; TF32 is what the GPUs and the
-environment allow.
+"""GPUs get the data format that TensorFlow's own layout pass chooses; TF32 follows from the GPUs
+and the environment.
 """
 
 import itertools

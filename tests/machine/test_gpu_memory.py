@@ -78,8 +78,8 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path):
     }
     settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
     folder = str(write_pynvml(tmp_path, 1).parent)
-    done = run_python(CODE, json.dumps(settings), PYTHONPATH=folder, CUDA_VISIBLE_DEVICES=None)
-    lines = [*map(json.loads, done.out.splitlines())]
+    process = run_python(CODE, json.dumps(settings), PYTHONPATH=folder, CUDA_VISIBLE_DEVICES=None)
+    lines = [*map(json.loads, process.out.splitlines())]
     assert [name for name, *_ in lines] == [*cases]
     for name, results, is_eager in lines:
         # The process of the caller computes as before.

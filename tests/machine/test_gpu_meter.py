@@ -94,8 +94,8 @@ def processes(*pids: int) -> list[SimpleNamespace]:
 
 def test_processes_that_are_not_of_the_run_are_counted_on_each_gpu(library):
     mine = processes(os.getpid())
-    found = in_turn(processes(os.getpid(), 1), processes(os.getpid(), 1, 2), mine, otherwise=mine)
-    noise = measure(library, num_samples=3, ComputeRunningProcesses_v3=found)
+    running = in_turn(processes(os.getpid(), 1), processes(os.getpid(), 1, 2), mine, otherwise=mine)
+    noise = measure(library, num_samples=3, ComputeRunningProcesses_v3=running)
     assert noise['gpu_other_processes'] == 2
 
 
@@ -146,14 +146,14 @@ def test_a_gpu_that_falls_off_is_counted_and_its_samples_stand(library):
 
 
 def test_only_the_gpus_of_the_process_are_asked(library):
-    asked = []
-    library.nvmlDeviceGetTemperature = lambda gpu, sensor: asked.append(gpu)
+    gpus = []
+    library.nvmlDeviceGetTemperature = lambda gpu, sensor: gpus.append(gpu)
     for num_gpus, visible in ((2, '3,1,0'), (2, 'GPU-25a2'), (1, '')):
         meter = GpuMeter(num_gpus, {'CUDA_VISIBLE_DEVICES': visible}, sample_secs=3600)
         meter.start()
         meter.sample()
         meter.stop()
-    assert asked == [3, 1, 2]
+    assert gpus == [3, 1, 2]
 
 
 def test_a_thread_takes_the_samples(library):

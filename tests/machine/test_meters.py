@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 
 def counters(*microjoules: int) -> dict[str, str]:
-    """Returns the files of these counters of energy, of which the last two are parts and sums."""
+    """Returns the files of energy counters: two packages, a part of the first, and the sum."""
     files = {}
     domains = {'0': 'package-0', '1': 'package-1', '0:0': 'core', '2': 'psys'}
     for (number, name), count in zip(domains.items(), microjoules, strict=False):
@@ -78,7 +78,7 @@ def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path):
 
 
 class Times(NamedTuple):
-    """The times of a core, as psutil has them on Linux; that of guests is a part of user."""
+    """The times of a core, as psutil has them on Linux; `user` includes `guest`."""
 
     user: float
     idle: float
@@ -94,8 +94,8 @@ def measure_noise(
     usable: Sequence[int] = (),
     times: tuple[Sequence[Times], Sequence[Times]] = ((), ()),
 ) -> dict[str, Any]:
-    """Returns what is found after so many seconds, while files and the times of all cores changed.
-    The process may use some of the cores, and has used no time itself.
+    """Measures for so many seconds while files and the times of all cores change. The process may
+    use the usable cores, and uses no time itself.
     """
     now = 100.0
     with (
@@ -167,16 +167,16 @@ input()
     alone.start()
     in_cluster.start()
     began = time.monotonic()
-    # It has used its CPU time, and has not ended: a task beside this one, started by the same
-    # process or a child of it.
+    # The process waits when it has used its time, so that the meters see it end neither as a child
+    # nor as another task of the run.
     with subprocess.Popen(
         [sys.executable, '-c', busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == '1\n'
         time.sleep(max(0.0, began + 1.05 - time.monotonic()))
-        seen, task = alone.stop(), in_cluster.stop()
+        noise, task = alone.stop(), in_cluster.stop()
         other.communicate('\n', timeout=60)
-    share = 0.5 / num_cores / seen['seconds']
-    assert seen['other_cpu_share'] > 0.9 * share
-    assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
+    share = 0.5 / num_cores / noise['seconds']
+    assert noise['other_cpu_share'] > 0.9 * share
+    assert noise['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share

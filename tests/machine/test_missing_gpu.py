@@ -1,6 +1,4 @@
-"""Why TensorFlow sees no GPU: told on machines whose libraries or driver are missing, broken or too
-old.
-"""
+"""Why TensorFlow sees no GPU, on machines with missing, broken or old libraries and drivers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,24 +23,24 @@ pytestmark = [pytest.mark.unit, *NEEDED]
 
 @pytest.fixture(scope='module')
 def environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a machine on which all libraries can be opened."""
-    found = compile_cuda(tmp_path_factory.mktemp('libraries'))
-    found.pop('CUDA_VISIBLE_DEVICES', None)
-    return found
+    """The environment of a machine that has all libraries."""
+    environ = compile_cuda(tmp_path_factory.mktemp('libraries'))
+    environ.pop('CUDA_VISIBLE_DEVICES', None)
+    return environ
 
 
 def test_each_library_is_opened_where_the_loader_finds_it_first(tmp_path, environ, monkeypatch):
     errors = check_libraries(environ)
     assert not any(errors.values())
     assert describe_missing(errors) is None
-    # Those of pip's packages are beside TensorFlow, unless the user has others.
-    packaged, own = tmp_path / 'site-packages/nvidia/all/lib', tmp_path / 'own'
+    # pip installs libraries beside TensorFlow. The user's own come first.
+    packaged, user_folder = tmp_path / 'site-packages/nvidia/all/lib', tmp_path / 'own'
     packaged.parent.mkdir(parents=True)
     packaged.symlink_to(environ['LD_LIBRARY_PATH'])
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', '12.5.1', '9', ())
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.tensorflow_build', lambda: build)
-    write_files(own, {'libcublas.so.12': 'this is no library'})
-    errors = check_libraries({**environ, 'LD_LIBRARY_PATH': str(own)})
+    write_files(user_folder, {'libcublas.so.12': 'this is no library'})
+    errors = check_libraries({**environ, 'LD_LIBRARY_PATH': str(user_folder)})
     assert [name for name, error in errors.items() if error] == ['libcublas.so.12']
 
 

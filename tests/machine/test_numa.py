@@ -87,20 +87,24 @@ def test_why_a_process_stays_where_it_is():
 
 
 def bind(
-    root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True
+    root: Path,
+    place: tuple[int, int],
+    kind: str = 'cpu',
+    count: int = 1,
+    use_numa_affinity: bool = True,
 ) -> tuple[NumaBinding, set[int], list[str]]:
     """Binds a thread as a run does; returns the choice, the cores of the thread, and warnings."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
     environment = ProcessEnvironment({}, root=root)
-    params = Params().replace(use_numa_affinity=wanted, device=kind)
+    params = Params().replace(use_numa_affinity=use_numa_affinity, device=kind)
     role = replace(find_cluster_role(params, environment, []), place_on_host=place)
     warnings: list[str] = []
 
     def choose_and_apply() -> tuple[NumaBinding, set[int], list[str]]:
         choice = choose_binding(params, environment, role, Devices(towers, towers), None, warnings)
-        shown = (not choice.by_tensorflow and choice.banner_text) or False
+        banner_text = (not choice.by_tensorflow and choice.banner_text) or False
         THIS_PROCESS.apply(
-            ProcessSettings(flags={NUMA: shown}, numa=choice.banner_text, cores=choice.cores)
+            ProcessSettings(flags={NUMA: banner_text}, numa=choice.banner_text, cores=choice.cores)
         )
         return choice, os.sched_getaffinity(0), warnings
 
@@ -118,7 +122,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path):
     # TensorFlow's threads are bound; so is a second run.
     assert bind(root, (0, 2)) == (NumaBinding(text), set(MINE), [])
     with refused('--use_numa_affinity=False', '--use_numa_affinity=True (node 1, '):
-        bind(root, (0, 2), wanted=False)
+        bind(root, (0, 2), use_numa_affinity=False)
 
 
 @pytest.mark.usefixtures('fresh_process')
@@ -144,4 +148,4 @@ def test_on_one_node_there_is_nothing_to_bind(tmp_path):
     choice, _, (line,) = bind(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
     assert not choice.banner_text
     check_line(line, '--use_numa_affinity=True', 'one NUMA node')
-    assert bind(tmp_path, (0, 1), wanted=False) == (NumaBinding(), set(MINE), [])
+    assert bind(tmp_path, (0, 1), use_numa_affinity=False) == (NumaBinding(), set(MINE), [])

@@ -1,6 +1,4 @@
-"""The products of which the peak of a machine is measured: all are computed, and the best run
-counts.
-"""
+"""Measuring the peak of a machine: every matrix product is computed, and the best run counts."""
 
 import math
 

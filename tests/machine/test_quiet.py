@@ -1,7 +1,7 @@
-"""TensorFlow starts without notices, and nothing that it prints is lost.
+"""TensorFlow starts without notices, and nothing else that it prints is lost.
 
-Each test runs a process in which a stand-in for TensorFlow prints, while it is imported, what the
-real one prints.
+Each test starts a process with a stand-in for TensorFlow, which prints the same lines while it is
+imported.
 """
 
 import os
@@ -69,7 +69,7 @@ def run(
     redirection: str = '',
     level: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a process in which TensorFlow starts and then the action is taken."""
+    """Runs a process that imports TensorFlow and then takes the action."""
     preparation = f'quiet.has_nvidia_gpu = lambda: {has_gpu}\n{preparation}'
     code = SCRIPT.format(preparation=preparation, verbose=verbose, action=action)
     around = {name: value for name, value in os.environ.items() if not name.startswith('TF_CPP')}
@@ -90,25 +90,27 @@ def test_notices_are_not_shown_and_the_rest_is(stand_in):
     quiet.end_quiet_start()
     os.write(2, b'later')
 """
-    done = run(stand_in, action)
-    assert (done.returncode, done.stdout) == (0, '')
+    process = run(stand_in, action)
+    assert (process.returncode, process.stdout) == (0, '')
     # Its own lines do not wait.
-    assert sorted(done.stderr.splitlines()) == sorted(f'before\nown\n{SUBSTANCE}later'.splitlines())
-    assert done.stderr.endswith('later')
+    assert sorted(process.stderr.splitlines()) == sorted(
+        f'before\nown\n{SUBSTANCE}later'.splitlines()
+    )
+    assert process.stderr.endswith('later')
 
 
 @pytest.mark.parametrize(('verbose', 'level'), [(True, None), (False, '0')])
 def test_all_is_shown_at_once_to_those_who_ask(stand_in, verbose, level):
-    done = run(stand_in, "print('after', file=sys.stderr)", verbose=verbose, level=level)
-    assert done.stderr.startswith(f'before\n{NOTICES}{ABOUT_GPUS}')
-    assert 'deprecated' in done.stderr
-    assert done.stderr.endswith('after\n')
+    process = run(stand_in, "print('after', file=sys.stderr)", verbose=verbose, level=level)
+    assert process.stderr.startswith(f'before\n{NOTICES}{ABOUT_GPUS}')
+    assert 'deprecated' in process.stderr
+    assert process.stderr.endswith('after\n')
 
 
 @pytest.mark.parametrize('has_gpu', [True, False])
 def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in, has_gpu):
-    done = run(stand_in, 'quiet.end_quiet_start()', has_gpu=has_gpu)
-    assert done.stderr == f'before\n{ABOUT_GPUS if has_gpu else ""}'
+    process = run(stand_in, 'quiet.end_quiet_start()', has_gpu=has_gpu)
+    assert process.stderr == f'before\n{ABOUT_GPUS if has_gpu else ""}'
 
 
 @pytest.mark.parametrize(
@@ -122,27 +124,27 @@ def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in, has_gpu):
     ],
 )
 def test_all_but_notices_is_shown_however_the_process_fails(stand_in, action, exit_code):
-    done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r}); {action}')
-    assert done.returncode == exit_code
-    assert SUBSTANCE in done.stderr
-    assert 'oneDNN' not in done.stderr
+    process = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r}); {action}')
+    assert process.returncode == exit_code
+    assert SUBSTANCE in process.stderr
+    assert 'oneDNN' not in process.stderr
 
 
 def test_notices_are_shown_where_no_program_can_filter_them(stand_in):
-    done = run(stand_in, 'pass', preparation="os.environ['PATH'] = '/no/such'")
-    assert (done.returncode, done.stderr) == (0, f'before\n{NOTICES}{ABOUT_GPUS}')
+    process = run(stand_in, 'pass', preparation="os.environ['PATH'] = '/no/such'")
+    assert (process.returncode, process.stderr) == (0, f'before\n{NOTICES}{ABOUT_GPUS}')
 
 
 @pytest.mark.parametrize('redirection', ['2>&1 | cat', '2>&1'])
 def test_standard_error_may_be_a_pipe(stand_in, redirection):
-    done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r})', redirection=redirection)
-    assert (done.stdout, done.stderr) == (f'before\n{SUBSTANCE}', '')
+    process = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r})', redirection=redirection)
+    assert (process.stdout, process.stderr) == (f'before\n{SUBSTANCE}', '')
 
 
 def test_a_tensorflow_that_is_loaded_finds_no_gpu_in_silence(stand_in):
     action = f'os.write(2, {(ABOUT_GPUS + SUBSTANCE).encode()!r})'
-    done = run(stand_in, action, preparation='import tensorflow')
-    assert done.returncode == 0
+    process = run(stand_in, action, preparation='import tensorflow')
+    assert process.returncode == 0
     # What it printed when the user imported it is the user's.
-    assert done.stderr.count(ABOUT_GPUS) == 1
-    assert done.stderr.endswith(SUBSTANCE)
+    assert process.stderr.count(ABOUT_GPUS) == 1
+    assert process.stderr.endswith(SUBSTANCE)

@@ -56,9 +56,7 @@ def epyc_2_sockets() -> dict[str, str]:
 
 
 def use_host(monkeypatch: pytest.MonkeyPatch, memory_bytes: int = 2**38) -> None:
-    """Imitates what psutil and Python say of that server, all of whose cores the process may
-    use.
-    """
+    """Imitates what psutil and Python say on that server if the process may use all cores."""
     memory = SimpleNamespace(total=memory_bytes, available=memory_bytes)
     monkeypatch.setattr(platform, 'node', lambda: 'epyc')
     monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: 96 if logical else 48)
@@ -202,8 +200,8 @@ def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core()
     count = len(os.sched_getaffinity(0))
     default = {'intra_op': count, 'inter_op': count, 'reason': None}
     assert describe_machine()['threads'] == default
-    given = {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
-    assert describe_machine(4, 2, 'why')['threads'] == given
+    threads = {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
+    assert describe_machine(4, 2, 'why')['threads'] == threads
 
 
 @pytest.mark.parametrize(
@@ -215,8 +213,8 @@ def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core()
     ],
 )
 def test_a_gpu_is_found_by_what_its_driver_makes(device, tmp_path):
-    others = dict.fromkeys(('dev/kfd', 'dev/nvidiactl', 'dev/dxg'), '')
-    assert not has_nvidia_gpu({}, write_files(tmp_path, others))
+    other_files = dict.fromkeys(('dev/kfd', 'dev/nvidiactl', 'dev/dxg'), '')
+    assert not has_nvidia_gpu({}, write_files(tmp_path, other_files))
     root = write_files(tmp_path, {device: ''})
     assert has_nvidia_gpu({}, root)
     assert has_nvidia_gpu({'CUDA_VISIBLE_DEVICES': '1'}, root)
@@ -241,18 +239,18 @@ def test_the_fingerprint_tells_machines_apart_and_lasts():
     # Another kernel leaves a little less memory.
     assert first == fingerprint_with(memory_bytes=2**38 - 6_000_000)
     assert first == fingerprint_with(uuid='GPU-2')
-    others: list[dict[str, Any]] = [
+    other_machines: list[dict[str, Any]] = [
         {'hostname': 'another'},
         {'num_cores': 48},
         {'cpu_model': 'Xeon'},
         {'gpus': []},
     ]
-    for changes in others:
+    for changes in other_machines:
         assert fingerprint_with(**changes) != first, changes
 
 
 MOUNTS = '711 690 259:1 {}/hostname /etc/hostname rw - ext4 /dev/root rw\n'
-# The file by which the name of a container is known to be generated.
+# The files that show that a container runtime generated the host name.
 DOCKER = ('proc/self/mountinfo', MOUNTS.format(f'/var/lib/docker/containers/NAME{"7c" * 26}'))
 PODMAN = (
     'proc/self/mountinfo',
@@ -273,10 +271,10 @@ def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint
         generated = fingerprint_with(root, hostname=names[0])
         assert generated == fingerprint_with(other, hostname=names[1]), text
         # A name that somebody chose tells machines apart, and GPUs do without one.
-        chosen = ('bench-1', 'bench-2', 'deadbeef0000')
-        others = {fingerprint_with(root, hostname=name) for name in chosen}
-        others.add(fingerprint_with(root, hostname=names[0], uuid='GPU-2'))
-        assert len(others | {generated}) == 5, text
+        user_names = ('bench-1', 'bench-2', 'deadbeef0000')
+        fingerprints = {fingerprint_with(root, hostname=name) for name in user_names}
+        fingerprints.add(fingerprint_with(root, hostname=names[0], uuid='GPU-2'))
+        assert len(fingerprints | {generated}) == 5, text
 
 
 def test_a_name_of_a_host_counts_however_generated_it_looks(tmp_path):
@@ -380,8 +378,8 @@ def energy(devices):
     return meter.stop()
 print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])]]))
 """
-    found = run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out
-    (gpus, driver), energies = json.loads(found)
+    output = run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out
+    (gpus, driver), energies = json.loads(output)
     assert driver == '550.54.15'
     assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']
     assert gpus[0] == {
@@ -424,7 +422,7 @@ print(json.dumps(meter.stop()))
 def test_visible_gpus_are_chosen_as_cuda_does():
     uuids = ['GPU-05a2', 'GPU-15a2', 'GPU-15ff']
     assert visible_indices(uuids, {}) == [0, 1, 2]
-    for chosen, expected in {
+    for visible, expected in {
         '2,0': [2, 0],
         '': [],
         '-1': [],
@@ -432,4 +430,4 @@ def test_visible_gpus_are_chosen_as_cuda_does():
         'GPU-15f,GPU-0': [2, 0],
         'GPU-15': [],
     }.items():
-        assert visible_indices(uuids, {'CUDA_VISIBLE_DEVICES': chosen}) == expected, chosen
+        assert visible_indices(uuids, {'CUDA_VISIBLE_DEVICES': visible}) == expected, visible

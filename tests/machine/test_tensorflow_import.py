@@ -18,8 +18,8 @@ UNGUARDED = 'importlib.import_module("keras.src.optimizers")\n'
 
 
 def make_packages(folder: Path, end: str) -> str:
-    """Writes packages named tensorflow, whose __init__.py ends like this, and keras; returns their
-    folder.
+    """Writes a package keras, and a package tensorflow with this end of its __init__.py; returns
+    their folder.
     """
     packages = 'tensorflow tensorflow/compat tensorflow/compat/v1 keras keras/src'
     files = dict.fromkeys([f'{name}/__init__.py' for name in packages.split()], '')

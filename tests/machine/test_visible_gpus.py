@@ -1,5 +1,5 @@
-"""Which GPUs a process uses: its part of CUDA_VISIBLE_DEVICES, by its place on the host and what
-its launcher did.
+"""Which GPUs a process uses: its part of CUDA_VISIBLE_DEVICES, by its rank on the host and its
+launcher.
 """
 
 import json
@@ -14,7 +14,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.files import write_files
-from tests.support.machines import COLLECTIVE, found, open_mpi, slurm_step, use_pynvml, write_pynvml
+from tests.support.machines import (
+    COLLECTIVE,
+    cluster_of,
+    open_mpi,
+    slurm_step,
+    use_pynvml,
+    write_pynvml,
+)
 from tests.support.outputs import refused
 from tests.support.programs import run_python
 from tf_cnn.cluster.environments import find_local_rank_and_size
@@ -87,11 +94,11 @@ def test_a_host_with_too_few_gpus_is_refused_with_what_to_change():
 def test_workers_of_one_host_are_counted_by_its_name():
     hosts = 'a:1,b:1,A:2,a:3'
     for index, place in enumerate([(0, 3), (0, 1), (1, 3), (2, 3)]):
-        cluster = found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=index)
+        cluster = cluster_of(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=index)
         assert cluster.local_rank_and_size == place
     # Ranks 0 to 2 are on the first node, and the first of them keeps the variables.
     for rank, place in enumerate([(0, 2), (1, 2), (0, 1), (0, 1)], start=1):
-        assert found(slurm_step(rank)).local_rank_and_size == place
+        assert cluster_of(slurm_step(rank)).local_rank_and_size == place
 
 
 def test_launchers_tell_a_process_its_place_on_the_host():
@@ -119,7 +126,7 @@ def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path, monkeypatc
     # The job has one of the three.
     use_pynvml(monkeypatch, tmp_path, 1)
     assert count_gpus(tmp_path) == 1
-    # Those of Windows cannot be counted.
+    # In Windows' Linux the files do not show how many GPUs there are.
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     for name in ('windows/dev/dxg', 'windows/usr/lib/wsl/lib/libcuda.so.1'):
         (tmp_path / name).mkdir(parents=True)
@@ -144,7 +151,7 @@ def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     for variable, has_gpu in ((None, False), ('-1', True)):
         monkeypatch.setattr(
-            'tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ, found=has_gpu: found
+            'tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ, answer=has_gpu: answer
         )
         monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
         if variable:
@@ -175,9 +182,9 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first):
     # TensorFlow looks for GPUs, and finds those that are shown.
     gpus = [object()] * first
     for needed in (first, *range(first, -1, -1)):
-        shown = show_gpus(needed)
+        visible = show_gpus(needed)
         with mock.patch.object(tf.config, 'list_physical_devices', return_value=gpus):
-            THIS_PROCESS.start_tensorflow(ProcessSettings(shown))
+            THIS_PROCESS.start_tensorflow(ProcessSettings(visible))
         assert (
             os.environ['CUDA_VISIBLE_DEVICES']
             == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES')
@@ -283,6 +290,6 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
     write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
     arguments = json.dumps([{'model': 'lenet'}, PROCESSES])
-    done = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
-    results = dict(json.loads(line) for line in done.out.splitlines())
+    process = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
+    results = dict(json.loads(line) for line in process.out.splitlines())
     assert results == {name: expected for name, (*_, expected) in PROCESSES.items()}

@@ -84,7 +84,7 @@ def test_every_tower_gets_the_sums(way, num_towers):
     packings = [row for row in PACKINGS if len(row[1]) < 100]
     expected = [np.sum(each, axis=0, dtype=np.float64) for each in zip(*values, strict=True)]
     with tf.Graph().as_default(), open_session(num_towers) as session:
-        gradients = on_each(towers, lambda own: [*map(tf.constant, own)], values)
+        gradients = on_each(towers, lambda tensors: [*map(tf.constant, tensors)], values)
         sums = session.run(
             [
                 all_reduce(gradients, towers, make(way, towers), VariableConfig(**flags))
@@ -93,8 +93,8 @@ def test_every_tower_gets_the_sums(way, num_towers):
         )
     for (flags, _), of_towers in zip(packings, sums, strict=True):
         assert len(of_towers) == num_towers
-        for own in of_towers:
-            for total, right in zip(own, expected, strict=True):
+        for tensors in of_towers:
+            for total, right in zip(tensors, expected, strict=True):
                 assert total.shape == right.shape
                 np.testing.assert_allclose(total, right, rtol=1e-5, atol=1e-6, err_msg=str(flags))
 
@@ -108,8 +108,10 @@ def test_the_sums_of_16_bits_are_float32_again(transfer):
         sums = algorithm([*map(tf.constant, values)], 0)
         totals = session.run(sums)
     assert [total.device for total in sums] == towers
-    sent = [value for op in graph.get_operations() if op.type == 'AddN' for value in op.inputs]
-    assert [(value.dtype, value.device) for value in sent] == [(transfer, own) for own in towers]
+    summands = [value for op in graph.get_operations() if op.type == 'AddN' for value in op.inputs]
+    assert [(value.dtype, value.device) for value in summands] == [
+        (transfer, tower) for tower in towers
+    ]
     rounded = values.astype(transfer.as_numpy_dtype).astype(np.float32)
     for total in totals:
         assert total.dtype == np.float32
@@ -157,7 +159,7 @@ def test_tensors_take_the_links_of_their_algorithm():
     ]
     for way, num_towers, index, links, num_values in cases:
         towers = cpus(num_towers)
-        sent: dict[str, dict[str, int]] = collections.defaultdict(dict)
+        values_by_link: dict[str, dict[str, int]] = collections.defaultdict(dict)
         with tf.Graph().as_default() as graph:
             zeros = on_each(towers, tf.zeros, [[24]] * num_towers)
             on_each(towers, tf.identity, make(way, towers, '/device:CPU:9')(zeros, index))
@@ -165,8 +167,8 @@ def test_tensors_take_the_links_of_their_algorithm():
             for value in op.inputs:
                 if value.device != op.device and value.dtype == tf.float32:
                     link = value.device[-1] + op.device[-1]
-                    sent[link][value.name] = value.shape.num_elements()
-        counts = {link: sum(values.values()) for link, values in sent.items()}
+                    values_by_link[link][value.name] = value.shape.num_elements()
+        counts = {link: sum(values.values()) for link, values in values_by_link.items()}
         assert counts == dict.fromkeys(links.split(), num_values), (way, index)
 
 

@@ -17,7 +17,7 @@ from tests.managers.worker_graphs import (
     PS,
     REPLICATED,
     STAGED,
-    Built,
+    Replica,
     build,
     normalised,
     task,
@@ -35,12 +35,12 @@ TRANSFERS = pytest.mark.parametrize('transfer', [None, tf.bfloat16])
 BOTH_WAYS = (('ps', 'worker'), ('worker', 'ps'))
 
 
-def crossings(built: Built, sender: str, receiver: str) -> list[tf.Tensor]:
+def crossings(replica: Replica, sender: str, receiver: str) -> list[tf.Tensor]:
     """Returns the tensors that a step sends from one job to another, once for each receiving task.
     Scalars do not count.
     """
     crossed: dict[tuple[str, int], tf.Tensor] = {}
-    for op in needed_by(built.step.fetches.ops):
+    for op in needed_by(replica.step.fetches.ops):
         place = tf.DeviceSpec.from_string(op.device)
         for value in op.inputs:
             job = tf.DeviceSpec.from_string(value.op.device).job
@@ -53,8 +53,8 @@ def num_bytes(tensors: Iterable[tf.Tensor]) -> int:
     return sum(value.shape.num_elements() * value.dtype.size for value in tensors)
 
 
-def trained_bytes(built: Built, transfer: tf.DType | None) -> int:
-    variables = built.manager.trainable_variables_on_device(0)
+def trained_bytes(replica: Replica, transfer: tf.DType | None) -> int:
+    variables = replica.manager.trainable_variables_on_device(0)
     sizes = [variable.value.shape.num_elements() for variable in variables]
     return sum(sizes) * (transfer or tf.float32).size
 
@@ -63,18 +63,18 @@ def trained_bytes(built: Built, transfer: tf.DType | None) -> int:
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_one_value_and_one_gradient_of_each_variable_cross(mode, transfer):
     for worker in range(NUM_WORKERS):
-        built = build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
-        slices = built.manager.slices()
+        replica = build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
+        slices = replica.manager.slices()
         shapes = [
             list(part.variable.shape)
-            for variable in built.manager.trainable_variables_on_device(0)
+            for variable in replica.manager.trainable_variables_on_device(0)
             for part in slices[variable.name]
         ]
         # The largest weight is cut in twelve where values return early, else in one part for each
         # server.
         assert len(shapes) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 11)
         for way in BOTH_WAYS:
-            crossed = crossings(built, *way)
+            crossed = crossings(replica, *way)
             assert sorted(value.shape.as_list() for value in crossed) == sorted(shapes)
             assert {value.dtype for value in crossed} == {transfer or tf.float32}
 
@@ -112,9 +112,9 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode, step, transfer):
     workers = [
         build(mode, worker, transfer=transfer, **steps[step]) for worker in range(NUM_WORKERS)
     ]
-    moved = sum(num_bytes(crossings(built, *way)) for built in workers for way in BOTH_WAYS)
+    moved = sum(num_bytes(crossings(replica, *way)) for replica in workers for way in BOTH_WAYS)
     assert moved > 0
-    assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
+    assert [replica.step.transfer.bytes_per_step for replica in workers] == [moved] * NUM_WORKERS
 
 
 def test_gradients_cross_in_buckets():
@@ -133,11 +133,11 @@ def test_gradients_cross_in_buckets():
 
 @TRANSFERS
 def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer):
-    built = build(COLLECTIVE, server_devices=(), num_workers=3, transfer=transfer)
+    replica = build(COLLECTIVE, server_devices=(), num_workers=3, transfer=transfer)
     # Each of three workers sends two of the three chunks to be summed, then two sums.
-    expected = 3 * 2 * 2 / 3 * trained_bytes(built, transfer)
-    assert built.step.transfer.bytes_per_step == round(expected)
-    assert built.step.transfer.bytes_per_ps == ()
+    expected = 3 * 2 * 2 / 3 * trained_bytes(replica, transfer)
+    assert replica.step.transfer.bytes_per_step == round(expected)
+    assert replica.step.transfer.bytes_per_ps == ()
 
 
 @TRANSFERS
@@ -150,7 +150,7 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer):
         ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
         ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),
     ):
-        built = build(
+        replica = build(
             CONTROLLED,
             network=wide,
             job='controller',
@@ -159,6 +159,6 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer):
             algorithm=make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0'),
             transfer=transfer,
         )
-        expected = sent_per_byte * trained_bytes(built, transfer)
-        assert built.step.transfer.bytes_per_step == pytest.approx(expected, rel=1e-4), spec
-        assert built.step.transfer.bytes_per_ps == ()
+        expected = sent_per_byte * trained_bytes(replica, transfer)
+        assert replica.step.transfer.bytes_per_step == pytest.approx(expected, rel=1e-4), spec
+        assert replica.step.transfer.bytes_per_ps == ()

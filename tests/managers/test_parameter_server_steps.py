@@ -22,7 +22,7 @@ from tests.managers.worker_graphs import (
     REPLICATED,
     STAGED,
     WHOLE_BATCH,
-    Built,
+    Replica,
     build,
     normalised,
     task,
@@ -47,14 +47,16 @@ TOWERS = [[number] for number in WHOLE_BATCH[0]]
 
 def test_the_number_of_a_step_is_read_before_it_is_counted():
     for worker, sync in ((0, True), (0, False), (1, False)):
-        built = build(PS, worker, is_synchronous=sync)
-        read = built.step.fetches.global_step.op.inputs[0].op
-        [count] = built.ops('AssignAddVariableOp')
+        replica = build(PS, worker, is_synchronous=sync)
+        read = replica.step.fetches.global_step.op.inputs[0].op
+        [count] = replica.ops('AssignAddVariableOp')
         assert read in needed_by([count])
     # One that waits for the chief has read it before the chief has all gradients.
-    built = build(PS, 1)
-    read = built.step.fetches.global_step.op.inputs[0].op
-    assert any(read in needed_by([push]) for push in built.ops('ResourceAccumulatorApplyGradient'))
+    replica = build(PS, 1)
+    read = replica.step.fetches.global_step.op.inputs[0].op
+    assert any(
+        read in needed_by([push]) for push in replica.ops('ResourceAccumulatorApplyGradient')
+    )
 
 
 def wait_until(is_reached: Callable[[], bool]) -> None:
@@ -67,16 +69,16 @@ def wait_until(is_reached: Callable[[], bool]) -> None:
 class Worker:
     """A worker: its graph and a session on its server."""
 
-    built: Built
+    replica: Replica
     session: Any
 
     def take_step(self) -> dict[str, Any]:
-        return self.session.run(self.built.step.fetches.as_dict())
+        return self.session.run(self.replica.step.fetches.as_dict())
 
     def open_gate(self) -> None:
         """Lets one step of the network `waiting` continue."""
-        with self.built.graph.as_default():
-            for gate in self.built.ops('FIFOQueueV2'):
+        with self.replica.graph.as_default():
+            for gate in self.replica.ops('FIFOQueueV2'):
                 with tf.device(gate.device):
                     opened = tf.raw_ops.QueueEnqueueV2(
                         handle=gate.outputs[0], components=[tf.constant(0.0)]
@@ -85,10 +87,10 @@ class Worker:
 
     def read(self) -> Weights:
         """Returns the checkpoint values, each variable whole."""
-        with self.built.graph.as_default():
+        with self.replica.graph.as_default():
             whole = {
                 name: join_slices(parts, [part.variable.value for part in parts])
-                for name, parts in self.built.step.slices.items()
+                for name, parts in self.replica.step.slices.items()
             }
         return self.session.run(whole)
 
@@ -104,9 +106,9 @@ class Worker:
 
     def num_summed(self) -> int:
         """Returns how many gradients of all workers lie in the accumulators."""
-        with self.built.graph.as_default():
+        with self.replica.graph.as_default():
             sizes = []
-            for op in self.built.ops('ResourceConditionalAccumulator'):
+            for op in self.replica.ops('ResourceConditionalAccumulator'):
                 with tf.device(op.device):
                     sizes.append(tf.raw_ops.ResourceAccumulatorNumAccumulated(handle=op.outputs[0]))
         return sum(self.session.run(sizes))
@@ -119,17 +121,17 @@ class Workers:
         self.targets = targets
         self.workers = []
         for number, target in enumerate(targets):
-            built = build(mode, number, **options)
-            self.workers.append(Worker(built, tf.Session(target, graph=built.graph)))
+            replica = build(mode, number, **options)
+            self.workers.append(Worker(replica, tf.Session(target, graph=replica.graph)))
         self.chief = self.workers[0]
         self._threads = ThreadPoolExecutor()
         for worker in self.workers:
-            worker.session.run(worker.built.step.initializers)
-        if synchronous_step := self.chief.built.step.synchronous_step:
+            worker.session.run(worker.replica.step.initializers)
+        if synchronous_step := self.chief.replica.step.synchronous_step:
             synchronous_step.restart(self.chief.session, 0)
         # At the same time: some copies need all workers.
         for copied in [
-            self._threads.submit(worker.built.step.prepare_first_step, worker.session)
+            self._threads.submit(worker.replica.step.prepare_first_step, worker.session)
             for worker in self.workers
         ]:
             copied.result(DEADLINE_SECS)
@@ -205,7 +207,7 @@ def test_moving_averages_are_those_of_the_chiefs_first_tower(mode, start):
     cluster = start(mode, network=normalised, optimizer='momentum')
     cluster.take_steps(NUM_STEPS)
     weights = cluster.chief.read()
-    # As many towers in one process, each of which normalises by its own images, too.
+    # As many towers in one process also normalise by their own images.
     assert_close(weights, train_alone(normalised, 'momentum', TOWERS))
     assert np.abs(weights['norm/moving_mean']).min() > 0
 
@@ -216,14 +218,14 @@ def test_16_bits_are_cast_once_for_all_workers(mode):
         build(mode, worker, network=wide, transfer=tf.bfloat16) for worker in range(NUM_WORKERS)
     )
     num_parts = sum(len(parts) for parts in chief.manager.slices().values())
-    for built, expected in ((chief, num_parts), (other, 0)):
-        on_servers = [op for op in built.ops('Cast') if 'ps' in op.device]
+    for replica, expected in ((chief, num_parts), (other, 0)):
+        on_servers = [op for op in replica.ops('Cast') if 'ps' in op.device]
         assert sum(op.outputs[0].dtype == tf.bfloat16 for op in on_servers) == expected
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode, start):
-    """The steps are those of one process with all towers, which test_precision.py compares with the
+    """They take the steps of one process with all towers; test_precision.py compares these with the
     plain algorithm.
     """
     # The scale is too high for the first steps, then grows until it is again.
@@ -284,7 +286,7 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(sync, s
     else:
         cluster.take_steps(workers=[0])
         expected = train_alone(wide, 'lars', [[0], [1]], num_steps=1)
-    parts = cluster.chief.built.step.slices['hidden/kernel']
+    parts = cluster.chief.replica.step.slices['hidden/kernel']
     assert len({part.variable.device for part in parts}) == NUM_SERVERS
     weights, names = cluster.chief.read(), with_slots({'hidden/kernel', 'logits/kernel'})
     assert_close({name: weights[name] for name in names}, {name: expected[name] for name in names})
@@ -300,8 +302,8 @@ def test_slices_change_no_step(mode, start):
     unsliced = build(mode, network=wide, flags=VariableConfig(slice_variables=False))
     # 72 x 20,000 values, 5.5 MiB.
     num_slices = NUM_SERVERS if mode == PS else 12
-    for built, expected_number in ((cluster.chief.built, num_slices), (unsliced, 1)):
-        assert len(built.step.slices['hidden/kernel']) == expected_number
+    for replica, expected_number in ((cluster.chief.replica, num_slices), (unsliced, 1)):
+        assert len(replica.step.slices['hidden/kernel']) == expected_number
 
 
 @pytest.mark.parametrize('written', [True, False])
@@ -315,8 +317,8 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
             PS, network=wide, optimizer='momentum', flags=VariableConfig(slice_variables=slices)
         )
         chief = cluster.chief
-        with chief.built.graph.as_default(), tf.device(task('worker', 0)):
-            saver = Checkpointer(str(tmp_path), chief.built.step.slices, HOST_DEVICE, 9)
+        with chief.replica.graph.as_default(), tf.device(task('worker', 0)):
+            saver = Checkpointer(str(tmp_path), chief.replica.step.slices, HOST_DEVICE, 9)
         if prefixes:
             # Each cluster continues where the one before it ended.
             saver.restore(chief.session, prefixes[-1])
@@ -338,14 +340,14 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(precision, st
     cluster = start(PS, optimizer='momentum', precision=precision)
     chief, other = cluster.workers
     cluster.take_steps()
-    synchronous_step = chief.built.step.synchronous_step
+    synchronous_step = chief.replica.step.synchronous_step
     assert synchronous_step
     begun = [number.value for number in synchronous_step.begun.values()]
     before = chief.read()
     expected = train_alone(plain, 'momentum', WHOLE_BATCH, 2, precision)
     tolerance = 1e-2 if precision.steps_until_doubling else 1e-5
     step = cluster.begin(0)
-    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    pushes = other.replica.ops('ResourceAccumulatorApplyGradient')
     gradients = [push.inputs[2] for push in pushes]
     fed = dict(zip(gradients, other.session.run(gradients), strict=True))
     wait_until(lambda: chief.num_summed() == len(pushes))
@@ -368,31 +370,33 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(precision, st
 
 
 def resource_of(op: tf.Operation) -> str:
-    """Returns the name by which all processes know the resource that an op uses."""
+    """Returns the name of the op's resource, which all processes share."""
     return str(op.inputs[0].op.get_attr('shared_name').decode())
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 @pytest.mark.parametrize('worker', [0, 1])
 def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(mode, worker):
-    built = build(mode, worker, optimizer='momentum')
+    replica = build(mode, worker, optimizer='momentum')
     # The sums, the signals and the four variables of a graph are known by their names.
-    updates, copies = built.ops('ResourceApplyMomentum'), []
+    updates, copies = replica.ops('ResourceApplyMomentum'), []
     if mode == REPLICATED:
         copies = [
-            op for op in built.ops('AssignVariableOp') if resource_of(op).startswith(('v0/', 'v1/'))
+            op
+            for op in replica.ops('AssignVariableOp')
+            if resource_of(op).startswith(('v0/', 'v1/'))
         ]
         # Before the first step, and in each.
         assert len(copies) == 2 * NUM_TOWERS * 4
     assert len(updates) == (0 if worker else 4)
     for op in [*updates, *copies]:
         name = resource_of(op).partition('/')[2]
-        others = {
+        awaited = {
             resource_of(op)
             for op in needed_by([op])
             if op.type.startswith(('ResourceAccumulator', 'Queue'))
         }
-        assert others <= {f'sum_of_{name}_0', f'update_of_{name}_{worker}'}
+        assert awaited <= {f'sum_of_{name}_0', f'update_of_{name}_{worker}'}
 
 
 def test_a_worker_alone_takes_the_steps_of_one_process(start):
@@ -414,8 +418,8 @@ def test_the_gradients_of_an_exchange_meet(mode, transfer, start):
         {name: np.full(shape, total) for name, shape in shapes.items()},
         1e-2 if transfer else 1e-6,
     )
-    # The number by which a checkpoint shows whether a step has begun to change variables.
-    begun = [number.value for number in cluster.chief.built.step.begun_steps]
+    # Checkpoints are saved only while no step has begun to change variables.
+    begun = [number.value for number in cluster.chief.replica.step.begun_steps]
     assert set(cluster.chief.session.run(begun)) <= {NUM_STEPS}
 
 
@@ -427,7 +431,7 @@ def test_no_update_of_workers_that_do_not_wait_is_lost(optimizer, start):
     )
     update_type = {'sgd': 'ResourceApplyGradientDescent', 'momentum': 'ResourceApplyMomentum'}
     for worker in cluster.workers:
-        [update] = worker.built.ops(update_type[optimizer])
+        [update] = worker.replica.ops(update_type[optimizer])
         assert update.get_attr('use_locking')
     cluster.take_steps(workers=[*range(NUM_WORKERS)] * 20)
     values = cluster.chief.read()

@@ -47,14 +47,14 @@ def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """A network whose steps each wait for a number in the queue of their worker."""
+    """A network that waits in each step for a number in the queue of its worker."""
     gate = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
     (number,) = tf.raw_ops.QueueDequeueV2(handle=gate, component_types=[tf.float32])
     return plain(cnn, x + tf.reshape(number, []), num_classes)
 
 
 @dataclass(frozen=True)
-class Built:
+class Replica:
     """One worker's graph."""
 
     graph: tf.Graph
@@ -88,12 +88,12 @@ def build(
     devices: Sequence[str] = tuple(cpus(NUM_TOWERS)),
     exchanged: Sequence[tuple[str, Sequence[int]]] = (),
     **parts: Any,
-) -> Built:
+) -> Replica:
     """Builds the graph of a worker, or of the controller, in a mode. `parts` are arguments of
     make_manager.
 
-    `exchanged` are the variables whose gradients are exchanged instead of those of the network;
-    empty: the network's.
+    `exchanged`: with it, the step exchanges gradients in memory for these variables instead of the
+    network's.
     """
     parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
     images = [[worker * len(devices) + tower] for tower in range(len(devices))]
@@ -104,7 +104,7 @@ def build(
             GradientsInMemory(exchanged, worker * len(devices)) if exchanged else FixedInput(images)
         )
         step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, pipeline)
-    return Built(graph, manager, step)
+    return Replica(graph, manager, step)
 
 
 def train_alone(

@@ -24,8 +24,8 @@ keras = tf.keras
 layers = keras.layers
 
 
-def sequential(shape: tuple[int, ...], *own: Any) -> Any:
-    return keras.Sequential([keras.Input(shape), *own])
+def sequential(shape: tuple[int, ...], *stack: Any) -> Any:
+    return keras.Sequential([keras.Input(shape), *stack])
 
 
 def conv(filters: int, size: int, strides: int = 1, padding: str = 'same') -> Any:
@@ -349,9 +349,7 @@ class Case:
     data_set: str | None = None
 
     def counterpart(self, shape: tuple[int, ...], num_classes: int) -> Any:
-        """Returns the Keras model, whose variables know their number in the order in which they
-        were made.
-        """
+        """Returns the Keras model; its variables have their number in the order of creation."""
         numbers = itertools.count()
 
         def numbered(make_variable: Callable[..., Any], **settings: Any) -> Any:
@@ -435,17 +433,17 @@ def give_weights(model: Any, ours: dict[str, Any]) -> tuple[Weights, int]:
     `ours` are our variables by name. Convolution biases that our network lacks are set to zero and
     not returned.
     """
-    left = list(ours)
+    names = list(ours)
     weights: Weights = {}
     num_trainable = 0
     for weight in sorted(model.weights, key=lambda weight: weight.value.number):
-        if weight.name == 'bias' and not left[0].endswith('/bias'):
+        if weight.name == 'bias' and not names[0].endswith('/bias'):
             weight.assign(np.zeros(weight.shape))
             continue
-        name = left.pop(0)
+        name = names.pop(0)
         weights[name] = random_weight(name, tuple(ours[name].shape))
         # A pointwise convolution may be a dense layer in the other network.
         weight.assign(weights[name].reshape(weight.shape))
         num_trainable += weights[name].size if weight.trainable else 0
-    assert not left
+    assert not names
     return weights, num_trainable

@@ -65,8 +65,8 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
     # torchvision's table says 0.71. Its fourth convolution has 256 filters, here it has 384.
     'alexnet': (0.71 + (384 * 384 - 256 * 256) * 9 * 13**2 / 1e9, '61.838248'),
     # He et al. 2015, table 6 for the parameters. Multiply-adds: Li et al. 2017 (arXiv:1608.08710),
-    # table 1, for 56 and 110. Those of 20 to 44: Chen, PyTorch CIFAR Models (github.com/chenyaofo),
-    # less the 0.26M of its two projections.
+    # table 1, for 56 and 110; for 20 to 44: Chen, PyTorch CIFAR Models (github.com/chenyaofo),
+    # minus the 0.26M of its two projections.
     'resnet20': (0.04081 - 0.00026, '0.27'),
     'resnet32': (0.06912 - 0.00026, '0.46'),
     'resnet44': (0.09744 - 0.00026, '0.66'),

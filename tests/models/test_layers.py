@@ -76,17 +76,17 @@ def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, 
     images = np.random.default_rng(4).normal(3, 2, [4, 3, 5, 6]).astype(np.float32)
     mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
     norm = BatchNorm(decay=0.8, epsilon=0.01, scale=scale)
-    found = compute(
+    layer = compute(
         data_format, lambda cnn, x: cnn.batch_norm(x, 'bn'), images, True, batch_norm=norm
     )
-    assert ('bn/gamma' in found.weights) == scale
-    factor = found.weights.get('bn/gamma', 1) / np.sqrt(variance + 0.01)
-    expected = (images - mean) * factor + found.weights['bn/beta']
-    np.testing.assert_allclose(found.output, expected, rtol=1e-4, atol=1e-5)
+    assert ('bn/gamma' in layer.weights) == scale
+    factor = layer.weights.get('bn/gamma', 1) / np.sqrt(variance + 0.01)
+    expected = (images - mean) * factor + layer.weights['bn/beta']
+    np.testing.assert_allclose(layer.output, expected, rtol=1e-4, atol=1e-5)
     unbiased = images.var((0, 1, 2), ddof=1)
     for name, value in (('bn/moving_mean', mean), ('bn/moving_variance', unbiased)):
-        average = 0.8 * found.weights[name] + 0.2 * value
-        np.testing.assert_allclose(found.updated[name], average, rtol=1e-5)
+        average = 0.8 * layer.weights[name] + 0.2 * value
+        np.testing.assert_allclose(layer.updated[name], average, rtol=1e-5)
 
 
 @BOTH_FORMATS
@@ -133,13 +133,13 @@ def test_padding_is_never_the_maximum_and_gets_no_gradient(data_format, dtype, i
     values = -1.0 - np.random.default_rng(6).permutation(2 * 7 * 8)
     images = values.reshape(2, 7, 8, 1).astype(np.float32)
     largest = scipy.ndimage.maximum_filter(images, (1, 3, 3, 1), mode='constant', cval=-np.inf)
-    found = compute(
+    layer = compute(
         data_format, lambda cnn, x: cnn.max_pool(x, 3, 2, 1), images, is_training, dtype=dtype
     )
-    np.testing.assert_array_equal(found.output, largest[:, ::2, ::2])
-    # A value gets the gradient, 1, of each window whose maximum it is.
-    expected = [(found.output == value).sum() for value in images.flat]
-    np.testing.assert_array_equal(found.gradient.ravel(), expected)
+    np.testing.assert_array_equal(layer.output, largest[:, ::2, ::2])
+    # A value gets the gradient, 1, of each window that has it as its maximum.
+    expected = [(layer.output == value).sum() for value in images.flat]
+    np.testing.assert_array_equal(layer.gradient.ravel(), expected)
 
 
 @BOTH_FORMATS
@@ -160,7 +160,7 @@ def test_every_layer_tower_and_step_drops_other_units_or_images(data_format, lay
         np.testing.assert_allclose(output, np.broadcast_to(mask / 0.7, shape), rtol=1e-6)
         assert 1 - mask.mean() == pytest.approx(0.3, abs=0.04)
     for mask, other in itertools.combinations(masks, 2):
-        # The share of the units on which independent masks agree.
+        # Independent masks agree on this share of the units.
         assert (mask == other).mean() == pytest.approx(0.3**2 + 0.7**2, abs=0.05)
 
 

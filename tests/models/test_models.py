@@ -110,8 +110,8 @@ def test_a_network_gives_the_logits_of_its_counterpart_in_keras(case):
 def test_every_network_is_compared_with_keras_or_with_a_shallower_one():
     compared = {MODELS.find_model(case.model, case.data_set).network for case in CONFORMANCE}
     # The published counts hold Inception v4 and OverFeat.
-    others = (*SHALLOWER, 'inception3_aux', 'inception4', 'overfeat')
-    similar = {MODELS.find_model(model).network for model in others}
+    uncompared = (*SHALLOWER, 'inception3_aux', 'inception4', 'overfeat')
+    similar = {MODELS.find_model(model).network for model in uncompared}
     assert {spec.network for spec in MODELS.list_specs()} == compared | similar
     assert {*SHALLOWER.values()} <= {case.model for case in CONFORMANCE}
 

@@ -36,7 +36,7 @@ def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
     """Opens a session of the current graph, with the devices /device:CPU:0 ... of one CPU.
 
     Graph passes are off, since they take longer than the tests. has_nchw enables only the layout
-    pass, for ops whose CPU kernels support only NHWC.
+    pass, for ops without a CPU kernel for NCHW.
     """
     config = tf.ConfigProto(device_count={'CPU': num_cpus})
     rewrites = config.graph_options.rewrite_options
@@ -61,13 +61,13 @@ def evaluate(build: Callable[[], Any], **session_options: Any) -> Any:
 
 def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
     """Returns these ops, and all that run before them in the same step."""
-    found, new = set(ops), list(ops)
+    needed, new = set(ops), list(ops)
     while new:
         op = new.pop()
-        before = {*op.control_inputs, *(value.op for value in op.inputs)} - found
-        found |= before
+        before = {*op.control_inputs, *(value.op for value in op.inputs)} - needed
+        needed |= before
         new += before
-    return found
+    return needed
 
 
 # ---- networks and their input --------------------------------------------------------------------
@@ -161,7 +161,7 @@ def training_step(
     return StepConfig(params, network, num_classes, rate, seed, precision)
 
 
-# The arguments are the settings on which modes depend; tests give the few that they are about.
+# Modes depend on these settings; a test gives those that it is about.
 def make_manager(
     mode: str,
     devices: Sequence[str],
@@ -189,8 +189,8 @@ def make_manager(
         nccl_over_towers='gpu' in devices[0],
     )
     manager = MODES[mode].load_manager(place, staged=staged, relaxed=relaxed)
-    made: VariableMgr = manager(replace(common, **parts))
-    return made
+    variable_mgr: VariableMgr = manager(replace(common, **parts))
+    return variable_mgr
 
 
 def one_tower() -> VariableMgr:
@@ -215,8 +215,8 @@ def train_towers(
 ) -> list[list[Weights]]:
     """Returns the values of each tower's variables, before the first step and after each step.
 
-    Those of the first tower are all that a checkpoint stores. If towers share variables, there is
-    one tower.
+    The first tower has everything that a checkpoint stores. Towers that share variables count as
+    one.
     """
     with tf.Graph().as_default(), open_session(4) as session:
         step = build_step_graph(config, optimizer, manager, pipeline)

@@ -6,10 +6,9 @@ of a given speed.
         second.run('hostname')
         subprocess.run(network.command('ssh', 'node1', 'hostname'))
 
-Each host has a name, an address, a link to a switch, an sshd, and its own
-/tmp, /run and /dev/shm; all other files are those of this machine, as on a network disk. Networks
-are separate from each other and from outside, and end with the process that made them, even by
-SIGKILL.
+Each host has a name, an address, a link to a switch, an sshd, and its own /tmp, /run and /dev/shm.
+It shares all other files with this machine, as on a network disk. Networks are separate from each
+other and from outside, and end with the process that made them, even by SIGKILL.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from tests.support.programs import ROOT, run_process
 
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'mount', 'ssh', 'sshd', 'ssh-keygen')
 _ADDRESSES = '10.77.0'
-# Folders in which processes of one machine meet. Each host has its own.
+# Each host has its own of these folders, which processes of one machine share.
 _OWN_FOLDERS = ('/dev/shm', '/run', '/tmp')
 # Where tests and users sit: on the switch, with a link without limits.
 _DESK = 254
@@ -102,14 +101,14 @@ NEEDED = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 class _FirstProcess:
-    """The first process of new namespaces: a shell that runs these lines, of which the last one
-    ends when file 3 does, as this process closes it or is killed.
+    """The first process of new namespaces: a shell that runs these lines.
 
-    `pid` is its number on this machine.
+    The last line ends with file 3, which this process closes, also when it is killed. `pid` is the
+    shell's number on this machine.
     """
 
     def __init__(self, namespaces: str, lines: Sequence[str]) -> None:
-        # /proc is still that of this machine.
+        # /proc still shows this machine.
         script = ['set -e', 'read pid _ </proc/self/stat', 'echo $pid', 'exec 3<&0', *lines]
         self._process = subprocess.Popen(
             ['unshare', *namespaces.split(), 'sh', '-c', '\n'.join(script)],
@@ -137,8 +136,8 @@ def _mount(*words: object) -> str:
 
 
 def _mount_own_folders(shared: Sequence[Path]) -> Iterator[str]:
-    """Yields the lines that mount an empty folder over each of _OWN_FOLDERS. What the hosts share
-    stays visible in it.
+    """Yields the lines that mount an empty folder over each of _OWN_FOLDERS. Shared folders stay
+    visible.
     """
     for folder in _OWN_FOLDERS:
         # The new folder can only be filled from the old one, so it lies elsewhere at first.
@@ -175,32 +174,32 @@ class Host:
 
     def run(self, *argv: object, **environ: str) -> str:
         """Runs a command on this host, which must succeed; returns its standard output."""
-        done = run_process(self.command(*argv), None, 60.0, **environ)
-        assert done.code == 0, done.err
-        return done.out
+        process = run_process(self.command(*argv), None, 60.0, **environ)
+        assert process.code == 0, process.err
+        return process.out
 
     def processes(self) -> dict[int, list[str]]:
-        """Returns the words of each process of this host but those that keep it, as this machine
-        numbers them.
+        """Returns the words of each process that was started on this host, by its number on this
+        machine.
         """
-        namespace, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
+        namespace, commands = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
                 if os.readlink(f'/proc/{process.pid}/ns/pid') == namespace:
-                    found[process.pid] = process.cmdline()
-        del found[self.pid]
+                    commands[process.pid] = process.cmdline()
+        del commands[self.pid]
         # A process that ends has no words.
-        return {pid: words for pid, words in found.items() if words not in ([], ['cat', '-'])}
+        return {pid: words for pid, words in commands.items() if words not in ([], ['cat', '-'])}
 
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts on a switch (node1, node2 and so on), and a desk there from which users start commands.
+    """Hosts on a switch (node1, node2 and so on), and a desk there, where users start commands.
 
     Attributes:
       folder: a folder that this machine, the desk and all hosts see. It disappears with the
         network.
-      pid: the process whose network and files are those of the desk.
+      pid: the process with the network and the files of the desk.
     """
 
     hosts: tuple[Host, ...]
@@ -274,7 +273,7 @@ def make_hosts(
 
 
 def _connect(switch: int, pids: Sequence[int], rate_mbit: float | None) -> None:
-    """Connects the hosts, whose first processes are given, with links of this rate."""
+    """Connects the hosts of these first processes with links of this rate."""
     ports = [f'port{i + 1}' for i in range(len(pids))]
     lines = ['link set lo up', 'link add br0 type bridge', 'link set br0 up']
     lines.append(f'address add {_ADDRESSES}.{_DESK}/24 dev br0')
@@ -309,11 +308,11 @@ def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
 def _write_settings(folder: Path, names: Sequence[str]) -> None:
     """Writes what ssh and sshd read."""
     (folder / 'authorized_keys').write_text(_make_key(folder / 'key'))
-    known = [
+    known_hosts = [
         f'{name},{_ADDRESSES}.{number} {_make_key(folder / f"{name}_key")}'
         for number, name in enumerate(names, 1)
     ]
-    (folder / 'known_hosts').write_text(''.join(known))
+    (folder / 'known_hosts').write_text(''.join(known_hosts))
     addresses = [f'{_ADDRESSES}.{number} {name}' for number, name in enumerate(names, 1)]
     addresses += ['127.0.0.1 localhost', '::1 localhost', f'{_ADDRESSES}.{_DESK} desk']
     (folder / 'hosts').write_text('\n'.join(addresses) + '\n')

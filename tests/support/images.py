@@ -47,7 +47,7 @@ def write_mnist(
 
 
 def write_digits(folder: Path) -> str:
-    """Writes 20 images of noise as those of MNIST, and returns the folder for --data_dir."""
+    """Writes 20 images of noise as files of MNIST, and returns the folder for --data_dir."""
     rng = np.random.default_rng(5)
     write_mnist(folder, rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20))
     return str(folder)

@@ -34,7 +34,7 @@ def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | No
     return find_cluster(Params().replace(**flags), environ or {})
 
 
-def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
+def cluster_of(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
     cluster = find(environ, **flags)
     assert cluster is not None
     return cluster

@@ -148,12 +148,12 @@ def sample_failure(
     *, model: str = 'lenet', shape: str = '1*1', reason: str = 'it ended with 2'
 ) -> dict[str, Any]:
     """Makes the document of a run that left no result of its own."""
-    given = {'model': f'--model={model}', 'variable_update': '--variable_update=replicated'}
+    flags = {'model': f'--model={model}', 'variable_update': '--variable_update=replicated'}
     return {
         'schema': 'tf_cnn_benchmarks.failure',
         'schema_version': 1,
         'id': uuid.uuid4().hex,
-        'command': {'argv': list(given.values()), 'given_flags': given},
+        'command': {'argv': list(flags.values()), 'given_flags': flags},
         'cluster': {'shape': shape},
         'reason': reason,
         'exit_code': 2,
@@ -164,9 +164,9 @@ def sample_failure(
 
 def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Result:
     """Returns the result in a document as read from a file."""
-    found = read_document(json.dumps(document), source)
-    assert isinstance(found, Result)
-    return found
+    result = read_document(json.dumps(document), source)
+    assert isinstance(result, Result)
+    return result
 
 
 def sample_record(**changes: Any) -> Result:
@@ -176,9 +176,9 @@ def sample_record(**changes: Any) -> Result:
 
 def failed_run(**changes: Any) -> Failure:
     """Returns sample_failure as read from a file."""
-    found = read_document(json.dumps(sample_failure(**changes)), 'failed.json')
-    assert isinstance(found, Failure)
-    return found
+    failure = read_document(json.dumps(sample_failure(**changes)), 'failed.json')
+    assert isinstance(failure, Failure)
+    return failure
 
 
 def write_document(path: Path | str, document: Mapping[str, Any]) -> Path:

@@ -1,4 +1,4 @@
-"""A small model whose variables all hold the same number, for tests of checkpoints."""
+"""A small model for tests of checkpoints: all its variables hold the same number."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

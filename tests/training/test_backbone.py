@@ -94,7 +94,7 @@ def test_a_folder_stands_for_its_newest_checkpoint(tmp_path):
     shutil.rmtree(other)
     err = run(train_dir=str(train), backbone_model_path=str(other)).err
     check_warning(err, f'--backbone_model_path={other}', f'{train}/model.ckpt-2')
-    # Besides the warning, a line announces the checkpoint from which training resumes.
+    # Besides the warning, a line announces the checkpoint where training resumes.
     assert sum(f'{train}/model.ckpt-2' in line for line in err.splitlines()) == 2
 
 

@@ -44,9 +44,9 @@ def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(tmp_path, mod
         shutil.copy(tmp_path / f'model.ckpt-10.{suffix}', tmp_path / f'model.ckpt-10-best.{suffix}')
     # The next run starts anew, so that its steps are smaller.
     with open_model(tmp_path, max_to_keep=2) as run:
-        for step, kept in (5, 20), (6, 5):
+        for step, earlier in (5, 20), (6, 5):
             run.save(step, step)
-            names = [f'model.ckpt-{number}' for number in (kept, step)]
+            names = [f'model.ckpt-{number}' for number in (earlier, step)]
             assert set(os.listdir(tmp_path)) == files_of(*names, 'model.ckpt-10-best')
     state = tf.train.get_checkpoint_state(str(tmp_path))
     assert state.all_model_checkpoint_paths == [str(tmp_path / name) for name in names]
@@ -57,15 +57,15 @@ def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(tmp_path, mod
 def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
     tmp_path, model, stage, is_link
 ):
-    kept = tmp_path / ('elsewhere' if is_link else stage)
-    kept.mkdir()
+    folder = tmp_path / ('elsewhere' if is_link else stage)
+    folder.mkdir()
     for file in ('twin' if is_link else 'notes', 'model.ckpt-3.index', f'model.ckpt-3.{DATA}'):
-        (kept / file).write_text('mine')
+        (folder / file).write_text('mine')
     if is_link:
-        (tmp_path / stage).symlink_to(kept)
+        (tmp_path / stage).symlink_to(folder)
     with failed(f'--train_dir={tmp_path}', tmp_path / stage):
         model.save(7, step=30)
-    assert [file.read_text() for file in kept.iterdir()] == ['mine'] * 3
+    assert [file.read_text() for file in folder.iterdir()] == ['mine'] * 3
 
 
 def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path, model):
@@ -96,11 +96,11 @@ def test_checkpoints_are_saved_on_a_file_system_without_links(tmp_path, model, m
 
 def test_saving_goes_on_beside_steps_of_another_thread(tmp_path, model):
     model.set_number(0)
-    done = threading.Event()
+    is_over = threading.Event()
 
     def run_steps() -> int:
         steps = 0
-        while not done.is_set():
+        while not is_over.is_set():
             model.add_one()
             steps += 1
         return steps
@@ -114,7 +114,7 @@ def test_saving_goes_on_beside_steps_of_another_thread(tmp_path, model):
             for saving in savings:
                 saving.result(60)
         finally:
-            done.set()
+            is_over.set()
     assert 0 <= values_in(latest_checkpoint(str(tmp_path)) or '')['global_step'] <= stepper.result()
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))
 

@@ -1,4 +1,4 @@
-"""16 bits: steps compute nearly what they do in 32; the loss scale, with skipped steps; losses that
+"""Steps in 16 bits compute nearly the same as in 32; the loss scale and skipped steps; losses that
 are not finite.
 """
 
@@ -49,7 +49,7 @@ State = tuple[float, int, int]
 
 
 def scaled(factor: float) -> Build:
-    """Returns a network whose logits are multiplied by this."""
+    """Returns a network that multiplies its logits by this."""
     return lambda cnn, x, num_classes: cnn.dense(cnn.flatten(x), num_classes, 'logits') * factor
 
 
@@ -90,20 +90,25 @@ def train(
     """Returns the checkpoint values and the other towers' variables, before the first step and
     after each step.
     """
-    towers = cpus(num_towers)
+    devices = cpus(num_towers)
     manager = make_manager(
         mode,
-        towers,
+        devices,
         staged=staged,
         variable_dtype=precision.variable_dtype,
-        algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
+        algorithm=make_algorithm(parse_spec('xring'), devices, cpus(1)[0]),
         transfer=transfer,
     )
     config, rule = training_step(network, precision, **flags), OPTIMIZERS[optimizer].ours
-    seen = train_towers(config, rule, manager, batch_of(num_towers), num_steps)
+    history = train_towers(config, rule, manager, batch_of(num_towers), num_steps)
     return [
-        first | {f'tower {i}: {name}': own[name] for i, own in enumerate(others, 1) for name in own}
-        for first, *others in seen
+        first
+        | {
+            f'tower {i}: {name}': weights[name]
+            for i, weights in enumerate(towers, 1)
+            for name in weights
+        }
+        for first, *towers in history
     ]
 
 
@@ -167,7 +172,7 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, dat
     assert {dtype for _, dtype in types} == {precision.compute_dtype.name}
     assert len(types) > 6
     for name, value in expected.items():
-        # Errors of many roundings, some of which turn the choice of a maximum.
+        # Many rounding errors add up, and some change which value is a maximum.
         error = np.linalg.norm(values[name] - value) / np.linalg.norm(value)
         assert error < (10 if name == 'logits' else 50) * UNIT[precision.name], name
     assert any(not np.array_equal(values[name], value) for name, value in expected.items())
@@ -178,12 +183,12 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, dat
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
 def test_towers_take_the_steps_of_one(mode, precision):
     full = train(FP32, 3, optimizer='momentum')[-1]
-    [start, *_, one] = train(precision, 3, optimizer='momentum')
+    [start, *_, alone] = train(precision, 3, optimizer='momentum')
     transfer = precision.compute_dtype
     many = train(precision, 3, mode, 4, optimizer='momentum', transfer=transfer)[-1]
-    assert_close({name: many[name] for name in one}, one, 20 * UNIT[precision.name])
-    assert_close(one, full, 20 * UNIT[precision.name])
-    assert np.abs(one['logits/kernel'] - start['logits/kernel']).max() > 0.1
+    assert_close({name: many[name] for name in alone}, alone, 20 * UNIT[precision.name])
+    assert_close(alone, full, 20 * UNIT[precision.name])
+    assert np.abs(alone['logits/kernel'] - start['logits/kernel']).max() > 0.1
 
 
 @pytest.mark.long
@@ -243,7 +248,7 @@ def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path):
 
 @pytest.mark.parametrize('clip', [None, 0.05])
 def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip):
-    expected, seen = (
+    expected, weights = (
         train(
             precision,
             3,
@@ -255,7 +260,7 @@ def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip):
         )
         for precision in (FP32, Precision(loss_scale=2.0**20))
     )
-    np.testing.assert_equal(seen, expected)
+    np.testing.assert_equal(weights, expected)
 
 
 def train_plainly(
@@ -314,10 +319,10 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
     assert 1 in skipped[skipped.index(0) :]
     cast = None if transfer == tf.float32 else transfer
     num_steps = len(states) - 1
-    seen = train(precision, num_steps, mode, num_towers, optimizer=optimizer, transfer=cast)
-    assert [state_of(weights) for weights in seen] == states
-    assert seen[-1]['global_step'] == num_steps
-    assert_close({name: seen[-1][name] for name in expected}, expected, 20 * UNIT['fp16'])
+    history = train(precision, num_steps, mode, num_towers, optimizer=optimizer, transfer=cast)
+    assert [state_of(weights) for weights in history] == states
+    assert history[-1]['global_step'] == num_steps
+    assert_close({name: history[-1][name] for name in expected}, expected, 20 * UNIT['fp16'])
 
 
 @pytest.mark.parametrize(
@@ -331,40 +336,40 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
 )
 def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(mode, num_towers, staged):
     precision = replace(FP16, loss_scale=2.0**17, steps_until_doubling=2)
-    seen = train(precision, 8, mode, num_towers, network=residual, optimizer='adam', staged=staged)
-    averages = {name for name in seen[0] if '/moving_' in name}
-    num_skipped, were_kept = 0, None
-    for number, (before, after) in enumerate(pairwise(seen), start=1):
+    history = train(
+        precision, 8, mode, num_towers, network=residual, optimizer='adam', staged=staged
+    )
+    averages = {name for name in history[0] if '/moving_' in name}
+    num_skipped, averages_unchanged = 0, None
+    for number, (before, after) in enumerate(pairwise(history), start=1):
         assert after['global_step'] == number
         is_skipped = state_of(after)[2] > state_of(before)[2]
         num_skipped += is_skipped
         if is_skipped:
             assert state_of(after) == (state_of(before)[0] / 2, 0, num_skipped)
-        kept = {name for name in after if np.array_equal(before[name], after[name])}
+        unchanged = {name for name in after if np.array_equal(before[name], after[name])}
         changing = {name for name in after if 'loss_scale/' not in name} - {'global_step'}
         if staged:
             # Moving averages are of the step that computed the gradients, the one before.
-            assert were_kept in (None, is_skipped)
-            were_kept = averages <= kept
-            assert were_kept or not averages & kept
+            assert averages_unchanged in (None, is_skipped)
+            averages_unchanged = averages <= unchanged
+            assert averages_unchanged or not averages & unchanged
             changing -= averages
-        assert kept & changing == (changing if is_skipped else set())
+        assert unchanged & changing == (changing if is_skipped else set())
     assert averages
     assert 0 < num_skipped < 7
 
 
 def test_an_automatic_scale_stays_within_bounds():
-    """All gradients of a network that multiplies by zero are zero; those of one that divides by it
-    never are finite.
-    """
+    """Multiplied by zero, all gradients are zero; multiplied by infinity, none is finite."""
     for factor, start, end in (
         (0.0, 2.0**23, 2.0**24),
         (0.0, 2.0**30, 2.0**30),
         (np.inf, 2.0, 1.0),
     ):
         precision = Precision(loss_scale=start, steps_until_doubling=1)
-        seen = train(precision, 3, network=scaled(factor), weight_decay=0.0)
-        assert state_of(seen[-1])[0] == end
+        history = train(precision, 3, network=scaled(factor), weight_decay=0.0)
+        assert state_of(history[-1])[0] == end
 
 
 def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path):
