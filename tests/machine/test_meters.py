@@ -1,6 +1,7 @@
-"""Energy, memory and noise, on this machine and with counters that change as a test says."""
+"""Energy, memory and noise, on this machine and with counters that the tests change."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.files import write_files
-from tests.support.machines import CONTAINER
+from tests.support.machines import MACHINES
 from tests.support.programs import run_python
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 
@@ -68,12 +69,12 @@ def test_energy_that_cannot_be_read_is_not_known(tmp_path):
 
 
 def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path):
-    # A process that another one starts does not count the memory of that.
+    # A child process does not count the memory of its parent.
     code = 'from tf_cnn.machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
     assert 1_000_000 < int(run_python(code).out) < 150_000_000
     assert host_peak_bytes() > len(held)
-    # getrusage tells the peak where these files are not.
+    # Without these files, getrusage has the peak.
     assert host_peak_bytes(tmp_path) >= len(held)
 
 
@@ -128,11 +129,12 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(tmp_pat
     assert (noise['other_cpu_share'], noise['steal_share']) == (None, None)
 
 
-def test_what_the_host_of_a_container_does_is_told_apart(tmp_path):
+def test_other_processes_outside_the_container_are_counted_separately(tmp_path):
     used = 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'
     times = ([Times(0.0, 0.0)] * 16, [Times(5.0, 5.0)] * 16)
+    root = shutil.copytree(MACHINES / 'container', tmp_path / 'container')
     after = {'sys/fs/cgroup/cpu.stat': used}
-    noise = measure_noise(tmp_path, CONTAINER, after, usable=range(16), times=times)
+    noise = measure_noise(root, {}, after, usable=range(16), times=times)
     assert noise['other_cpu_share'] == pytest.approx(0.5)
     assert noise['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160)
     assert noise['cgroup_throttled_seconds'] == pytest.approx(1.5)
@@ -155,7 +157,7 @@ def test_the_load_of_the_start_and_of_the_end_is_rounded(tmp_path):
     assert noise['load_average_end'] == [4.0, 1.0, 0.8]
 
 
-def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none():
+def test_another_process_on_this_machine_counts_unless_it_is_a_task_of_the_run():
     busy = """
 import time
 while time.process_time() < 0.6: pass

@@ -1,5 +1,5 @@
-"""Facts of machines: from files captured there, from psutil here, and of GPUs from stand-ins for
-NVIDIA's library.
+"""Properties of machines: from files captured there, from psutil here, and of GPUs from stand-ins
+for NVIDIA's library.
 """
 
 import json
@@ -16,8 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.machine.cuda_libraries import compile_library
 from tests.support.files import write_files
-from tests.support.machines import CONTAINER, use_pynvml
+from tests.support.machines import MACHINES, use_pynvml
 from tests.support.programs import ROOT, run_python
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
@@ -34,29 +35,10 @@ from tf_cnn.results.summary import format_machine
 pytestmark = pytest.mark.unit
 
 
-def epyc_2_sockets() -> dict[str, str]:
-    """Returns files of a server with two AMD EPYC 7451, 24 cores with two threads each."""
-    files = {
-        'etc/os-release': 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\nID=ubuntu\n',
-        'proc/cpuinfo': ''.join(
-            f'processor\t: {i}\nvendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n'
-            'model name\t: AMD EPYC 7451 24-Core Processor\nphysical id\t: '
-            f'{i // 24 % 2}\nsiblings\t: 48\ncore id\t\t: {i % 24}\ncpu cores\t: 24\n'
-            'flags\t\t: fpu vme sse sse2 ht nx pni fma sse4_1 avx f16c bmi1 avx2 smep sha_ni\n\n'
-            for i in range(96)
-        ),
-    }
-    for i in range(96):
-        folder = 'sys/devices/system/cpu'
-        siblings = '0-23,48-71\n' if i % 48 < 24 else '24-47,72-95\n'
-        files[f'{folder}/cpu{i}/topology/core_siblings_list'] = siblings
-        files[f'{folder}/cpufreq/policy{i}/scaling_governor'] = 'performance\n'
-        files[f'{folder}/cpufreq/policy{i}/scaling_driver'] = 'acpi-cpufreq\n'
-    return files
-
-
 def use_host(monkeypatch: pytest.MonkeyPatch, memory_bytes: int = 2**38) -> None:
-    """Imitates what psutil and Python say on that server if the process may use all cores."""
+    """Imitates what psutil and Python say on epyc_7451, a server with two sockets, 24 cores in each
+    and two threads in each core, which the process may all use.
+    """
     memory = SimpleNamespace(total=memory_bytes, available=memory_bytes)
     monkeypatch.setattr(platform, 'node', lambda: 'epyc')
     monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: 96 if logical else 48)
@@ -64,9 +46,9 @@ def use_host(monkeypatch: pytest.MonkeyPatch, memory_bytes: int = 2**38) -> None
     monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
 
 
-def test_a_server_with_two_sockets(tmp_path, monkeypatch):
+def test_a_server_with_two_sockets(monkeypatch):
     use_host(monkeypatch, memory_bytes=263_846_044 * 1024)
-    facts = describe_machine(root=write_files(tmp_path, epyc_2_sockets()))
+    facts = describe_machine(root=MACHINES / 'epyc_7451')
     expected = {
         'hostname': 'epyc',
         'os': 'Ubuntu 22.04.4 LTS',
@@ -88,32 +70,16 @@ def test_a_server_with_two_sockets(tmp_path, monkeypatch):
     assert 'smep' not in facts['cpu_features']
 
 
-def test_the_energy_preferences_of_all_cores_are_listed(tmp_path):
-    # An Intel processor whose first core was set by hand.
-    files = {}
-    for core, preference in enumerate(('performance', 'balance_power', 'balance_power')):
-        folder = f'sys/devices/system/cpu/cpufreq/policy{core}'
-        files[f'{folder}/scaling_governor'] = 'powersave\n'
-        files[f'{folder}/scaling_driver'] = 'intel_pstate\n'
-        files[f'{folder}/energy_performance_preference'] = f'{preference}\n'
-    facts = describe_machine(root=write_files(tmp_path, files))
+def test_the_energy_preferences_of_all_cores_are_listed():
+    # Somebody set the first core by hand.
+    facts = describe_machine(root=MACHINES / 'intel_pstate')
     assert (facts['governor'], facts['frequency_driver']) == ('powersave', 'intel_pstate')
     assert facts['energy_preference'] == 'balance_power, performance'
 
 
 @pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
-def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path):
-    # A virtual machine of AWS Graviton2.
-    files = {
-        'proc/cpuinfo': 'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes '
-        'pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\n'
-        'CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n'
-        'CPU revision\t: 1\n\n',
-        'sys/devices/system/cpu/possible': '0\n',
-        'sys/devices/system/cpu/online': '0\n',
-        'sys/devices/system/cpu/cpu0/topology/core_siblings_list': '0\n',
-    }
-    facts = describe_machine(root=write_files(tmp_path, files))
+def test_an_arm_server_has_a_model_though_linux_does_not_name_it():
+    facts = describe_machine(root=MACHINES / 'graviton2')
     assert (facts['cpu_model'], facts['num_sockets']) == ('Neoverse-N1', 1)
     assert (facts['is_virtual'], facts['governor']) == (None, None)
     assert facts['cpu_features'] == ['asimd', 'asimddp', 'asimdhp', 'asimdrdm', 'fphp']
@@ -133,38 +99,29 @@ def test_this_machine_is_what_lscpu_says():
 
 def test_a_container_has_its_quota(tmp_path, monkeypatch):
     use_host(monkeypatch)
-    facts = describe_machine(root=write_files(tmp_path, epyc_2_sockets() | CONTAINER))
+    for name in ('epyc_7451', 'container'):
+        shutil.copytree(MACHINES / name, tmp_path, dirs_exist_ok=True)
+    facts = describe_machine(root=tmp_path)
     assert (facts['cgroup_cpus'], facts['cgroup_memory_bytes']) == (1.5, 2**32)
     assert cgroups.cpu_seconds(tmp_path) == pytest.approx(5.0)
     assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)
     assert format_machine(facts)[0].startswith('AMD EPYC 7451 24-Core Processor, 1.5 of 96 cores; ')
-    # The group of a container of another host's namespace is not mounted there.
+    # The path of a group in the host's namespace does not exist in the container.
     write_files(tmp_path, {'proc/self/cgroup': '0::/docker/4f2a\n'})
     assert cgroups.cpu_limit(tmp_path) == 1.5
 
 
-def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path):
-    # A batch system limits the job; the process is in the group of a step of the job, which has no
-    # limit of its own.
-    files = {
-        'cpu.max': 'max 100000\n',
-        'job_7/cpu.max': '400000 100000\n',
-        'job_7/memory.max': '8589934592\n',
-        'job_7/cpu.stat': 'usage_usec 9000000\nthrottled_usec 700000\n',
-        'job_7/step_0/cpu.max': 'max 100000\n',
-        'job_7/step_0/memory.max': 'max\n',
-        'job_7/step_0/cpu.stat': 'usage_usec 8000000\nthrottled_usec 0\n',
-    }
-    write_files(tmp_path / 'sys/fs/cgroup/system.slice', files)
-    root = write_files(tmp_path, {'proc/self/cgroup': '0::/system.slice/job_7/step_0\n'})
+def test_the_limit_of_a_group_holds_for_the_groups_in_it():
+    # A batch system limits the job. The process is in the group of a step, which has no limit.
+    root = MACHINES / 'batch_job'
     assert (cgroups.cpu_limit(root), cgroups.memory_limit(root)) == (4.0, 2**33)
     assert cgroups.throttled_seconds(root) == pytest.approx(0.7)
     assert cgroups.cpu_seconds(root) == pytest.approx(8.0)
 
 
-def test_what_a_group_uses_is_not_left_but_for_pages_of_files(tmp_path, monkeypatch):
+def test_free_memory_of_a_group_includes_the_pages_of_files(tmp_path, monkeypatch):
     use_host(monkeypatch)
-    root = write_files(tmp_path, CONTAINER)
+    root = shutil.copytree(MACHINES / 'container', tmp_path / 'container')
     assert cgroups.available_memory(root) == 2**32
     pages = 'inactive_file 1000\nactive_file 24\n'
     used = {'memory.current': f'{3 * 2**30}\n', 'memory.stat': pages}
@@ -212,7 +169,7 @@ def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core()
         'usr/lib/wsl/lib/libcuda.so.1',
     ],
 )
-def test_a_gpu_is_found_by_what_its_driver_makes(device, tmp_path):
+def test_a_gpu_is_recognised_by_its_drivers_files(device, tmp_path):
     other_files = dict.fromkeys(('dev/kfd', 'dev/nvidiactl', 'dev/dxg'), '')
     assert not has_nvidia_gpu({}, write_files(tmp_path, other_files))
     root = write_files(tmp_path, {device: ''})
@@ -270,7 +227,7 @@ def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint
         )
         generated = fingerprint_with(root, hostname=names[0])
         assert generated == fingerprint_with(other, hostname=names[1]), text
-        # A name that somebody chose tells machines apart, and GPUs do without one.
+        # Names that users choose tell machines apart, and so do GPUs.
         user_names = ('bench-1', 'bench-2', 'deadbeef0000')
         fingerprints = {fingerprint_with(root, hostname=name) for name in user_names}
         fingerprints.add(fingerprint_with(root, hostname=names[0], uuid='GPU-2'))
@@ -284,7 +241,7 @@ def test_a_name_of_a_host_counts_however_generated_it_looks(tmp_path):
         mounts: text.replace('NAME', 'ab' * 6),
     }
     names = ['rack-22475', 'rack-22476', 'node-x2x8z', 'node-9b2kq', '3f' * 32, '4f' * 32]
-    # Named by the address of the network card.
+    # These are addresses of network cards.
     names += ['0025904c1f2a', '0025904c1f2b']
     for root in (tmp_path / 'nothing', write_files(tmp_path / 'pod', host_network)):
         assert len({fingerprint_with(root, hostname=name) for name in names}) == len(names)
@@ -332,7 +289,7 @@ def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path):
     assert git_commit(installed) is None
 
 
-def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
+def test_unknown_values_of_a_gpu_are_none(tmp_path, monkeypatch):
     library = use_pynvml(monkeypatch, tmp_path, 3)
 
     def unknown(gpu: int = 0) -> object:
@@ -360,10 +317,8 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path, monkeypatch):
 
 def compile_nvml(folder: Path) -> str:
     """Compiles NVML for two GPUs, and returns the LD_LIBRARY_PATH with it."""
-    source, library = ROOT / 'tests/support/nvml_stand_in.c', folder / 'libnvidia-ml.so.1'
-    compiler = ['cc', '-shared', '-fPIC', '-o', str(library), str(source)]
-    subprocess.run(compiler, check=True, timeout=60)
-    return str(folder)
+    source = ROOT / 'tests/support/nvml_stand_in.c'
+    return str(compile_library(folder, 'libnvidia-ml.so.1', source.read_text()).parent)
 
 
 @pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.files import write_files
+from tests.support.files import read_rows, write_files
 from tests.support.machines import (
     COLLECTIVE,
     cluster_of,
@@ -31,44 +31,17 @@ from tf_cnn.machine.visible_gpus import choose_visible_gpus, divide_gpus, gpus_o
 
 pytestmark = pytest.mark.unit
 
-UUIDS = 'GPU-05a2,GPU-15a2,GPU-25a2,GPU-35a2'
-
 
 def listing(text: str, **more: str) -> dict[str, str]:
     return {'CUDA_VISIBLE_DEVICES': text, **more}
 
 
-def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus():
-    for needed, place, environ, expected in (
-        # One process takes the first, and as many as there are if these are too few.
-        (1, (0, 1), {}, '0'),
-        (4, (0, 1), {}, '0,1,2,3'),
-        (2, (0, 1), listing(UUIDS), 'GPU-05a2,GPU-15a2'),
-        (4, (0, 1), listing('5,3'), '5,3'),
-        # It computes on the CPU, or only keeps variables.
-        (0, (1, 2), listing('0,1'), ''),
-        # The workers of a host have parts of what there is, in the order of their numbers.
-        (1, (1, 2), {}, '1'),
-        (2, (1, 3), {}, '2,3'),
-        (2, (1, 2), listing('7,5,3,1'), '3,1'),
-        (2, (1, 2), listing(UUIDS), 'GPU-25a2,GPU-35a2'),
-        (1, (1, 2), listing('MIG-1c2d,MIG-GPU-8932f937/1/0'), 'MIG-GPU-8932f937/1/0'),
-        # CUDA stops at an entry that names no GPU.
-        (1, (0, 1), listing('2,-1,3'), '2'),
-        # Tasks that a launcher gave GPUs of their own keep these: a script, or cluster inside of a
-        # job.
-        (1, (2, 4), listing('2'), '2'),
-        (2, (1, 2), listing('GPU-25a2,GPU-35a2'), 'GPU-25a2,GPU-35a2'),
-        # --gpus-per-task: in the cgroup of each task its first GPU is number 0.
-        (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), '0'),
-        (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '3'),
-        (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), '2'),
-        (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), '2'),
-        # A part of the node, restarted.
-        (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '2,3'),
-    ):
-        assert gpus_of_process(needed, place, environ, None) == expected, (needed, place, environ)
-    assert gpus_of_process(1, (1, 2), {}, 2) == '1'
+@pytest.mark.parametrize('row', read_rows('visible_gpus.csv'), ids=lambda row: row['reason'])
+def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(row):
+    rank_and_size = int(row['rank']), int(row['size'])
+    environ = dict(word.split('=', 1) for word in row['environment'].split())
+    visible = gpus_of_process(int(row['num_gpus']), rank_and_size, environ, None)
+    assert visible == row['expected']
 
 
 @pytest.mark.parametrize(
@@ -86,7 +59,8 @@ def test_too_few_gpus_are_refused_with_both_numbers(needed, size, environ, facts
         gpus_of_process(needed, (0, size), environ, None)
 
 
-def test_a_host_with_too_few_gpus_is_refused_with_what_to_change():
+def test_the_gpus_of_the_host_must_suffice_for_its_workers():
+    assert gpus_of_process(1, (1, 2), {}, 2) == '1'
     with refused('--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu'):
         gpus_of_process(1, (0, 2), {}, 1)
 
@@ -101,7 +75,7 @@ def test_workers_of_one_host_are_counted_by_its_name():
         assert cluster_of(slurm_step(rank)).local_rank_and_size == place
 
 
-def test_launchers_tell_a_process_its_place_on_the_host():
+def test_launchers_set_the_local_rank_of_a_process():
     assert find_local_rank_and_size({}) is None
     assert find_local_rank_and_size(slurm_step(2, SLURM_STEP_TASKS_PER_NODE='3,1(x2)')) == (2, 3)
     assert find_local_rank_and_size(slurm_step(4)) == (0, 1)
@@ -114,7 +88,7 @@ def test_launchers_tell_a_process_its_place_on_the_host():
         find_local_rank_and_size({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
 
 
-def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path, monkeypatch):
+def test_gpus_are_counted_by_the_driver_or_its_device_files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert count_gpus(tmp_path) == 0
     for number in range(3):
@@ -170,7 +144,7 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine():
     assert divide_gpus(0, 2, os.environ) == ['', '']
     with refused('--num_gpus=2', '3 workers', '6 GPUs', '4'):
         divide_gpus(2, 3, os.environ)
-    # As many as one worker needs are not the own GPUs of each.
+    # A variable with the GPUs of one worker is too short for two.
     with refused('--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3'):
         divide_gpus(1, 2, listing('3'))
 
@@ -179,7 +153,7 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine():
 @pytest.mark.parametrize('first', [2, 0])
 def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first):
     expected = '0,1'[: 2 * first]
-    # TensorFlow looks for GPUs, and finds those that are shown.
+    # TensorFlow finds the visible GPUs.
     gpus = [object()] * first
     for needed in (first, *range(first, -1, -1)):
         visible = show_gpus(needed)
@@ -196,9 +170,9 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first):
         show_gpus(first + 1)
 
 
-# Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host
-# with four GPUs: CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the
-# result.
+# Makes the plan of each case, (flags, environment), in a forked process on a host with four GPUs.
+# Prints CUDA_VISIBLE_DEVICES of the process, the devices of the towers, and CUDA_VISIBLE_DEVICES in
+# the result.
 PLAN_EACH = """
 import json, os, sys
 from tf_cnn.plan.parsing import make_params
@@ -235,7 +209,7 @@ for name, (flags, environ, _) in cases.items():
 """
 
 
-# Two processes on one host, as the second of them finds itself.
+# Horovod as the second of two processes on one host sees it.
 HOROVOD = """
 import os
 SEEN_AT_START = os.environ.get('CUDA_VISIBLE_DEVICES')
@@ -245,51 +219,57 @@ size = local_size = lambda: 2
 """
 
 
-# By name: the flags and the environment of a process; CUDA_VISIBLE_DEVICES, the towers, and the
-# variable in the result; with Horovod what its library sees, and the devices of the session.
-WORKERS: dict[str, Any] = {'worker_hosts': 'localhost:1,localhost:2'}
-PEER_1 = COLLECTIVE | WORKERS | {'job_name': 'worker', 'task_index': 1, 'device': 'gpu'}
-CONTROLLER = WORKERS | {
-    'variable_update': 'distributed_all_reduce',
-    'controller_host': '10.0.0.9:2222',
-    'job_name': 'controller',
-    'num_gpus': 2,
-}
-OF_WORKERS = [f'/job:worker/task:{task}/gpu:{gpu}' for task in range(2) for gpu in range(2)]
-HOROVODRUN = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
-BY_HOROVOD = {'variable_update': 'horovod'}
-FOUR = listing('0,1,2,3')
-ONE, TWO = ['/gpu:0'], ['/gpu:0', '/gpu:1']
-PROCESSES: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
-    'alone': ({}, {}, ['0', ONE, '0']),
-    'alone with two': ({'num_gpus': 2}, listing('3,1,0'), ['3,1', TWO, '3,1']),
-    'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}, ['', ['/cpu:0', '/cpu:1'], '']),
-    'worker 1': (PEER_1 | {'num_gpus': 2}, {}, ['2,3', TWO, '2,3']),
-    'worker 1, pinned': (PEER_1, listing('1'), ['1', ONE, '1']),
-    'ps': (WORKERS | {'ps_hosts': 'localhost:3', 'job_name': 'ps'}, {}, ['', None, None]),
-    'controller': (CONTROLLER, {}, ['', OF_WORKERS, '']),
-    'controller on the CPU': (
-        CONTROLLER | {'device': 'cpu'},
-        {},
-        ['', [name.replace('gpu', 'cpu') for name in OF_WORKERS], ''],
-    ),
-    'its worker': (CONTROLLER | {'job_name': 'worker', 'task_index': 1}, {}, ['2,3', None, None]),
-    'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **FOUR), ['1', ONE, '1']),
-    'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')), ['1', ONE, '1']),
-    'Slurm, its ps': ({}, slurm_step(0, **FOUR), ['', None, None]),
-    'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', ONE, '2']),
-    'horovodrun': (BY_HOROVOD, HOROVODRUN, ['1', ONE, '1', '1', '']),
-    'horovodrun, pinned': (BY_HOROVOD, HOROVODRUN | listing('3'), ['3', ONE, '3', '3', '']),
-    'another launcher of Horovod': (BY_HOROVOD, {}, ['1', ONE, '1', None, '']),
-}
-
-
 @pytest.mark.long
 @pytest.mark.distributed
 def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
+    # By name: the flags and environment of a process, and what it prints. With Horovod it also
+    # prints CUDA_VISIBLE_DEVICES at the library's import, and the devices of the session.
+    workers: dict[str, Any] = {'worker_hosts': 'localhost:1,localhost:2'}
+    peer_1 = COLLECTIVE | workers | {'job_name': 'worker', 'task_index': 1, 'device': 'gpu'}
+    controller = workers | {
+        'variable_update': 'distributed_all_reduce',
+        'controller_host': '10.0.0.9:2222',
+        'job_name': 'controller',
+        'num_gpus': 2,
+    }
+    towers = [f'/job:worker/task:{task}/gpu:{gpu}' for task in range(2) for gpu in range(2)]
+    horovodrun = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
+    by_horovod = {'variable_update': 'horovod'}
+    four = listing('0,1,2,3')
+    one_gpu, two_gpus = ['/gpu:0'], ['/gpu:0', '/gpu:1']
+    processes: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
+        'alone': ({}, {}, ['0', one_gpu, '0']),
+        'alone with two': ({'num_gpus': 2}, listing('3,1,0'), ['3,1', two_gpus, '3,1']),
+        'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}, ['', ['/cpu:0', '/cpu:1'], '']),
+        'worker 1': (peer_1 | {'num_gpus': 2}, {}, ['2,3', two_gpus, '2,3']),
+        'worker 1, pinned': (peer_1, listing('1'), ['1', one_gpu, '1']),
+        'ps': (workers | {'ps_hosts': 'localhost:3', 'job_name': 'ps'}, {}, ['', None, None]),
+        'controller': (controller, {}, ['', towers, '']),
+        'controller on the CPU': (
+            controller | {'device': 'cpu'},
+            {},
+            ['', [name.replace('gpu', 'cpu') for name in towers], ''],
+        ),
+        'its worker': (
+            controller | {'job_name': 'worker', 'task_index': 1},
+            {},
+            ['2,3', None, None],
+        ),
+        'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **four), ['1', one_gpu, '1']),
+        'Slurm, pinned': (
+            {},
+            slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')),
+            ['1', one_gpu, '1'],
+        ),
+        'Slurm, its ps': ({}, slurm_step(0, **four), ['', None, None]),
+        'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', one_gpu, '2']),
+        'horovodrun': (by_horovod, horovodrun, ['1', one_gpu, '1', '1', '']),
+        'horovodrun, pinned': (by_horovod, horovodrun | listing('3'), ['3', one_gpu, '3', '3', '']),
+        'another launcher of Horovod': (by_horovod, {}, ['1', one_gpu, '1', None, '']),
+    }
     write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
-    arguments = json.dumps([{'model': 'lenet'}, PROCESSES])
+    arguments = json.dumps([{'model': 'lenet'}, processes])
     process = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
     results = dict(json.loads(line) for line in process.out.splitlines())
-    assert results == {name: expected for name, (*_, expected) in PROCESSES.items()}
+    assert results == {name: expected for name, (*_, expected) in processes.items()}

@@ -1,9 +1,18 @@
-"""Writes files, and limits their size."""
+"""Reads the data of tests, writes files, and limits their size."""
 
 import contextlib
+import csv
 import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+DATA = Path(__file__).parents[1] / 'data'
+
+
+def read_rows(name: str) -> list[dict[str, str]]:
+    """Returns the rows of a table in tests/data."""
+    with open(DATA / name, encoding='utf-8') as file:
+        return [*csv.DictReader(file)]
 
 
 def write_files(root: Path, files: Mapping[str, str | bytes]) -> Path:

@@ -9,19 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.files import write_files
+from tests.support.files import DATA, write_files
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.plan.discovery import find_cluster
 from tf_cnn.plan.params import Params
 
-# A container has its own namespace of control groups.
-CONTAINER = {
-    'proc/self/cgroup': '0::/\n',
-    'sys/fs/cgroup/cpu.max': '150000 100000\n',
-    'sys/fs/cgroup/memory.max': '4294967296\n',
-    'sys/fs/cgroup/cpu.stat': 'usage_usec 5000000\nnr_periods 100\nnr_throttled '
-    '40\nthrottled_usec 2500000\n',
-}
+# Files of /proc and /sys that were captured on other machines, a folder for each.
+MACHINES = DATA / 'machines'
 
 
 # ---- cluster environments ------------------------------------------------------------------------
