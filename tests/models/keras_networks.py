@@ -1,6 +1,7 @@
 """Networks from keras.applications or rebuilt in Keras layers, and the table of our networks to
 compare with them.
 
+Each function keras_... makes a Keras model from the shape of an image and the number of classes.
 Both sides create their variables in the same order.
 """
 
@@ -24,194 +25,147 @@ keras = tf.keras
 layers = keras.layers
 
 
-def sequential(shape: tuple[int, ...], *stack: Any) -> Any:
-    return keras.Sequential([keras.Input(shape), *stack])
-
-
-def conv(filters: int, size: int, strides: int = 1, padding: str = 'same') -> Any:
-    return layers.Conv2D(filters, size, strides, padding, activation='relu')
-
-
-def fully_connected(num_classes: int, *units: int) -> list[Any]:
-    return [
-        layers.Flatten(),
-        *(layers.Dense(number, 'relu') for number in units),
-        layers.Dense(num_classes),
-    ]
-
-
-def on_mean(inputs: Any, x: Any, num_classes: int) -> Any:
+def on_mean(inputs, x, num_classes):
     """Returns the model that ends in the mean over height and width and a layer of logits."""
     return keras.Model(inputs, layers.Dense(num_classes)(layers.GlobalAveragePooling2D()(x)))
 
 
-def keras_trivial(shape: tuple[int, ...], num_classes: int) -> Any:
-    return sequential(shape, *fully_connected(num_classes, 1, 4096))
+def layer(text: str, **options: Any) -> Any:
+    """Makes a layer from a text such as '3x3 64 /2 V': the size of its window, its filters or max
+    for max pooling, its stride, and V for valid padding.
+    """
+    size, filters, *rest = text.split()
+    window = [*map(int, size.split('x'))]
+    strides = next((int(word[1:]) for word in rest if word.startswith('/')), 1)
+    padding = 'valid' if 'V' in rest else 'same'
+    if filters == 'max':
+        return layers.MaxPooling2D(window, strides, padding)
+    return layers.Conv2D(int(filters), window, strides, padding, **options)
 
 
-def keras_lenet(shape: tuple[int, ...], num_classes: int, *, units: int) -> Any:
-    return sequential(
-        shape,
-        conv(32, 5),
-        layers.MaxPooling2D(),
-        conv(64, 5),
-        layers.MaxPooling2D(),
-        *fully_connected(num_classes, units),
-    )
+def normalise_responses(x):
+    squares = keras.ops.pad(x**2, [[0, 0], [0, 0], [0, 0], [4, 4]])
+    channels = x.shape[-1]
+    sums = sum(squares[..., first : first + channels] for first in range(9))
+    return x / (1 + 0.001 / 9 * sums) ** 0.75
 
 
-def keras_alexnet(shape: tuple[int, ...], num_classes: int) -> Any:
-    return sequential(
-        shape,
-        conv(64, 11, 4, 'valid'),
-        layers.MaxPooling2D(3, 2),
-        conv(192, 5),
-        layers.MaxPooling2D(3, 2),
-        conv(384, 3),
-        conv(384, 3),
-        conv(256, 3),
-        layers.MaxPooling2D(3, 2),
-        *fully_connected(num_classes, 4096, 4096),
-    )
+def keras_plain(shape, num_classes, *, convs='', units):
+    """Returns convolutions, max pooling and local response normalisation, then dense layers with
+    these units.
+    """
+    stack = [keras.Input(shape)]
+    for text in filter(None, convs.split(', ')):
+        is_norm = text == 'lrn'
+        stack.append(
+            layers.Lambda(normalise_responses) if is_norm else layer(text, activation='relu')
+        )
+    dense = [layers.Dense(int(number), 'relu') for number in units.split()]
+    return keras.Sequential([*stack, layers.Flatten(), *dense, layers.Dense(num_classes)])
 
 
-def keras_alexnet_cifar(shape: tuple[int, ...], num_classes: int) -> Any:
-    def normalised_responses(x: Any) -> Any:
-        squares = keras.ops.pad(x**2, [[0, 0], [0, 0], [0, 0], [4, 4]])
-        channels = x.shape[-1]
-        sums = sum(squares[..., first : first + channels] for first in range(9))
-        return x / (1 + 0.001 / 9 * sums) ** 0.75
+def keras_googlenet(shape, num_classes):
+    conv = partial(layers.Conv2D, padding='same', activation='relu')
 
-    return sequential(
-        shape,
-        conv(64, 5),
-        layers.MaxPooling2D(3, 2, 'same'),
-        layers.Lambda(normalised_responses),
-        conv(64, 5),
-        layers.Lambda(normalised_responses),
-        layers.MaxPooling2D(3, 2, 'same'),
-        *fully_connected(num_classes, 384, 192),
-    )
-
-
-def keras_overfeat(shape: tuple[int, ...], num_classes: int) -> Any:
-    return sequential(
-        shape,
-        conv(96, 11, 4, 'valid'),
-        layers.MaxPooling2D(),
-        conv(256, 5, padding='valid'),
-        layers.MaxPooling2D(),
-        conv(512, 3),
-        conv(1024, 3),
-        conv(1024, 3),
-        layers.MaxPooling2D(),
-        *fully_connected(num_classes, 3072, 4096),
-    )
-
-
-def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
-    def own(x: Any, filters: int, size: int) -> Any:
-        return conv(filters, size)(x)
-
-    def pool(x: Any, strides: int = 2) -> Any:
+    def pool(x, strides=2):
         return layers.MaxPooling2D(3, strides, 'same')(x)
-
-    def module(x: Any, *widths: int) -> Any:
-        b1, b3_reduce, b3, b5_reduce, b5, projection = widths
-        branches = [
-            own(x, b1, 1),
-            own(own(x, b3_reduce, 1), b3, 3),
-            own(own(x, b5_reduce, 1), b5, 5),
-        ]
-        return layers.Concatenate()([*branches, own(pool(x, 1), projection, 1)])
 
     inputs = keras.Input(shape)
     x = layers.Conv2D(64, 7, 2, activation='relu')(layers.ZeroPadding2D(3)(inputs))
-    x = pool(own(own(pool(x), 64, 1), 192, 3))
-    x = module(x, 64, 96, 128, 16, 32, 32)
-    x = pool(module(x, 128, 128, 192, 32, 96, 64))
-    x = module(x, 192, 96, 208, 16, 48, 64)
-    x = module(x, 160, 112, 224, 24, 64, 64)
-    x = module(x, 128, 128, 256, 24, 64, 64)
-    x = module(x, 112, 144, 288, 32, 64, 64)
-    x = pool(module(x, 256, 160, 320, 32, 128, 128))
-    x = module(x, 256, 160, 320, 32, 128, 128)
-    x = module(x, 384, 192, 384, 48, 128, 128)
+    x = pool(conv(192, 3)(conv(64, 1)(pool(x))))
+    # Table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj.
+    for row in (
+        '64 96 128 16 32 32',
+        '128 128 192 32 96 64 pool',
+        '192 96 208 16 48 64',
+        '160 112 224 24 64 64',
+        '128 128 256 24 64 64',
+        '112 144 288 32 64 64',
+        '256 160 320 32 128 128 pool',
+        '256 160 320 32 128 128',
+        '384 192 384 48 128 128',
+    ):
+        b1, b3_reduce, b3, b5_reduce, b5, projection = map(int, row.split()[:6])
+        branches = [
+            conv(b1, 1)(x),
+            conv(b3, 3)(conv(b3_reduce, 1)(x)),
+            conv(b5, 5)(conv(b5_reduce, 1)(x)),
+            conv(projection, 1)(pool(x, 1)),
+        ]
+        x = layers.Concatenate()(branches)
+        x = pool(x) if row.endswith('pool') else x
     return on_mean(inputs, x, num_classes)
 
 
-def keras_inception4(shape: tuple[int, ...], num_classes: int) -> Any:
-    """A branch is a list of (filters, size, strides and padding)."""
+def keras_inception4(shape, num_classes):
+    """Figures 3 to 9 of Szegedy et al. 2016 (arXiv:1602.07261)."""
 
-    def branch(x: Any, *convs: Any) -> Any:
-        for filters, size, *rest in convs:
-            strides, padding = rest or (1, 'same')
-            x = layers.Conv2D(filters, size, strides, padding, use_bias=False)(x)
+    def branch(x, convs):
+        for text in convs.split(', '):
+            x = layer(text, use_bias=False)(x)
             x = layers.ReLU()(layers.BatchNormalization(scale=False, epsilon=1e-3)(x))
         return x
 
-    def average(x: Any) -> Any:
+    def average(x):
         return layers.AveragePooling2D(3, 1, 'same')(x)
 
-    def halve(x: Any) -> Any:
+    def halve(x):
         return layers.MaxPooling2D(3, 2)(x)
 
-    def split(x: Any) -> list[Any]:
-        return [branch(x, (256, (1, 3))), branch(x, (256, (3, 1)))]
+    def join(*branches):
+        return layers.Concatenate()([*branches])
 
-    join, half, valid = layers.Concatenate, (2, 'valid'), (1, 'valid')
     inputs = keras.Input(shape)
-    x = branch(inputs, (32, 3, *half), (32, 3, *valid), (64, 3))
-    x = join()([halve(x), branch(x, (96, 3, *half))])
-    short = branch(x, (64, 1), (96, 3, *valid))
-    x = join()([short, branch(x, (64, 1), (64, (7, 1)), (64, (1, 7)), (96, 3, *valid))])
-    x = join()([branch(x, (192, 3, *half)), halve(x)])
+    x = branch(inputs, '3x3 32 /2 V, 3x3 32 V, 3x3 64')
+    x = join(halve(x), branch(x, '3x3 96 /2 V'))
+    short = branch(x, '1x1 64, 3x3 96 V')
+    x = join(short, branch(x, '1x1 64, 7x1 64, 1x7 64, 3x3 96 V'))
+    x = join(branch(x, '3x3 192 /2 V'), halve(x))
     for _ in range(4):
-        pool, single = branch(average(x), (96, 1)), branch(x, (96, 1))
-        double = branch(x, (64, 1), (96, 3))
-        x = join()([pool, single, double, branch(x, (64, 1), (96, 3), (96, 3))])
-    single = branch(x, (384, 3, *half))
-    x = join()([halve(x), single, branch(x, (192, 1), (224, 3), (256, 3, *half))])
+        pool, single = branch(average(x), '1x1 96'), branch(x, '1x1 96')
+        double = branch(x, '1x1 64, 3x3 96')
+        x = join(pool, single, double, branch(x, '1x1 64, 3x3 96, 3x3 96'))
+    single = branch(x, '3x3 384 /2 V')
+    x = join(halve(x), single, branch(x, '1x1 192, 3x3 224, 3x3 256 /2 V'))
     for _ in range(7):
-        pool, single = branch(average(x), (128, 1)), branch(x, (384, 1))
-        long = branch(x, (192, 1), (224, (1, 7)), (256, (7, 1)))
-        longer = branch(x, (192, 1), (192, (1, 7)), (224, (7, 1)), (224, (1, 7)), (256, (7, 1)))
-        x = join()([pool, single, long, longer])
-    short = branch(x, (192, 1), (192, 3, *half))
-    x = join()(
-        [halve(x), short, branch(x, (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3, *half))]
-    )
+        pool, single = branch(average(x), '1x1 128'), branch(x, '1x1 384')
+        long = branch(x, '1x1 192, 1x7 224, 7x1 256')
+        longer = branch(x, '1x1 192, 1x7 192, 7x1 224, 1x7 224, 7x1 256')
+        x = join(pool, single, long, longer)
+    short = branch(x, '1x1 192, 3x3 192 /2 V')
+    x = join(halve(x), short, branch(x, '1x1 256, 1x7 256, 7x1 320, 3x3 320 /2 V'))
     for _ in range(3):
-        pool, single = branch(average(x), (256, 1)), branch(x, (256, 1))
-        short, long = branch(x, (384, 1)), branch(x, (384, 1), (448, (1, 3)), (512, (3, 1)))
-        x = join()([pool, single, *split(short), *split(long)])
+        parts = [branch(average(x), '1x1 256'), branch(x, '1x1 256')]
+        for y in (branch(x, '1x1 384'), branch(x, '1x1 384, 1x3 448, 3x1 512')):
+            parts += [branch(y, '1x3 256'), branch(y, '3x1 256')]
+        x = join(*parts)
     return on_mean(inputs, x, num_classes)
 
 
-def _padded_conv(x: Any, filters: int, size: int, strides: int = 1) -> Any:
+def _padded_conv(x, filters, size, strides=1):
     return layers.Conv2D(filters, size, strides, use_bias=False)(layers.ZeroPadding2D(size // 2)(x))
 
 
-def _norm(x: Any, *, activate: bool = True) -> Any:
+def _norm(x, *, activate=True):
     x = layers.BatchNormalization(epsilon=1e-5)(x)
     return layers.ReLU()(x) if activate else x
 
 
 def keras_resnet(
-    shape: tuple[int, ...],
-    num_classes: int,
+    shape,
+    num_classes,
     *,
-    num_blocks: tuple[int, ...] = (3, 4, 6, 3),
-    bottleneck: bool = True,
-    pre_activation: bool,
-    same_pool: bool = False,
-    stride_first: bool = False,
-) -> Any:
+    num_blocks=(3, 4, 6, 3),
+    bottleneck=True,
+    pre_activation,
+    same_pool=False,
+    stride_first=False,
+):
     """A ResNet v1.5 or v2.5, with a stage's stride on the first 3x3 convolution of its first block,
     or v1 or v2.
     """
 
-    def block(x: Any, width: int, strides: int, *, project: bool) -> Any:
+    def block(x, width, strides, *, project):
         shortcut = x
         if pre_activation:
             x = _norm(x)
@@ -246,9 +200,7 @@ def keras_resnet(
     return on_mean(inputs, _norm(x) if pre_activation else x, num_classes)
 
 
-def keras_resnet_cifar(
-    shape: tuple[int, ...], num_classes: int, *, num_blocks: int, pre_activation: bool
-) -> Any:
+def keras_resnet_cifar(shape, num_classes, *, num_blocks, pre_activation):
     inputs = keras.Input(shape)
     x = _norm(_padded_conv(inputs, 16, 3))
     for width, index in itertools.product((16, 32, 64), range(num_blocks)):
@@ -267,53 +219,51 @@ def keras_resnet_cifar(
 
 
 def keras_densenet_cifar(
-    shape: tuple[int, ...],
-    num_classes: int,
+    shape,
+    num_classes,
     *,
-    num_layers: int,
-    growth_rate: int,
-    transition: int | None = None,
-) -> Any:
+    num_layers,
+    growth_rate,
+    transition=None,
+):
     """With transition channels after each transition and biases, or as in the paper."""
 
-    def own(x: Any, filters: int, size: int) -> Any:
-        return layers.Conv2D(filters, size, padding='same', use_bias=transition is not None)(x)
-
+    conv = partial(layers.Conv2D, padding='same', use_bias=transition is not None)
     inputs = keras.Input(shape)
-    x = own(inputs, 16, 3)
+    x = conv(16, 3)(inputs)
     for block in (1, 2, 3):
         for _ in range(num_layers):
-            x = layers.Concatenate()([x, own(_norm(x), growth_rate, 3)])
+            x = layers.Concatenate()([x, conv(growth_rate, 3)(_norm(x))])
         if block < 3:
-            x = layers.AveragePooling2D(2)(own(_norm(x), transition or x.shape[-1], 1))
+            x = layers.AveragePooling2D(2)(conv(transition or x.shape[-1], 1)(_norm(x)))
     return on_mean(inputs, _norm(x), num_classes)
 
 
-def published(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Any:
+def published(name, shape, num_classes, **options):
     make = getattr(keras.applications, name)
     return make(
         weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options
     )
 
 
-def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
+def keras_efficientnet_b0(shape, num_classes):
     """Starts after the layer that normalises images, since our networks get normalised images."""
     model = published('EfficientNetB0', shape, num_classes)
     [normalised] = [layer for layer in model.layers if isinstance(layer, layers.Normalization)]
     return keras.Model(normalised.output, model.output)
 
 
-def keras_vit(shape: tuple[int, ...], num_classes: int, *, width: int, num_heads: int) -> Any:
+def keras_vit(shape, num_classes, *, width, num_heads):
     """Each head is an attention layer of its own, as in appendix A of Dosovitskiy et al. 2021."""
 
-    def norm(x: Any) -> Any:
+    def norm(x):
         return layers.LayerNormalization(epsilon=1e-6)(x)
 
-    def embeddings(x: Any) -> Any:
+    def embeddings(x):
         positions = keras.ops.arange(x.shape[1]) + keras.ops.zeros_like(x[..., 0], 'int32')
         return layers.Embedding(x.shape[1], width)(positions)
 
-    def attention(x: Any) -> Any:
+    def attention(x):
         projected, size = layers.Dense(3 * width)(x), width // num_heads
         columns = [projected[..., start : start + size] for start in range(0, 3 * width, size)]
         heads = [
@@ -361,18 +311,34 @@ class Case:
             return self.make(shape, num_classes)
 
 
+LENET = partial(keras_plain, convs='5x5 32, 2x2 max /2 V, 5x5 64, 2x2 max /2 V')
+ALEXNET = partial(
+    keras_plain,
+    convs='11x11 64 /4 V, 3x3 max /2 V, 5x5 192, 3x3 max /2 V, 3x3 384, 3x3 384, 3x3 256, '
+    '3x3 max /2 V',
+    units='4096 4096',
+)
+ALEXNET_CIFAR = partial(
+    keras_plain, convs='5x5 64, 3x3 max /2, lrn, 5x5 64, lrn, 3x3 max /2', units='384 192'
+)
+OVERFEAT = partial(
+    keras_plain,
+    convs='11x11 96 /4 V, 2x2 max /2 V, 5x5 256 V, 2x2 max /2 V, 3x3 512, 3x3 1024, 3x3 1024, '
+    '2x2 max /2 V',
+    units='3072 4096',
+)
 RESNET_18 = partial(keras_resnet, num_blocks=(2, 2, 2, 2), bottleneck=False, same_pool=True)
 RESNET_50_V2 = partial(keras_resnet, pre_activation=True)
 DENSENET_40 = partial(keras_densenet_cifar, num_layers=12, growth_rate=12)
 RESNET_20 = partial(keras_resnet_cifar, num_blocks=3)
 
 CONFORMANCE = (
-    Case('trivial', keras_trivial),
-    Case('lenet', partial(keras_lenet, units=512)),
-    Case('mnist', partial(keras_lenet, units=1024)),
-    Case('alexnet', keras_alexnet, 131),
-    Case('alexnet', keras_alexnet_cifar, data_set='cifar10'),
-    Case('overfeat', keras_overfeat, 119),
+    Case('trivial', partial(keras_plain, units='1 4096')),
+    Case('lenet', partial(LENET, units='512')),
+    Case('mnist', partial(LENET, units='1024')),
+    Case('alexnet', ALEXNET, 131),
+    Case('alexnet', ALEXNET_CIFAR, data_set='cifar10'),
+    Case('overfeat', OVERFEAT, 119),
     Case('vgg16', partial(published, 'VGG16'), 64),
     Case('googlenet', keras_googlenet, 64),
     Case('inception3', partial(published, 'InceptionV3'), 139),

@@ -1,5 +1,5 @@
-"""What the comparison of networks with Keras does not hold: batch norm while training, padding,
-dropout, and initial values.
+"""Layers beyond the comparison of networks with Keras: batch norm in training, padding, dropout,
+and initial values.
 """
 
 import itertools
@@ -38,8 +38,8 @@ Layer = Callable[[LayerBuilder, Any], Any]
 
 
 class Computed(NamedTuple):
-    """What a layer makes of images: an output [N, H, W, C], the gradient of its sum by the images,
-    and the values of its variables before and after.
+    """The output [N, H, W, C] of a layer, the gradient of its sum by the images, and the values of
+    its variables before and after.
     """
 
     output: np.ndarray
@@ -119,7 +119,7 @@ def test_shift_moves_images_up_and_left_and_fills_with_zeros(data_format):
 
 
 @BOTH_FORMATS
-def test_same_padding_is_that_of_tensorflow(data_format):
+def test_same_padding_is_tensorflows(data_format):
     images = np.random.default_rng(5).normal(size=(2, 6, 7, 5)).astype(np.float32)
     padded = compute(data_format, lambda cnn, x: cnn.pad_same(x, 3, 2), images).output
     np.testing.assert_array_equal(padded, np.pad(images, [(0, 0), (0, 1), (1, 1), (0, 0)]))
@@ -167,7 +167,8 @@ def test_every_layer_tower_and_step_drops_other_units_or_images(data_format, lay
 @pytest.mark.parametrize(
     ('initializer', 'shape', 'variance'),
     [
-        # Of a standard normal distribution that is cut at two: 1 - 4 phi(2) / (2 Phi(2) - 1).
+        # The variance of a standard normal distribution cut at two is 1 - 4 phi(2) / (2 Phi(2) -
+        # 1).
         (truncated_normal(0.1), [400, 300], 0.1**2 * 0.7737413),
         (he_normal, [3, 3, 64, 128], 2 / (3 * 3 * 64)),
         (he_normal, [1, 7, 96, 200], 2 / (7 * 96)),

@@ -1,5 +1,5 @@
-"""Networks start from fresh weights with finite numbers, drop units and paths while training, and
-train.
+"""Networks give finite numbers with fresh weights, drop units and paths in training, and get
+gradients.
 """
 
 import numpy as np
@@ -71,7 +71,7 @@ def test_training_gives_every_variable_a_finite_gradient(model):
     assert np.isfinite(sizes).all()
     # Drop path may leave out a block for all images of a batch this small.
     assert (sizes > 0).mean() > 0.9
-    # Weight decay applies to variables of more than one axis: the kernels.
+    # Weight decay applies to variables with more than one axis, the kernels.
     for name, variable in manager.savable_variables().items():
         assert (len(variable.shape) > 1) == name.endswith('/kernel')
 
