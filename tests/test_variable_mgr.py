@@ -3,6 +3,7 @@ with all the images.
 """
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder, truncated_normal, zeros
+from models.model_spec import Build
 from tests.support.graphs import (
     IMAGE_SHAPE,
     LEARNING_RATE,
@@ -18,6 +20,7 @@ from tests.support.graphs import (
     convolved,
     cpus,
     make_manager,
+    needed_by,
     open_session,
     plain_gradients,
     relative_error,
@@ -29,6 +32,7 @@ from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig
+from tf_cnn.step.step_graph import build_step_graph
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
@@ -43,72 +47,95 @@ SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     'replicated-repacked': ('replicated', {'flags': VariableConfig(gradient_repacking=3)}),
 }
 ALL = SYNCHRONOUS | {'independent': ('independent', {})}
+# Each step applies the gradients of the step before.
+STAGED = {
+    'staged': ('parameter_server', {'staged': True, 'relaxed': True}),
+    'staged-replicated': ('replicated', {'staged': True, 'relaxed': True}),
+}
 # The numbers of the images of each tower.
 BY_TOWERS = {1: ((0, 1, 2, 3),), 2: ((0, 1), (2, 3)), 4: ((0,), (1,), (2,), (3,))}
 
 
 def make(mode: str, num_towers: int, seed: int = 5) -> VariableMgr:
-    (variable_update, parts), towers = ALL[mode], cpus(num_towers)
+    (variable_update, parts), towers = (ALL | STAGED)[mode], cpus(num_towers)
     ring = make_algorithm(parse_spec('xring'), towers, cpus(1)[0])
     return make_manager(variable_update, towers, algorithm=ring, seed=seed, **parts)
 
 
 @functools.cache
 def trained(
-    mode: str, optimizer: str, images: tuple[tuple[int, ...], ...] = BY_TOWERS[1]
+    mode: str,
+    optimizer: str,
+    images: tuple[tuple[int, ...], ...] = BY_TOWERS[1],
+    network: Build = convolved,
 ) -> tuple[list[Weights], list[Weights]]:
     """Returns the weights of each tower, or of all, before and after the steps."""
     forms, manager = OPTIMIZERS[optimizer], make(mode, len(images))
     before, *_, after = train_towers(
-        training_step(convolved), forms.ours, manager, FixedInput(images), NUM_STEPS
+        training_step(network), forms.ours, manager, FixedInput(images), NUM_STEPS
     )
     names = manager.variables[0]
     return before, [{name: weights[name] for name in names} for weights in after]
 
 
 @functools.cache
-def trained_by_numpy(optimizer: str) -> Weights:
-    (start,), (end,) = trained('independent', optimizer)
-    start = {name: start[name] for name in end}
+def trained_by_numpy(optimizer: str, network: Build = convolved, delay: int = 0) -> Weights:
+    """Returns the weights after steps with the whole batch. Each takes the gradients of the weights
+    `delay` steps before.
+    """
+    (start,), (end,) = trained('independent', optimizer, network=network)
+    history: list[Weights] = []
     with tf.Graph().as_default(), open_session() as session:
         batch = FixedInput(BY_TOWERS[1]).tower_batch(0)
-        gradients = plain_gradients(
-            session,
-            convolved,
-            [batch],
-            # LARS decays the weights itself.
-            weight_decay=0.0 if optimizer == 'lars' else 0.01,
-        )
+        # LARS decays the weights itself.
+        decay = 0.0 if optimizer == 'lars' else 0.01
+        gradients = plain_gradients(session, network, [batch], weight_decay=decay)
+
+        def gradients_at(weights: Weights, step: int) -> Weights:
+            history.append(weights)
+            return gradients(history[max(0, step - delay)], 1.0)
+
         return OPTIMIZERS[optimizer].train(
-            start, lambda weights, step: gradients(weights, 1.0), LEARNING_RATE, NUM_STEPS
+            {name: start[name] for name in end}, gradients_at, LEARNING_RATE, NUM_STEPS
         )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('num_towers', BY_TOWERS)
+@pytest.mark.parametrize(
+    ('network', 'optimizer', 'num_towers'),
+    [*itertools.product([convolved], OPTIMIZERS, BY_TOWERS), (transformer, 'sgd', 4)],
+)
 @pytest.mark.parametrize('mode', SYNCHRONOUS)
-def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, num_towers, optimizer):
-    _, after = trained(mode, optimizer, BY_TOWERS[num_towers])
+def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, network, optimizer, num_towers):
+    _, after = trained(mode, optimizer, BY_TOWERS[num_towers], network)
     assert len(after) == (1 if 'ps' in mode else num_towers)
     for weights in after:
-        assert_close(weights, trained('independent', optimizer)[1][0])
-        assert_close(weights, trained_by_numpy(optimizer))
+        assert_close(weights, trained('independent', optimizer, network=network)[1][0])
+        if network is convolved:
+            assert_close(weights, trained_by_numpy(optimizer))
 
 
-@pytest.mark.parametrize('mode', SYNCHRONOUS)
-def test_towers_of_a_transformer_take_the_step_of_one_with_the_whole_batch(mode):
-    expected, weights = (
-        train_towers(
-            training_step(transformer),
-            OPTIMIZERS['sgd'].ours,
-            make(mode, num_towers),
-            FixedInput(BY_TOWERS[num_towers]),
-            NUM_STEPS,
-        )[-1][0]
-        for mode, num_towers in (('independent', 1), (mode, 4))
-    )
-    assert_close(weights, expected)
+@pytest.mark.parametrize(
+    ('mode', 'optimizer'),
+    # What is staged does not depend on the rule.
+    [*(('staged', name) for name in OPTIMIZERS), ('staged-replicated', 'momentum')],
+)
+def test_staged_variables_give_gradients_of_one_step_before(mode, optimizer):
+    _, [weights, *_] = trained(mode, optimizer, BY_TOWERS[2])
+    assert_close(weights, trained_by_numpy(optimizer, delay=1))
+    fresh = trained_by_numpy(optimizer)
+    assert np.abs(fresh['logits/kernel'] - weights['logits/kernel']).max() > 1e-3
+
+
+def test_no_staged_update_waits_for_the_gradients_of_its_step():
+    images = FixedInput(BY_TOWERS[2])
+    with tf.Graph().as_default() as graph:
+        build_step_graph(
+            training_step(convolved), OPTIMIZERS['sgd'].ours, make('staged', 2), images
+        )
+    updates = [op for op in graph.get_operations() if op.type.startswith('ResourceApply')]
+    assert len(updates) == 4
+    assert 'MatMul' not in {op.type for op in needed_by(updates)}
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)

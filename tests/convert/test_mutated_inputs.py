@@ -1,12 +1,9 @@
-"""Shards, records and JPEGs that are damaged at random: none ends the process, and what fails
-training is a fault.
-
-A quarter of the inputs are shards; the others are records with right checksums.
+"""Records and JPEGs that are damaged at random, with right checksums: none ends the process, and
+the check finds all that fail training.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,8 +31,8 @@ JPEGS = (
 
 
 def record_of(jpeg: bytes, label: int = 3) -> bytes:
-    """The Example with its features in the same order in every process, so that a seed gives the
-    same damage.
+    """Returns an Example with its features in a fixed order, so that a seed always gives the same
+    damage.
     """
     record = example(jpeg, label, [(0.1, 0.2, 0.7, 0.8)])
     return bytes(tf.train.Example.FromString(record).SerializeToString(deterministic=True))
@@ -49,8 +46,8 @@ def with_flipped_bits(random: Random, data: bytes, places: Sequence[int]) -> byt
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """Other data: with flipped bits, cut, or with a few bytes that are zeros, new, missing or
-    copied from elsewhere.
+    """Returns the data with flipped bits, cut, or with a few bytes zeroed, inserted, removed or
+    copied.
     """
     while True:
         at, other = (int(place) for place in random.integers(len(data) - 9, size=2))
@@ -68,8 +65,8 @@ def damaged(random: Random, data: bytes) -> bytes:
 
 
 def damaged_record(random: Random) -> bytes:
-    """A record that is damaged around its image, anywhere, among the first markers of its image, or
-    in its image.
+    """Returns a record with damage around its image, anywhere, in the first markers of its image,
+    or in its image.
     """
     jpeg = JPEGS[random.integers(len(JPEGS))]
     record = record_of(jpeg)
@@ -83,20 +80,6 @@ def damaged_record(random: Random) -> bytes:
         case 2:
             return record_of(with_flipped_bits(random, jpeg, range(200)))
     return record_of(damaged(random, jpeg))
-
-
-def write_damaged_shards(folder: Path, random: Random, count: int) -> list[Path]:
-    good = [record_of(jpeg, label) for label, jpeg in enumerate(JPEGS)]
-    write_shard(folder / 'good', good)
-    data = (folder / 'good').read_bytes()
-    # Cut between two records, a shard would be good.
-    good_ones = [data[:end] for end in np.cumsum([0, *(len(record) + 16 for record in good)])]
-    shards = [folder / f'shard_{number}' for number in range(count)]
-    for shard in shards:
-        while (changed := damaged(random, data)) in good_ones:
-            pass
-        shard.write_bytes(changed)
-    return shards
 
 
 def failures(records: Sequence[bytes]) -> Iterator[str]:
@@ -121,23 +104,17 @@ def failures(records: Sequence[bytes]) -> Iterator[str]:
 @pytest.mark.parametrize(
     ('num_inputs', 'seed'), [(200, 5), pytest.param(10_000, 6, marks=pytest.mark.all_modes)]
 )
-def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
+def test_damaged_inputs_crash_nothing_and_the_check_finds_all_that_fail_training(
     num_inputs, seed, tmp_path
 ):
     random = np.random.default_rng(seed)
-    shards = write_damaged_shards(tmp_path, random, num_inputs // 4)
-    records = [damaged_record(random) for _ in range(num_inputs - len(shards))]
+    records = [damaged_record(random) for _ in range(num_inputs)]
     write_shard(tmp_path / 'records', records)
     checks = check_shards([str(tmp_path / 'records')], NUM_CLASSES)
     counts: Counter[str] = Counter()
     for number, (check, failure) in enumerate(zip(checks, failures(records), strict=True)):
-        # The other way round need not be: training decodes a part of an image only.
+        # Training may accept an image with a fault, since it decodes only a part.
         assert check.fault or not failure, f'seed {seed}, record {number}: {failure}'
         counts[check.fault.kind if check.fault else 'good'] += 1
-    for number, shard in enumerate(shards):
-        checks = check_shards([str(shard)], NUM_CLASSES, num_threads=1)
-        kinds = [check.fault.kind for check in checks if check.fault]
-        assert kinds, f'seed {seed}, shard {number}: no fault'
-        counts[f'shard {kinds[0]}'] += 1
     assert counts['good'] > 0.1 * len(records), 'heavy damage finds only what is found first'
-    assert len(counts) > 8
+    assert len(counts) > 6

@@ -1,4 +1,4 @@
-"""What a step moves between the tasks of a cluster, and that the banner counts these bytes."""
+"""The bytes that a step moves between the tasks of a cluster, and that it reports."""
 
 import itertools
 from collections import Counter
@@ -81,7 +81,7 @@ def test_one_value_and_one_gradient_of_each_variable_cross(mode, transfer):
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
 def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode):
-    # They change by less than 16 bits hold, and would never move.
+    # Their changes are too small for 16 bits.
     chief, other = (
         build(mode, worker, network=normalised, transfer=tf.bfloat16)
         for worker in range(NUM_WORKERS)
@@ -101,8 +101,8 @@ def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode):
         (REPLICATED, 'forward_only'),
     ],
 )
-def test_the_bytes_of_a_step_are_those_that_cross(mode, step, transfer):
-    # By what a step does: the arguments of build.
+def test_the_reported_bytes_of_a_step_cross_between_the_tasks(mode, step, transfer):
+    # The arguments of build for each kind of step.
     steps: dict[str, dict[str, Any]] = {
         'train': {'network': wide, 'devices': cpus(3)},
         # The second variable is in parts.
@@ -132,7 +132,7 @@ def test_gradients_cross_in_buckets():
 
 
 @TRANSFERS
-def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer):
+def test_the_reported_bytes_of_a_ring_are_sent_by_all_its_workers(transfer):
     replica = build(COLLECTIVE, server_devices=(), num_workers=3, transfer=transfer)
     # Each of three workers sends two of the three chunks to be summed, then two sums.
     expected = 3 * 2 * 2 / 3 * trained_bytes(replica, transfer)
@@ -141,11 +141,12 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer):
 
 
 @TRANSFERS
-def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(transfer):
+def test_the_reported_bytes_of_a_controllers_step_follow_from_its_algorithm(transfer):
     workers = [task('worker', worker) for worker in range(NUM_WORKERS)]
     towers = [f'{worker}{tower}' for worker in workers for tower in cpus(NUM_TOWERS)]
     for spec, sent_per_byte in (
-        # Of each tower's 2 (N - 1) / N what the last of each worker sends, N towers in all.
+        # Each of the N towers sends 2 (N - 1) / N. Only the last tower of a worker sends to another
+        # worker.
         ('xring', NUM_WORKERS * 2 * (len(towers) - 1) / len(towers)),
         ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
         ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),

@@ -107,7 +107,7 @@ def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_ke
     assert Counter(kind for kind, _, _ in first.values()) == {'sum': 4, 'copy': 4}
 
 
-def test_the_others_start_from_the_variables_of_worker_0():
+def test_all_workers_start_from_the_variables_of_worker_0():
     for worker in range(NUM_WORKERS):
         replica = build_worker(worker, optimizer='adam')
         sends, receives = replica.ops('CollectiveBcastSend'), replica.ops('CollectiveBcastRecv')

@@ -1,4 +1,4 @@
-"""Where variables lie on parameter servers."""
+"""The placement of variables on parameter servers."""
 
 import itertools
 from collections import Counter
@@ -36,7 +36,7 @@ def variables_on_servers(
                 is_training=True,
                 keep_statistics=manager.keeps_statistics(0),
             )
-    # Every mode that is tried here has parameter servers, which mypy cannot know.
+    # mypy does not know that these modes have parameter servers.
     return manager.server_variables  # type: ignore[attr-defined]
 
 
@@ -80,7 +80,7 @@ def test_the_parts_of_a_large_variable_tile_it():
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
 def test_all_workers_look_for_a_variable_on_the_same_server(mode):
-    """Including the variables after a moving average, which one worker alone keeps."""
+    """Only the chief keeps moving averages; the variables created after them must not move."""
     chief, other = (variables_on_servers('densenet40_k12', 2, mode, worker) for worker in range(2))
     placed, placed_by_other = (
         {

@@ -16,7 +16,7 @@ from tf_cnn.step.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.precision import FP32, Precision
 from variable_mgr import VariableMgr
 
-NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, NUM_STEPS = 2, 2, 2, 3
+NUM_WORKERS, NUM_TOWERS, NUM_SERVERS = 2, 2, 2
 PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
     'parameter_server',
     'parameter_server --staged_vars',
@@ -24,8 +24,6 @@ PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
     'collective_all_reduce',
     'distributed_all_reduce',
 )
-# The seconds that a test waits for another thread; only failing tests wait so long.
-DEADLINE_SECS = 120.0
 
 
 def task(job: str, index: int) -> str:
@@ -44,13 +42,6 @@ def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
-
-
-def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """A network that waits in each step for a number in the queue of its worker."""
-    gate = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
-    (number,) = tf.raw_ops.QueueDequeueV2(handle=gate, component_types=[tf.float32])
-    return plain(cnn, x + tf.reshape(number, []), num_classes)
 
 
 @dataclass(frozen=True)
@@ -111,7 +102,7 @@ def train_alone(
     network: Build,
     optimizer: str,
     images: Sequence[Sequence[int]],
-    num_steps: int = NUM_STEPS,
+    num_steps: int,
     precision: Precision = FP32,
     *,
     staged: bool = False,
@@ -128,6 +119,3 @@ def train_alone(
         num_steps,
     )
     return after
-
-
-WHOLE_BATCH = [list(range(NUM_WORKERS * NUM_TOWERS))]

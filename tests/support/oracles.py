@@ -19,20 +19,20 @@ MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999
 
 
 def _momentum(is_nesterov: bool) -> Update:
-    def update(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
+    def update(value, gradient, slots, rate, step):
         slots['a'] = MOMENTUM * slots['a'] + gradient
         return rate * (gradient + MOMENTUM * slots['a'] if is_nesterov else slots['a'])
 
     return update
 
 
-def _rmsprop(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
+def _rmsprop(value, gradient, slots, rate, step):
     slots['s'] = DECAY * slots['s'] + (1 - DECAY) * gradient**2
     slots['m'] = MOMENTUM * slots['m'] + rate * gradient / np.sqrt(slots['s'] + EPSILON)
     return slots['m']
 
 
-def _adam(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
+def _adam(value, gradient, slots, rate, step):
     beta1, beta2 = BETAS
     slots['m'] = beta1 * slots['m'] + (1 - beta1) * gradient
     slots['v'] = beta2 * slots['v'] + (1 - beta2) * gradient**2
@@ -40,7 +40,7 @@ def _adam(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.n
     return corrected_rate * slots['m'] / (np.sqrt(slots['v']) + EPSILON)
 
 
-def _lars(value: Any, gradient: Any, slots: Any, rate: float, step: int) -> np.ndarray:
+def _lars(value, gradient, slots, rate, step):
     if value.ndim > 1:
         norm, gradient_norm = np.linalg.norm(value), np.linalg.norm(gradient)
         local_rate = (

@@ -88,9 +88,3 @@ def restored(folder: Path) -> int:
 
 def files_of(*names: str) -> set[str]:
     return {'checkpoint', *(f'{name}.{suffix}' for name in names for suffix in ('index', DATA))}
-
-
-def damage(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    file.write_bytes(content)

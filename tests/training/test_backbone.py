@@ -67,7 +67,8 @@ def test_training_starts_from_the_variables_that_fit(mode, backbone, tmp_path):
         assert not np.any(begun[f'{name}/momentum'])
     assert begun['logits/kernel'].shape == (512, 1001)
     assert np.ptp(begun['logits/kernel']) > 0
-    # One line for what was restored, a warning for what does not fit, and one for what is not used.
+    # A line names the restored variables. Warnings name those that do not fit, and those that are
+    # not used.
     (restored,) = [line for line in err.splitlines() if 'conv1/bias' in line]
     check_line(restored, '6', '8', backbone, *fitting)
     flag = f'--backbone_model_path={backbone}'
@@ -102,6 +103,6 @@ def test_a_backbone_without_a_variable_of_the_model_is_refused(tmp_path):
     with failed(f'--backbone_model_path={tmp_path}'):
         run(backbone_model_path=str(tmp_path))
     other = write(tmp_path / 'other', {'conv1/weights': np.zeros([5, 5, 3, 32], np.float32)})
-    # With some names of this model's variables, to compare.
+    # It names some variables of this model, to compare.
     with failed(other, 'conv1/bias'):
         run(backbone_model_path=str(other))

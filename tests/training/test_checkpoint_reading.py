@@ -1,11 +1,8 @@
-"""Which checkpoint is the latest, also after a kill at any moment; and restoring what other runs
-and programs wrote.
+"""Finding the latest checkpoint, also after a kill at any moment; restoring checkpoints of other
+runs and programs.
 """
 
-import contextlib
-import multiprocessing
 import os
-import random
 import shutil
 import sys
 from pathlib import Path
@@ -16,9 +13,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import cpus, open_session
+from tests.support.images import flip_a_bit
 from tests.support.outputs import check_line, failed
 from tests.support.runs import values_in
-from tests.training.number_model import DATA, damage, files_of, open_model, restored
+from tests.training.number_model import DATA, files_of, open_model, restored
 from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
@@ -26,7 +24,7 @@ from tf_cnn.training.checkpoints import Checkpointer, Slice, full_slice
 pytestmark = pytest.mark.graph
 
 
-def test_latest_is_what_the_state_file_names(tmp_path, model):
+def test_the_state_file_names_the_latest_checkpoint(tmp_path, model):
     assert latest_checkpoint(str(tmp_path / 'missing')) is None
     assert latest_checkpoint(str(tmp_path)) is None
     for step in (20, 10):
@@ -46,7 +44,9 @@ def test_latest_is_what_the_state_file_names(tmp_path, model):
         'model_checkpoint_path: "model.ckpt-30"',
     ],
 )
-def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(tmp_path, model, state):
+def test_the_newest_complete_checkpoint_is_the_latest_if_the_state_file_names_none(
+    tmp_path, model, state
+):
     for step in (9, 10):
         model.save(1, step)
     for missing_file in ('30.index', f'40.{DATA}', '50.index', '50.data-00000-of-00002'):
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted
     elsewhere, here = tmp_path / 'elsewhere', tmp_path / 'here'
     for folder in (elsewhere, here):
         folder.mkdir()
-        # Of the same name, and only one of them is named.
+        # Both have the same name; the state file names one of them.
         with open_model(folder) as model:
             model.save(1, step=1)
     (here / 'checkpoint').write_text(f'model_checkpoint_path: "{elsewhere}/model.ckpt-1"')
@@ -120,7 +120,7 @@ def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path, step):
             finally:
                 KILLER.operations_left = None
             outcomes.append(restored(tmp_path))
-            # TensorFlow knows the state file alone, and that a checkpoint without an index is none.
+            # TensorFlow reads only the state file, and ignores a checkpoint without an index.
             by_tensorflow = tf.train.latest_checkpoint(str(tmp_path))
             assert by_tensorflow == latest_checkpoint(str(tmp_path)) or (
                 by_tensorflow is None and step == 4
@@ -131,48 +131,6 @@ def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path, step):
             assert set(os.listdir(tmp_path)) == files_of('model.ckpt-6')
     assert set(outcomes[:-1]) == {1, 2}
     assert outcomes == sorted(outcomes)
-
-
-def save_for_ever(folder: Path, saved: Any) -> None:
-    """Restores the latest checkpoint, and then saves each step twice, until the process is
-    killed.
-    """
-    with open_model(folder, 2, max_to_keep=2) as model:
-        if latest := latest_checkpoint(str(folder)):
-            model.checkpointer.restore(model.session, latest)
-        else:
-            model.set_number(0)
-        while True:
-            model.add_one()
-            model.checkpointer.save(model.session, model.number() // 2)
-            saved.send(model.number())
-
-
-@pytest.mark.long
-def test_a_kill_9_loses_nothing_that_was_saved(tmp_path):
-    # Forks of a process that has imported TensorFlow, and done nothing with it.
-    processes = multiprocessing.get_context('forkserver')
-    processes.set_forkserver_preload(['tensorflow.compat.v1'])
-    moments, last = random.Random(5), 0
-    for _ in range(5):
-        receive, send = processes.Pipe(duplex=False)
-        process = processes.Process(target=save_for_ever, args=(tmp_path, send))
-        process.start()
-        send.close()
-        for _ in range(moments.randint(1, 5)):
-            assert receive.poll(60)
-            last = receive.recv()
-        # Some moment of the savings that follow.
-        process.join(moments.uniform(0, 0.03))
-        process.kill()
-        process.join()
-        with contextlib.suppress(EOFError):
-            while True:
-                last = receive.recv()
-        assert restored(tmp_path) in (last, last + 1)
-    with open_model(tmp_path, max_to_keep=1) as model:
-        model.save(1, step=1000)
-    assert set(os.listdir(tmp_path)) == files_of('model.ckpt-1000')
 
 
 # The rows and columns of the slices of a variable [6, 4].
@@ -261,7 +219,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ
         caught.value, *missing, '2', 'net/table', 'net/kernel', '[50, 40]', '[40, 50]'
     )
     check_line(line, 'global_step', 'int64 []', 'int32 []')
-    # Long lists are cut; what fits is not named.
+    # Long lists are cut, and variables that fit are not named.
     for name in ('net/d/momentum', 'net/e/momentum', 'net/bias'):
         assert name not in line
 
@@ -273,7 +231,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named_and_changes_nothing(model, su
     model.set_number(2)
     file = Path(f'{prefix}.{suffix}')
     if fault == 'damaged':
-        damage(file)
+        flip_a_bit(file)
     elif fault == 'gone':
         file.unlink()
     else:

@@ -1,5 +1,5 @@
-"""Saving checkpoints: what TensorFlow reads of them, which are kept, and what happens when a folder
-is at fault.
+"""Saving checkpoints: TensorFlow reads them, the oldest are deleted, and faults of the folder are
+reported.
 """
 
 import os
@@ -12,9 +12,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.files import file_size_limit
+from tests.support.images import flip_a_bit
 from tests.support.outputs import failed
 from tests.support.runs import values_in
-from tests.training.number_model import DATA, NumberModel, damage, files_of, open_model, restored
+from tests.training.number_model import DATA, NumberModel, files_of, open_model, restored
 from tf_cnn.launch.hosts import reserve_addresses
 from tf_cnn.training.checkpoint_files import READY_FOLDER, UNFINISHED_FOLDER, latest_checkpoint
 
@@ -78,7 +79,7 @@ def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path, mod
     # A checkpoint is not replaced by an equal one while somebody may be reading it; a damaged one
     # is.
     assert inodes[0] == inodes[1]
-    damage(tmp_path / f'model.ckpt-4.{DATA}')
+    flip_a_bit(tmp_path / f'model.ckpt-4.{DATA}')
     model.save(2, step=4)
     assert restored(tmp_path) == 2
 
@@ -144,7 +145,7 @@ def test_a_worker_writes_what_parameter_servers_hold(tmp_path):
         with failed(f'--train_dir={tmp_path}', 'File too large'), file_size_limit(1000):
             model.checkpointer.save(session, 2)
         assert restored(tmp_path) == 4
-        damage(Path(f'{prefix}.{DATA}'))
+        flip_a_bit(Path(f'{prefix}.{DATA}'))
         with failed(f'{prefix}.{DATA}', 'Checksum does not match'):
             model.checkpointer.restore(session, prefix)
 
@@ -171,6 +172,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, folder, reason):
     assert not (tmp_path / 'gone').exists()
 
 
-def test_an_error_of_the_session_is_not_reported_as_one_of_the_folder(model):
+def test_an_error_of_the_session_is_not_reported_as_a_fault_of_the_folder(model):
     with pytest.raises(tf.errors.FailedPreconditionError):
         model.checkpointer.save(model.session, 1)

@@ -28,9 +28,7 @@ def _new_graph() -> Iterator[None]:
 
 
 def gradients_at(weights: Weights, step: int) -> Weights:
-    """They depend on the weights, as real ones do, and differ in size and sign from step to
-    step.
-    """
+    """Returns gradients that depend on the weights, with other sizes and signs in each step."""
     return {
         name: np.float64(value) * (step + 1) - 0.5 * (-1) ** step for name, value in weights.items()
     }

@@ -119,40 +119,6 @@ def state_of(weights: Weights) -> State:
     return float(scale), int(counts[0]), int(counts[1])
 
 
-def computed(
-    network: Network, precision: Precision, data_format: str
-) -> tuple[Weights, set[tuple[str, str]]]:
-    """Returns the logits and the gradients of a network by name, and its ops with their dtypes."""
-    with tf.Graph().as_default() as graph, open_session(has_nchw=True) as session:
-        manager = one_tower()
-        with manager.create_outer_variable_scope(0) as variables:
-            logits = build_network(
-                network,
-                tf.constant(random_images((28, 28, 3))),
-                7,
-                variables,
-                data_format,
-                is_training=True,
-                dtype=precision.compute_dtype,
-            ).logits
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=[2, 5])
-        trainable = manager.trainable_variables_on_device(0)
-        gradients = tf.gradients(tf.reduce_mean(loss), [variable.value for variable in trainable])
-        names = [variable.name for variable in trainable]
-        values = {'logits': logits, **dict(zip(names, gradients, strict=True))}
-        assert {value.dtype for value in values.values()} == {tf.float32}
-        session.run(manager.initializers)
-        # What no gradient changes stays in float32 also if it is assigned.
-        session.run(manager.assign_ops())
-        heavy = 'Conv2D DepthwiseConv2d MatMul BiasAdd Relu MaxPool AvgPool FusedBatchNorm ConcatV2'
-        types = {
-            (op.type, op.get_attr('T').name)
-            for op in graph.get_operations()
-            if op.type.startswith(tuple(heavy.split()))
-        }
-        return session.run(values), types
-
-
 @pytest.mark.long
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
@@ -167,8 +133,43 @@ def computed(
     ids=['lenet', 'residual', 'modern', 'transformer'],
 )
 def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, data_format):
-    expected, _ = computed(network, FP32, 'NHWC')
-    values, types = computed(network, precision, data_format)
+    def computed(precision, data_format):
+        """Returns the logits and gradients of the network by name, and its ops with dtypes."""
+        with tf.Graph().as_default() as graph, open_session(has_nchw=True) as session:
+            manager = one_tower()
+            with manager.create_outer_variable_scope(0) as variables:
+                logits = build_network(
+                    network,
+                    tf.constant(random_images((28, 28, 3))),
+                    7,
+                    variables,
+                    data_format,
+                    is_training=True,
+                    dtype=precision.compute_dtype,
+                ).logits
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=[2, 5])
+            trainable = manager.trainable_variables_on_device(0)
+            gradients = tf.gradients(
+                tf.reduce_mean(loss), [variable.value for variable in trainable]
+            )
+            names = [variable.name for variable in trainable]
+            values = {'logits': logits, **dict(zip(names, gradients, strict=True))}
+            assert {value.dtype for value in values.values()} == {tf.float32}
+            session.run(manager.initializers)
+            # Variables without a gradient stay in float32, also if they are assigned.
+            session.run(manager.assign_ops())
+            heavy = (
+                'Conv2D DepthwiseConv2d MatMul BiasAdd Relu MaxPool AvgPool FusedBatchNorm ConcatV2'
+            )
+            types = {
+                (op.type, op.get_attr('T').name)
+                for op in graph.get_operations()
+                if op.type.startswith(tuple(heavy.split()))
+            }
+            return session.run(values), types
+
+    expected, _ = computed(FP32, 'NHWC')
+    values, types = computed(precision, data_format)
     assert {dtype for _, dtype in types} == {precision.compute_dtype.name}
     assert len(types) > 6
     for name, value in expected.items():
@@ -179,28 +180,18 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, dat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('precision', [FP16, BF16, replace(FP16, loss_scale=128.0)], ids=str)
-@pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
-def test_towers_take_the_steps_of_one(mode, precision):
-    full = train(FP32, 3, optimizer='momentum')[-1]
-    [start, *_, alone] = train(precision, 3, optimizer='momentum')
-    transfer = precision.compute_dtype
-    many = train(precision, 3, mode, 4, optimizer='momentum', transfer=transfer)[-1]
-    assert_close({name: many[name] for name in alone}, alone, 20 * UNIT[precision.name])
-    assert_close(alone, full, 20 * UNIT[precision.name])
-    assert np.abs(alone['logits/kernel'] - start['logits/kernel']).max() > 0.1
-
-
-@pytest.mark.long
+@pytest.mark.parametrize('has_16bit_variables', [True, False])
 @pytest.mark.parametrize('name', ['fp16', 'bf16'])
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
-def test_trained_variables_may_be_kept_in_16_bits(mode, name):
-    precision = Precision(name, has_16bit_variables=True, loss_scale=128.0)
+def test_towers_take_nearly_the_steps_of_32_bits(mode, name, has_16bit_variables):
+    precision = Precision(name, has_16bit_variables=has_16bit_variables, loss_scale=128.0)
     [with_averages] = train(precision, 0, mode, 2, network=residual, optimizer='momentum')
     for key in with_averages.keys() - {'global_step'}:
-        dtype = tf.float32 if 'moving' in key else precision.compute_dtype
+        is_16bit = has_16bit_variables and 'moving' not in key
+        dtype = precision.compute_dtype if is_16bit else tf.float32
         assert with_averages[key].dtype == dtype.as_numpy_dtype, key
-    end = train(precision, 2, mode, 2, optimizer='momentum')[-1]
+    transfer = precision.compute_dtype
+    end = train(precision, 2, mode, 2, optimizer='momentum', transfer=transfer)[-1]
     full = train(FP32, 2, mode, 2, optimizer='momentum')[-1]
     del end['global_step'], full['global_step']
     assert_close({key: end[key].astype(np.float32) for key in end}, full, 30 * UNIT[name])
@@ -208,7 +199,7 @@ def test_trained_variables_may_be_kept_in_16_bits(mode, name):
 
 @pytest.mark.long
 def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path):
-    """Each run goes on where the one before it has stopped, and saves what it had read before its
+    """Each run goes on where the previous one stopped, and saves the restored values before its
     first step.
     """
     auto: dict[str, Any] = {
@@ -221,10 +212,10 @@ def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path):
     # The flags of each run, the rounding of its variables, and its loss scale at the end.
     runs: list[tuple[dict[str, Any], float, float | None]] = [
         (auto, 0, 2.0**9),
-        # A scale goes on from where it was.
+        # The scale continues from the checkpoint.
         (auto | replicated, 0, 2.0**11),
         ({'precision': 'bf16', 'fp16_vars': True}, UNIT['bf16'], None),
-        # Without one in the checkpoint it starts anew.
+        # Without a scale in the checkpoint it starts anew.
         (auto | {'fp16_vars': True}, UNIT['fp16'], 2.0**9),
         (replicated, 0, None),
     ]
@@ -263,56 +254,55 @@ def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip):
     np.testing.assert_equal(weights, expected)
 
 
-def train_plainly(
-    start: Weights, optimizer: str, num_towers: int, transfer: tf.DType
-) -> tuple[Weights, list[State]]:
-    """The algorithm in a few lines: the weights after 16 updates, and the state before and after
-    each step.
-    """
-    states = [state_of(start)]
-    with tf.Graph().as_default(), open_session() as session:
-        batches = [batch_of(num_towers).tower_batch(tower) for tower in range(num_towers)]
-        scaled_gradients = plain_gradients(
-            session, convolved, batches, dtype=tf.float16, transfer=transfer
-        )
-
-        def gradients_at(weights: Weights, _: int) -> Weights:
-            while True:
-                scale, good_steps, skipped_steps = states[-1]
-                scaled = scaled_gradients(weights, scale)
-                if all(np.isfinite(gradient).all() for gradient in scaled.values()):
-                    break
-                states.append((scale / 2, 0, skipped_steps + 1))
-            is_due = good_steps == 1
-            states.append((2 * scale, 0, skipped_steps) if is_due else (scale, 1, skipped_steps))
-            return {name: gradient / scale for name, gradient in scaled.items()}
-
-        names = ('conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias')
-        trained = {name: start[name] for name in names}
-        return OPTIMIZERS[optimizer].train(
-            trained, gradients_at, LEARNING_RATE, num_steps=16
-        ), states
-
-
 @pytest.mark.parametrize(
     ('mode', 'optimizer', 'num_towers', 'transfer'),
     [
         ('parameter_server', 'sgd', 1, tf.float32),
         ('parameter_server', 'adam', 2, tf.float32),
-        # A sum of float16 may overflow where none of what is summed does.
+        # A sum in float16 may overflow although no summand does.
         ('replicated', 'momentum', 2, tf.float16),
     ],
 )
 def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
     mode, optimizer, num_towers, transfer
 ):
+    def train_plainly(start):
+        """Returns the weights after 16 updates of the plain algorithm, and the state before and
+        after each step.
+        """
+        states = [state_of(start)]
+        with tf.Graph().as_default(), open_session() as session:
+            batches = [batch_of(num_towers).tower_batch(tower) for tower in range(num_towers)]
+            scaled_gradients = plain_gradients(
+                session, convolved, batches, dtype=tf.float16, transfer=transfer
+            )
+
+            def gradients_at(weights: Weights, _: int) -> Weights:
+                while True:
+                    scale, good_steps, skipped_steps = states[-1]
+                    scaled = scaled_gradients(weights, scale)
+                    if all(np.isfinite(gradient).all() for gradient in scaled.values()):
+                        break
+                    states.append((scale / 2, 0, skipped_steps + 1))
+                is_due = good_steps == 1
+                states.append(
+                    (2 * scale, 0, skipped_steps) if is_due else (scale, 1, skipped_steps)
+                )
+                return {name: gradient / scale for name, gradient in scaled.items()}
+
+            names = ('conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias')
+            trained = {name: start[name] for name in names}
+            return OPTIMIZERS[optimizer].train(
+                trained, gradients_at, LEARNING_RATE, num_steps=16
+            ), states
+
     precision = replace(FP16, loss_scale=2.0**20, steps_until_doubling=2)
     way: dict[str, Any] = {
         'optimizer': optimizer,
         'transfer': None if transfer == tf.float32 else transfer,
     }
     [start] = train(precision, 0, mode, num_towers, **way)
-    expected, states = train_plainly(start, optimizer, num_towers, transfer)
+    expected, states = train_plainly(start)
     # Too high at first, and again after it has grown.
     skipped = [after[2] - before[2] for before, after in pairwise(states)]
     assert skipped[0] == 1
@@ -350,7 +340,7 @@ def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(mode, num_t
         unchanged = {name for name in after if np.array_equal(before[name], after[name])}
         changing = {name for name in after if 'loss_scale/' not in name} - {'global_step'}
         if staged:
-            # Moving averages are of the step that computed the gradients, the one before.
+            # Moving averages belong to the step before, which computed the gradients.
             assert averages_unchanged in (None, is_skipped)
             averages_unchanged = averages <= unchanged
             assert averages_unchanged or not averages & unchanged
@@ -387,7 +377,7 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path):
     check_warning(err, '5 steps')
     assert len({*result.steps.loss}) == 1
     assert state_of(values_in(tmp_path)) == (2.0**25, 0, 5)
-    # Only its own are counted by a run that goes on.
+    # A run that goes on counts only its own skipped steps.
     again = ran(num_batches=1, num_warmup_batches=0, **flags).result
     assert again.run.num_skipped_steps == 1
 

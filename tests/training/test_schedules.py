@@ -1,8 +1,7 @@
-"""Learning rates and step counts that follow from the flags, held against NumPy, also in clusters
-and when resumed.
+"""Learning rates and step counts that follow from the flags, compared with NumPy, also in clusters
+and after a restart.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.model_spec import ModelSpec
 from models.registry import MODELS
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist
@@ -22,8 +20,6 @@ from tf_cnn.training.schedules import LearningRate
 pytestmark = pytest.mark.graph
 
 Flags = dict[str, Any]
-# From epochs, with fractions, or from steps to rates.
-OfEpochs = Callable[[np.ndarray], np.ndarray]
 
 
 def after_warmup(epochs: np.ndarray, length: float, rates: np.ndarray) -> np.ndarray:
@@ -31,7 +27,7 @@ def after_warmup(epochs: np.ndarray, length: float, rates: np.ndarray) -> np.nda
 
 
 def piecewise(epochs: np.ndarray) -> np.ndarray:
-    """The step at an end still has the earlier rate."""
+    """The last step of a period still has the earlier rate."""
     return np.select([epochs <= 1 + 1e-6, epochs <= 2.5 + 1e-6], [0.3, 0.2], 0.02)
 
 
@@ -43,20 +39,6 @@ DECAY: Flags = {
 }
 DEFAULT_DECAY: Flags = {'num_epochs_per_decay': 2, 'learning_rate_decay_factor': 0.1}
 WARMUP: Flags = {'num_learning_rate_warmup_epochs': 1.5}
-SCHEDULES: dict[str, tuple[Flags, OfEpochs]] = {
-    'constant': ({'init_learning_rate': 0.3}, lambda e: np.full_like(e, 0.3)),
-    'piecewise': (PIECEWISE, piecewise),
-    'piecewise after warm-up': (PIECEWISE | WARMUP, lambda e: after_warmup(e, 1.5, piecewise(e))),
-    'decay': (DECAY, lambda e: 0.4 * 0.5 ** np.floor(e / 0.7)),
-    'decay to a minimum': (
-        DECAY | {'minimum_learning_rate': 0.07},
-        lambda e: np.maximum(0.4 * 0.5 ** np.floor(e / 0.7), 0.07),
-    ),
-    'decay of the default after warm-up': (
-        DEFAULT_DECAY | WARMUP,
-        lambda e: after_warmup(e, 1.5, 0.001 * 0.1 ** np.floor(e / 2)),
-    ),
-}
 
 
 def rate_of(**flags: Any) -> LearningRate:
@@ -69,9 +51,30 @@ def first_worker(num_workers: int) -> Flags:
     return {'ps_hosts': '10.0.1.1:1', 'worker_hosts': hosts, 'job_name': 'worker', 'task_index': 0}
 
 
-@pytest.mark.parametrize('name', SCHEDULES)
-def test_every_step_has_the_rate_of_its_epoch(name):
-    flags, of_epochs = SCHEDULES[name]
+@pytest.mark.parametrize(
+    ('flags', 'of_epochs'),
+    [
+        pytest.param({'init_learning_rate': 0.3}, lambda e: np.full_like(e, 0.3), id='constant'),
+        pytest.param(PIECEWISE, piecewise, id='piecewise'),
+        pytest.param(
+            PIECEWISE | WARMUP,
+            lambda e: after_warmup(e, 1.5, piecewise(e)),
+            id='piecewise after warm-up',
+        ),
+        pytest.param(DECAY, lambda e: 0.4 * 0.5 ** np.floor(e / 0.7), id='decay'),
+        pytest.param(
+            DECAY | {'minimum_learning_rate': 0.07},
+            lambda e: np.maximum(0.4 * 0.5 ** np.floor(e / 0.7), 0.07),
+            id='decay to a minimum',
+        ),
+        pytest.param(
+            DEFAULT_DECAY | WARMUP,
+            lambda e: after_warmup(e, 1.5, 0.001 * 0.1 ** np.floor(e / 2)),
+            id='decay of the default after warm-up',
+        ),
+    ],
+)
+def test_every_step_has_the_rate_of_its_epoch(flags, of_epochs):
     # 100 steps are an epoch of the 60,000 images of MNIST.
     rate = rate_of(model='mnist', batch_size=600, **flags)
     with tf.Graph().as_default(), open_session() as session:
@@ -89,29 +92,6 @@ def of_imagenet_resnets(batch: int, base: float = 0.128, warmup: int = 5) -> Lea
     return LearningRate(rates, boundaries, warmup_steps=1_281_167 * warmup // batch)
 
 
-def published_rate(spec: ModelSpec, batch: int) -> LearningRate:
-    """Returns the default learning rate of a model."""
-    steps_per_epoch = 50_000 // batch
-    match spec.data_set, spec.name.partition('net')[0]:
-        case 'cifar10', 'alex':
-            return LearningRate((0.1,), decay_steps=100 * 50_000 // batch)
-        case 'cifar10', 'res':
-            epochs = (82, 123, 300)
-            return LearningRate(
-                (0.1, 0.01, 0.001, 0.0002), tuple(steps_per_epoch * epoch for epoch in epochs)
-            )
-        case 'cifar10', 'dense':
-            epochs = (150, 225, 300)
-            return LearningRate(
-                (0.1, 0.01, 0.001, 0.0001), tuple(steps_per_epoch * epoch for epoch in epochs)
-            )
-        case _, 'official_res':
-            return of_imagenet_resnets(batch, base=0.1, warmup=0)
-        case _, 'res':
-            return of_imagenet_resnets(batch)
-    return LearningRate((spec.learning_rate,))
-
-
 def check_rate(rate: LearningRate, expected: LearningRate) -> None:
     assert rate.rates == pytest.approx(expected.rates)
     factor = 0.1 if expected.decay_steps else rate.decay_factor
@@ -123,9 +103,30 @@ def check_rate(rate: LearningRate, expected: LearningRate) -> None:
     'spec', MODELS.list_specs(), ids=lambda spec: f'{spec.name}-{spec.data_set}'
 )
 def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(spec):
+    def published_rate(batch):
+        steps_per_epoch = 50_000 // batch
+        match spec.data_set, spec.name.partition('net')[0]:
+            case 'cifar10', 'alex':
+                return LearningRate((0.1,), decay_steps=100 * 50_000 // batch)
+            case 'cifar10', 'res':
+                epochs = (82, 123, 300)
+                return LearningRate(
+                    (0.1, 0.01, 0.001, 0.0002), tuple(steps_per_epoch * epoch for epoch in epochs)
+                )
+            case 'cifar10', 'dense':
+                epochs = (150, 225, 300)
+                return LearningRate(
+                    (0.1, 0.01, 0.001, 0.0001), tuple(steps_per_epoch * epoch for epoch in epochs)
+                )
+            case _, 'official_res':
+                return of_imagenet_resnets(batch, base=0.1, warmup=0)
+            case _, 'res':
+                return of_imagenet_resnets(batch)
+        return LearningRate((spec.learning_rate,))
+
     for batch in (0, 96):
         rate = rate_of(model=spec.name, data_name=spec.data_set, batch_size=batch)
-        check_rate(rate, published_rate(spec, batch or spec.batch_size))
+        check_rate(rate, published_rate(batch or spec.batch_size))
 
 
 def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model():
@@ -210,7 +211,7 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
 def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path):
     common: Flags = {
         'model': 'mnist',
-        # One of 60,000 images a step.
+        # A step takes one of 60,000 images.
         'batch_size': 1,
         'num_batches': None,
         'num_epochs': 0.002,
