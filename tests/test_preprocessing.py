@@ -11,20 +11,24 @@ import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
+from tf_cnn.inputs.each_image import for_each_image
 
 from preprocessing import (
     RESIZE_METHODS,
     ImageOptions,
+    Scale,
     draw_random_numbers,
+    normalize,
     parse_example,
     preprocess,
     random_window,
     resize_and_distort,
 )
-from tests.support.graphs import evaluate, open_session
+from tests.support.graphs import cpus, evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example
 from tests.support.outputs import check_line
-from tf_cnn.inputs.pipeline import for_each_image
+from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS
+from tf_cnn.inputs.validation import ValidationInput
 
 pytestmark = pytest.mark.graph
 
@@ -36,7 +40,7 @@ METHODS = [method for method in RESIZE_METHODS if method != 'round_robin']
 
 
 def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -> np.ndarray:
-    """[times, H, W, C] uint8, an image for each session.run."""
+    """Returns [times, H, W, C] uint8, an image for each session.run."""
     with tf.Graph().as_default(), open_session() as session:
         draws = draw_random_numbers(position + 1, options).of_image(position)
         image = preprocess(tf.constant(file), tf.constant(NO_BOXES), options, position, draws)
@@ -45,7 +49,7 @@ def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -
 
 
 def crop(options: ImageOptions, fraction: float = 7 / 8) -> Image.Image:
-    """The middle of the photograph: a fraction of the largest window with the aspect of the
+    """Returns the middle of the photograph: a fraction of the largest window with the aspect of the
     output.
     """
     with Image.open(io.BytesIO(JPEG)) as image:
@@ -140,7 +144,7 @@ def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode, channels):
 
 
 def windows(height: int, width: int, boxes: np.ndarray) -> np.ndarray:
-    """[4, 300] int: y, x, heights, widths of random crops."""
+    """Returns [4, 300] int: y, x, heights and widths of random crops."""
 
     def window(seed: Any) -> list[Any]:
         return [random_window(tf.constant([height, width, 3]), tf.constant(boxes), seed)]
@@ -158,7 +162,7 @@ def test_random_crops_have_legal_areas_and_aspects_inside_the_image():
     assert (y + heights).max() <= height
     assert (x + widths).max() <= width
     areas, aspects = heights * widths / (height * width), widths / heights
-    assert 0.05 <= areas.min() < 0.2  # not below a tenth without boxes, but for rounding
+    assert 0.05 <= areas.min() < 0.2  # a tenth without boxes, apart from rounding
     assert 0.8 < areas.max() <= 1
     slack = 1 / heights.min()
     assert 3 / 4 - slack < aspects.min() < 0.8
@@ -259,3 +263,31 @@ def test_options_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match='distortions') as error:
         replace(TRAINING, distortions=True, channels=1)
     check_line(error.value, ' 1 ')
+
+
+# ---- normalisation -------------------------------------------------------------------------------
+
+LEVELS = np.arange(256, dtype=np.uint8).repeat(3).reshape(4, 8, 8, 3)
+WITHOUT_MEANS = LEVELS - np.array([123.68, 116.78, 103.94])
+PLAIN = PREPROCESSORS['official_models_imagenet']
+
+
+@pytest.mark.parametrize('row', [*PREPROCESSORS.values(), ML_PERF], ids=lambda row: row.name)
+def test_pixels_become_the_numbers_of_numpy(row):
+    pixels = evaluate(lambda: normalize(tf.constant(LEVELS), Scale(row.factor, row.offsets)))
+    expected = LEVELS / 127.5 - 1 if row.name == 'default' else WITHOUT_MEANS
+    assert pixels.dtype == np.float32
+    np.testing.assert_allclose(pixels, expected, atol=1e-5)
+
+
+def test_evaluations_normalise_in_the_same_way():
+    with tf.Graph().as_default(), open_session() as session:
+        examples = tf.data.Dataset.from_tensor_slices((LEVELS, np.arange(4, dtype=np.int32)))
+        pipeline = ValidationInput(cpus(1), 4, lambda: examples, Scale(PLAIN.factor, PLAIN.offsets))
+        session.run(pipeline.initializers)
+        pixels = session.run(pipeline.tower_batch(0).images)
+    np.testing.assert_allclose(pixels, WITHOUT_MEANS, atol=1e-5)
+
+
+def test_the_official_models_cut_the_middle_out_of_256_pixels():
+    assert PLAIN.shorter_side == 256

@@ -1,4 +1,4 @@
-"""The images and labels that an input pipeline gives the model in a step."""
+"""Steps of an input pipeline without a model."""
 
 from collections.abc import Sequence
 from typing import Any

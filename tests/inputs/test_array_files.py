@@ -85,6 +85,7 @@ def test_mnist_is_read_as_it_was_written(tmp_path, subset, suffix, spelling):
     write_mnist(tmp_path, DIGITS, LABELS, subset, suffix)
     for path in list(tmp_path.iterdir()):
         path.rename(tmp_path / path.name.replace('-idx', spelling))
+    assert recognise_data_set(str(tmp_path)) == 'mnist'
     check_arrays('mnist', tmp_path, subset, DIGITS[..., np.newaxis])
 
 
@@ -109,7 +110,7 @@ CIFAR, DIGIT_IMAGES, DIGIT_LABELS = (
 
 @pytest.mark.parametrize(
     ('name', 'spoil', 'is_counted', 'facts'),
-    # What is done to the file, whether counting its images sees it, and what the error names.
+    # A change of the file, whether counting its images notices it, and what the error names.
     [
         (CIFAR, lambda c: c[:-1], True, ['3072', '3073']),
         (CIFAR, lambda c: b'', True, []),
@@ -151,7 +152,7 @@ def test_missing_files_and_folders_are_named(tmp_path):
     with refused(f'--data_dir={tmp_path}', 'data_batch_3.bin'):
         count_images('cifar10', str(tmp_path), 'train')
     assert has_files('cifar10', str(tmp_path), 'train')
-    # The first one, how many more, and of how many.
+    # The first missing file, how many more are missing, and of how many.
     with refused(f'--data_dir={tmp_path}', 't10k-images-idx3-ubyte', ' 1 ', ' 2 ', 'validation'):
         load_arrays('mnist', str(tmp_path), 'validation')
     with refused(f'--data_dir={tmp_path}/none') as error:

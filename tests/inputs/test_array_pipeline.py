@@ -54,7 +54,7 @@ def steps_of(
     before: int = 0,
     **parts: Any,
 ) -> Steps:
-    """Images and labels of each step and tower. Warms up twice, which must not matter."""
+    """Returns images and labels of each step and tower. A second warm-up must change nothing."""
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
         fixed = {'source': SOURCE, 'num_classes': 10, 'options': options, 'batch_size': batch_size}
         pipeline = kind(InputConfig(devices=cpus(num_towers), **{**fixed, **parts}))
@@ -98,14 +98,14 @@ def test_one_pass_of_all_workers_shows_each_image_once(kind, num_workers, num_to
     shares = [
         steps_of(num_steps, batch_size, worker=worker, **towers) for worker in range(num_workers)
     ]
-    # Step by step, the workers take what one worker with all their batches would take.
+    # In each step, the workers together take the batch of one worker.
     order = order_of([step for steps in zip(*shares, strict=True) for step in steps])
     assert Counter(order[:COUNT]) == Counter(order[COUNT : 2 * COUNT]) == Counter(range(COUNT))
     assert order == order_of(steps_of(num_steps, global_batch_size))
 
 
 def orders_of(count: int, num_epochs: int) -> np.ndarray:
-    """The order of each epoch of this many images: [E, N]."""
+    """Returns the order of each epoch of this many images: [E, N]."""
     positions = np.arange(num_epochs * count, dtype=np.uint64)
     order = evaluate(lambda: shuffled_indices(tf.constant(positions), count, seed=7))
     return order.reshape(num_epochs, count)
@@ -147,15 +147,14 @@ def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes):
         )
 
 
-def shifted(image: np.ndarray, y: int, x: int, mirrored: bool) -> np.ndarray:
-    height, width = image.shape[:2]
-    window = np.pad(image, [(4, 4), (4, 4), (0, 0)])[y : y + height, x : x + width]
-    return window[:, ::-1] if mirrored else window
-
-
 @pytest.mark.parametrize('kind', [ArrayPipeline, FeedInput])
 def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind):
-    # For the bytes of each shifted image: top and left, and whether it is mirrored.
+    def shifted(image, y, x, mirrored):
+        height, width = image.shape[:2]
+        window = np.pad(image, [(4, 4), (4, 4), (0, 0)])[y : y + height, x : x + width]
+        return window[:, ::-1] if mirrored else window
+
+    # By the bytes of each shifted image: top, left, and whether it is mirrored.
     all_places = {
         shifted(image, *place).tobytes(): place
         for image in IMAGES

@@ -25,7 +25,7 @@ SIZES = pytest.mark.parametrize(('height', 'width'), [(104, 160), (33, 47)])
 
 
 def photograph(height: int, width: int) -> np.ndarray:
-    """[H, W, 3] float32, with black, white and pure colours among its pixels."""
+    """Returns [H, W, 3] float32 with black, white and pure colours among its pixels."""
     image = load_sample_image('china.jpg')[: 2 * height : 2, : 2 * width : 2].astype(np.float32)
     image[0, :8] = [[255 * (number >> bit & 1) for bit in range(3)] for number in range(8)]
     return image
@@ -50,7 +50,7 @@ def test_one_matrix_changes_colors_as_steps_in_either_order_do(height, width, or
         if name == 'brightness':
             pixels = pixels + (64 * brightness - 32) / 255
         elif name == 'saturation':
-            # By the matrices of tf.image.
+            # With the matrices of tf.image.
             luma, *chromaticity = evaluate(functools.partial(tf.image.rgb_to_yiq, pixels)).T
             turned = (chromaticity[0] + 1j * chromaticity[1]) * (0.5 + saturation)
             turned *= np.exp(1j * (0.4 * hue - 0.2) * np.pi)

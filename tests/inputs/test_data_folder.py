@@ -25,7 +25,7 @@ from tests.support.images import (
 from tests.support.outputs import check_line, failed, refused
 from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
-from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
+from tf_cnn.inputs.data_sets import DATA_SETS, DataSet, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.plan.parsing import make_params
@@ -44,7 +44,7 @@ def plan_of(data_dir: object, **more: Any) -> Plan:
 
 
 def to_records(folder: Path, images: dict[str, tuple[int, int]], *flags: str) -> str:
-    """Makes two shards of PNGs with these widths and heights."""
+    """Writes PNGs with these widths and heights, and two shards of them."""
     files = {f'{name}.png': encoded(Image.new('L', size), 'PNG') for name, size in images.items()}
     photos = write_files(folder / ' '.join(['photos', *flags]), files)
     return str(write_shards_of(photos, folder / 'out', '--shards=2', *flags))
@@ -193,31 +193,25 @@ def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path):
         open_folder(f'{tmp_path}/a,b', 'imagenet').open('train')
 
 
-def test_the_files_of_cifar10_are_recognised_and_counted(tmp_path):
+def test_an_incomplete_subset_of_arrays_is_reported_with_both_counts(tmp_path):
     write_cifar(tmp_path / 'cifar-10-batches-bin', IMAGES, np.arange(10))
-    assert recognise_data_set(str(tmp_path)) == 'cifar10'
     folder = open_folder(str(tmp_path), 'cifar10')
     counts = folder.data_set.num_train_examples, folder.data_set.num_validation_examples
     assert counts == (10, 0)
     assert folder.subset_for_steps(forward_only=True) == 'train'
-    arrays = folder.open('train')
-    assert isinstance(arrays, Arrays)
-    assert (arrays.subset, arrays.images.shape) == ('train', (10, 32, 32, 3))
-    assert arrays.labels.tolist() == [*range(10)]
-    warning = folder.completeness_warning(arrays)
+    warning = folder.completeness_warning(folder.open('train'))
     check_line(warning, f'--data_dir={folder.path}', ' 10 ', 'train', 50000)
 
 
-def test_the_files_of_mnist_are_recognised_and_counted(tmp_path):
+def test_a_run_that_does_not_train_reads_validation_images_where_there_are_some(tmp_path):
     assert recognise_data_set(str(tmp_path)) is None
     write_mnist(tmp_path, DIGITS, np.arange(4), 'validation')
-    assert recognise_data_set(str(tmp_path)) == 'mnist'
     folder = open_folder(str(tmp_path), 'mnist')
     assert folder.subset_for_steps(forward_only=True) == 'validation'
     assert folder.data_set.num_validation_examples == 4
 
 
-# In one process, and before the launcher starts several.
+# A run checks it, and the launcher before it starts processes.
 @pytest.mark.parametrize('check', [plan_of, lambda **flags: check_launch(make_params(**flags))])
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(tmp_path, check):
     write_mnist(tmp_path, DIGITS, np.arange(4))
@@ -238,3 +232,52 @@ def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_p
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
         plan_of(tmp_path, model='vgg16')
     assert 'alexnet' not in str(error.value)
+
+
+# ---- the shards of a subset ----------------------------------------------------------------------
+
+
+def touch(folder: Path, *names: str) -> str:
+    for name in names:
+        (folder / name).touch()
+    return str(folder)
+
+
+def test_shards_are_found_in_order_and_files_beside_them_are_passed_over(tmp_path):
+    names = ['train-00000-of-00003.tfrecord', 'train-00002-of-00003.tfrecord']
+    beside = [
+        'train-00000-of-00001.tmp',
+        'train-00000-of-00003 (1).tfrecord',
+        'train-00000-of-00003.tfrecord.md5',
+        'train-00000-of-00003_.gstmp',
+        'train-00000-of-00003~',
+        'train-00001-of-00003.tfrecord.gz',
+        'train-a-of-b.zip',
+    ]
+    unrelated = ['.train-00000-of-00001', 'train-of-1', 'labels.txt', 'validation-00000-of-00001']
+    paths = tuple(str(tmp_path / name) for name in names)
+    expected = Shards('train', paths, num_missing=1, skipped_files=tuple(beside))
+    assert find_shards(touch(tmp_path, *unrelated, *beside, *reversed(names)), 'train') == expected
+
+
+def test_shards_may_have_other_names_than_numbers(tmp_path):
+    names = ['validation-00000-of-00001', 'validation-a-of-b']
+    paths = find_shards(touch(tmp_path, *names), 'validation').paths
+    assert [Path(path).name for path in paths] == names
+
+
+@pytest.mark.parametrize(
+    ('names', 'facts'),
+    [
+        ([], ['train-00000-of-00001', 'empty', 'tf_cnn_benchmarks records --input=DIR']),
+        (['labels.txt', 'a.jpg', 'b.jpg'], ['train-00000-of-00001', '3 ', 'a.jpg']),
+        ([shard_name('validation', 0, 1)], ['train-00000-of-00001', 'validation-00000-of-00001']),
+        (['train-00000-of-00001', 'train-00000-of-00001.tfrecord'], ['00001.tfrecord', 'twice']),
+        ([shard_name('train', 0, 2), shard_name('train', 0, 4)], ['train', '2, 4']),
+        ([shard_name('train', 5, 4)], ['train-00005-of-00004', 'shard 5', ' 4']),
+        (['train-0-of-2', shard_name('train', 0, 2)], ['train-00000-of-00002', 'shard 0']),
+    ],
+)
+def test_a_folder_without_one_set_of_shards_is_refused(tmp_path, names, facts):
+    with refused(f'--data_dir={tmp_path}', *facts):
+        find_shards(touch(tmp_path, *names), 'train')

@@ -8,20 +8,24 @@ import itertools
 import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tf_cnn.system.loading import load
 
 from preprocessing import ImageOptions, Scale, draw_random_numbers, preprocess
 from tests.inputs.pipeline_steps import step
 from tests.support.graphs import cpus, evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example, flip_a_bit, write_shard
+from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA, pipeline_row_for
 from tf_cnn.inputs.config import PipelineConfig
-from tf_cnn.inputs.data_sets import Shards, find_shards
+from tf_cnn.inputs.data_sets import Arrays, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, STAGES, TRANSFER
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 
@@ -95,7 +99,7 @@ def test_labels_arrive_with_their_own_images(shards, pipeline, normalize_on_devi
 
 
 @pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)])
-def test_no_op_comes_once_for_each_image(shards, options):
+def test_the_graph_does_not_grow_with_the_batch(shards, options):
     def op_types(batch_size: int) -> Counter[str]:
         with tf.Graph().as_default() as graph:
             RecordPipeline(InputConfig(shards, cpus(2), batch_size, NUM_CLASSES, options))
@@ -227,7 +231,7 @@ def test_cached_records_are_read_once(tmp_path):
             assert sorted(labels_in([step(session, pipeline, [0])])) == [0, 1, 2, 3]
 
 
-def test_buffers_and_threads_are_those_of_the_settings(shards):
+def test_buffers_and_threads_follow_the_settings(shards):
     settings = PipelineConfig(
         datasets_parallel_interleave_cycle_length=2,
         datasets_parallel_interleave_prefetch=3,
@@ -245,7 +249,7 @@ def test_buffers_and_threads_are_those_of_the_settings(shards):
     [options] = [op.get_attr('serialized_options') for op in ops if op.type == 'OptionsDataset']
     assert b'\x07' in options
     [interleave] = [op for op in ops if op.type.startswith('LegacyParallelInterleave')]
-    # The cycle, the block, the records and the shards that are read ahead.
+    # The inputs are the cycle, the block, and the numbers of records and shards to read ahead.
     assert [tf.get_static_value(number) for number in interleave.inputs[-4:]][::3] == [2, 3]
 
 
@@ -259,7 +263,7 @@ def test_only_the_shards_are_read(tmp_path):
     write(shard_name('validation', 0, 4), RECORDS[3])
     write('train-00000-of-00003.old', RECORDS[4])
     shards = find_shards(str(tmp_path), 'train')
-    # Too late.
+    # It comes too late.
     write(shard_name('train', 1, 4), RECORDS[1])
     assert {*labels_in(steps_of(shards, 6, 2, pipeline=RecordPipeline))} == {0, 2}
 
@@ -285,3 +289,46 @@ def test_a_fault_of_the_data_is_raised(tmp_path, pipeline, spoil, error, message
     spoil(path)
     with pytest.raises(error, match=message):
         steps_of(find_shards(str(tmp_path), 'train'), 5, 2, pipeline=pipeline)
+
+
+# ---- pipelines that end after a stage ------------------------------------------------------------
+
+
+def write(folder: Path, record: bytes) -> Shards:
+    write_shard(folder / shard_name('train', 0, 1), [record] * 24)
+    return find_shards(str(folder), 'train')
+
+
+def run(source: Shards | Arrays, name: str, last_stage: str) -> list[str]:
+    """Takes two steps of a pipeline that ends after a stage; returns the types of the ops that a
+    step runs last.
+    """
+    config = InputConfig(source, cpus(2), 4, NUM_CLASSES, TRAINING, last_stage=last_stage)
+    with tf.Graph().as_default(), open_session(num_cpus=2) as session:
+        pipeline = load(pipeline_row_for(source, name).pipeline)(config)
+        session.run(pipeline.initializers)
+        pipeline.warm_up(session)
+        for _ in range(2):
+            session.run(pipeline.per_step_ops)
+        return [op.type for op in pipeline.per_step_ops]
+
+
+@pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA])
+@pytest.mark.parametrize(
+    ('failing', 'record'), [(PARSE, b'\xff' * 40), (DECODE, example(FILES[0][:200], 1))]
+)
+def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(name, failing, record, tmp_path):
+    shards = write(tmp_path, record)
+    for stage in itertools.takewhile(lambda stage: stage != failing, STAGES):
+        run(shards, name, stage)
+    with pytest.raises((tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
+        run(shards, name, failing)
+
+
+@pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA, 'arrays'])
+def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(name, tmp_path):
+    source: Shards | Arrays = write(tmp_path, RECORDS[1])
+    if name == 'arrays':
+        source = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))
+    stages = pipeline_row_for(source, name).stages
+    assert [stage for stage in stages if 'Stage' in run(source, name, stage)] == [TRANSFER]
