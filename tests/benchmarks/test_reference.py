@@ -1,4 +1,4 @@
-"""The reference results of machines, and the page that is made of them."""
+"""The reference results of machines, and their page."""
 
 import json
 import tomllib
@@ -20,7 +20,7 @@ SWEEPS = sorted(reference.REFERENCE.parent.glob('reference*.toml'))
 
 @pytest.fixture
 def empty(tmp_path, monkeypatch):
-    """A folder for reference results without any."""
+    """An empty folder for reference results."""
     monkeypatch.setattr(reference, 'REFERENCE', tmp_path / 'reference')
     (tmp_path / 'reference').mkdir()
     return tmp_path / 'reference'

@@ -29,7 +29,7 @@ SCRIPTS = sorted(
 def test_a_script_has_help(path, monkeypatch, capsys):
     if path.stem == 'pytorch':
         pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
-    # In this process, which imports TensorFlow once.
+    # This process imports TensorFlow once for all scripts.
     monkeypatch.setattr(sys, 'argv', [str(path), '--help'])
     with pytest.raises(SystemExit) as exit_info:
         runpy.run_path(str(path), run_name='__main__')
@@ -40,6 +40,20 @@ def test_a_script_has_help(path, monkeypatch, capsys):
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
 def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(model):
     from benchmarks.peers.plain_networks import NETWORKS, Layers
+
+    def layers_of(graph):
+        """Counts the layers without products in the graph; batch norm with its epsilon."""
+        types = 'Relu MaxPool AvgPool BiasAdd FusedBatchNormV3 RandomUniform Mean SelectV2'
+        return Counter(
+            (op.type, op.get_attr('epsilon') if 'Norm' in op.type else None)
+            for op in graph.get_operations()
+            if op.type in types.split() and 'initial' not in op.name.lower()
+        )
+
+    def products_of(graph):
+        """Counts the convolutions and matrix products by the shapes of kernel and result."""
+        ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
+        return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
     network, facts = NETWORKS[model], MODELS.find_model(model)
     num_classes = DATA_SETS[facts.data_set].num_classes
@@ -60,24 +74,6 @@ def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(mo
     ]
     parameters, _ = read_costs()[model, facts.data_set, facts.image_size]
     assert sum(sizes) == parameters
-
-
-def layers_of(graph: tf.Graph) -> Counter[tuple[str, Any]]:
-    """How often each other layer is in the graph; batch norm with what is added to the variance."""
-    types = 'Relu MaxPool AvgPool BiasAdd FusedBatchNormV3 RandomUniform Mean SelectV2'
-    return Counter(
-        (op.type, op.get_attr('epsilon') if 'Norm' in op.type else None)
-        for op in graph.get_operations()
-        if op.type in types.split() and 'initial' not in op.name.lower()
-    )
-
-
-def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
-    """How often each convolution and each product is in the graph, by the shapes of kernel and
-    result.
-    """
-    ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
-    return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
 
 def test_the_plain_pipeline_makes_batches_of_records(tmp_path):
@@ -118,7 +114,7 @@ def test_digits_are_written_as_the_files_of_mnist(tmp_path):
 
 
 @pytest.mark.usefixtures('forget_models')
-def test_the_network_of_the_article_is_that_of_its_tutorial():
+def test_the_articles_network_has_the_parameters_of_its_tutorial():
     from models.counting import model_cost
     from models.registry import load_model_file
 
@@ -129,7 +125,7 @@ def test_the_network_of_the_article_is_that_of_its_tutorial():
     assert model_cost(facts)[0] == 832 + 51_264 + 3_212_288 + 10_250
 
 
-def test_a_small_network_learns_from_resident_data_in_each_way():
+def test_a_small_network_learns_from_resident_data_with_each_input_method():
     from benchmarks import resident_data
 
     data = resident_data.make_data(4096)

@@ -1,4 +1,4 @@
-"""Contestants of the scripts in benchmarks/: commands and functions in rounds, their ratios, and
+"""The scripts in benchmarks/ run commands and functions in rounds, print their ratios, and write
 results of peers.
 """
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 
 def cells_of(table: str) -> list[list[str]]:
-    """The cells of a table in Markdown."""
+    """Returns the cells of a table in Markdown."""
     lines = [line for line in table.splitlines() if '|' in line]
     return [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines]
 
@@ -31,13 +31,13 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path, monkeyp
         monkeypatch.setenv(name, value)
     commands = {f'with {size}': [*FAKE, f'--batch_size={size}'] for size in (10, 12, 3)}
     runs_by_command = run_commands(commands, 2, tmp_path / 'out')
-    # What failed in its first run is not repeated.
+    # A command that fails in its first run is not repeated.
     assert sizes_in(tmp_path) == [10, 12, 3, 12, 10]
     rates = {
         name: [run and run['images/sec'] for run in runs] for name, runs in runs_by_command.items()
     }
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
-    # compare reads the folder of a command.
+    # compare can read the folder of a command.
     (group,) = read_run_set(str(tmp_path / 'out/results/with_10')).groups
     assert len(group.results) == 2
     run_commands(commands, 3, tmp_path / 'out')

@@ -88,8 +88,8 @@ def _relays() -> dict[str, Relay]:
 
 @functools.cache
 def _server_of(name: str, number: int) -> tf.train.Server:
-    """The server of a process that runs the named task; different numbers stand for different
-    processes.
+    """Returns the server of a process that runs the named task. Different numbers stand for
+    different processes.
 
     Clusters reuse servers, since each server has 80 threads that never end.
     """
@@ -128,7 +128,7 @@ class LocalCluster:
         self._is_synchronous = is_synchronous
 
     def cluster(self, name: str) -> Cluster:
-        """The cluster, seen from the task of that name."""
+        """Returns the cluster as the named task sees it."""
         ps, workers = (
             tuple(relay.address for name, relay in self.relays.items() if name.startswith(job))
             for job in ('ps', 'worker')
@@ -191,7 +191,7 @@ def await_answer(rendezvous: Rendezvous, task: Task) -> int:
 
 
 def begin(function: Callable[..., Any], *args: Any, **options: Any) -> 'Future[Any]':
-    """Calls the function on a daemon thread, which does not keep the tests from ending."""
+    """Calls the function on a daemon thread, so that the tests can end while it waits."""
     future: Future[Any] = Future()
 
     def work() -> None:
@@ -215,7 +215,7 @@ def assert_waits(future: 'Future[Any]') -> None:
 
 
 def introduce(members: dict[str, Member]) -> None:
-    """Lets the parameter servers tell their settings, as they do while they serve."""
+    """Makes the parameter servers publish their settings, as they do while they serve."""
     for name, member in members.items():
         if name.startswith('ps'):
             rendezvous = member.rendezvous

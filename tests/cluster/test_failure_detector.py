@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 def test_only_tasks_that_are_there_answer():
     with socket.create_server(('127.0.0.1', 0)) as mute, socket.socket() as silent:
         silent.bind(('127.0.0.1', 0))
-        # One accepts connections and says nothing, at the other nobody listens.
+        # One address accepts connections and never answers; at the other nobody listens.
         ports = [end.getsockname()[1] for end in (mute, silent)]
         tasks = [Task('worker', index, f'127.0.0.1:{port}') for index, port in enumerate(ports)]
         assert LivenessProbe().incarnations(tasks) == dict.fromkeys(tasks)
@@ -55,7 +55,7 @@ def busy(address: str, task: Task) -> Iterator[None]:
             session.run, [tf.numpy_function(release.wait, [], tf.bool) for _ in range(num_ops)]
         )
         try:
-            # Another probe has no earlier answer.
+            # A new probe has no earlier answer.
             while LivenessProbe().incarnations([task])[task] is not None:
                 assert not step.done()
             yield
@@ -64,7 +64,7 @@ def busy(address: str, task: Task) -> Iterator[None]:
             result(step)
 
 
-def test_a_task_that_is_busy_with_a_long_step_is_up_until_it_is_gone(make_cluster):
+def test_a_task_that_is_busy_with_a_long_step_counts_as_alive_until_it_is_gone(make_cluster):
     cluster = make_cluster()
     address, task = cluster.start('worker 1').address, cluster.task('worker 1')
     probe = LivenessProbe()
@@ -186,7 +186,7 @@ class Clock:
 
 
 def limits_of(cluster: LocalCluster, clock: Clock) -> list[StepLimit]:
-    """The limits of both workers' steps, 10 seconds each, after a first step of one second."""
+    """Returns limits of 10 seconds for the steps of both workers, after a step of one second."""
     members = cluster.start_all()
     join_all(members)
     workers = members['worker 0'], members['worker 1']
@@ -232,7 +232,7 @@ def test_a_step_has_no_limit_while_another_worker_saves(make_cluster):
         with other.paused():
             clock.now += 500.0
             assert limit.check() is None
-        # It may be as late as any other.
+        # After the pause the step may take as long as any other.
         clock.now += 9.0
         assert limit.check() is None
 
@@ -328,7 +328,7 @@ def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_los
     join_all(members)
     serving = begin_serving(members['ps 0'])
     cluster.stop('worker 0')
-    # The worker that is left goes on.
+    # The remaining worker goes on.
     assert_waits(serving)
     cluster.stop('worker 1')
     with failed(cluster.task('worker 0')):

@@ -85,13 +85,13 @@ def test_an_address_that_no_host_can_have_is_refused(host):
     ('workers', 'missing'),
     [('', ['--worker_hosts=HOST:PORT']), ('--worker_hosts=b:1', [])],
 )
-def test_all_that_a_controller_needs_is_told_at_once(workers, missing):
+def test_everything_that_a_controller_lacks_is_reported_together(workers, missing):
     mode = '--variable_update=distributed_all_reduce'
     with pytest.raises(UsageError) as caught:
         find(f'--controller_host=a:1 {workers}')
     for fact in (mode, '--job_name', '--task_index', *missing):
         assert any(fact in line for line in caught.value.lines), fact
-    # Done as told, it works.
+    # With these flags it works.
     role = '--job_name=controller --task_index=0'
     assert find(f'--controller_host=a:1 --worker_hosts=b:1 {mode} {role}')
 
@@ -207,8 +207,8 @@ HAS_NO_PS = '--ps_hosts --variable_update=distributed_replicated'
 OTHER_MODES = ('collective_all_reduce', 'parameter_server distributed_replicated')
 
 
-# Each mode in one process, with workers only, and with workers and a ps: the facts that the error
-# names, None if it works.
+# For each mode, what the error names in one process, with workers only, and with workers and a ps;
+# None if the mode works.
 @pytest.mark.parametrize(
     ('mode', 'alone', 'workers', 'served'),
     [

@@ -148,8 +148,8 @@ def test_at_least_one_rank_must_be_a_worker():
 
 
 def test_node_lists_are_read_as_slurm_reads_them():
-    # As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as
-    # in the last one.
+    # As `scontrol show hostnames` of Slurm 22.05 writes them. It does not accept text after
+    # brackets, as in the last row.
     for text, names in (
         ('login1', 'login1'),
         ('gpu[01-03,07],login1', 'gpu01 gpu02 gpu03 gpu07 login1'),
@@ -234,7 +234,7 @@ def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do()
         ('OMPI_COMM_WORLD_RANK=1', {**slurm_step(0), **open_mpi(1, 3, 1)}),
     ],
 )
-def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(rank, environ):
+def test_ranks_on_several_hosts_need_flags_with_their_hosts(rank, environ):
     with refused(rank, '--worker_hosts=HOST:PORT,...', '--job_name', '--task_index') as error:
         find(environ, **COLLECTIVE)
     assert '--ps_hosts' not in str(error.value)
@@ -251,7 +251,7 @@ def variables(text: str) -> dict[str, str]:
     return dict(word.split('=') for word in text.split())
 
 
-def test_what_numbers_a_process_that_runs_alone_is_named():
+def test_the_rank_variable_of_a_process_without_a_cluster_is_named():
     for text in (
         'RANK=1 WORLD_SIZE=3',
         'RANK=0',
@@ -264,7 +264,7 @@ def test_what_numbers_a_process_that_runs_alone_is_named():
         assert (find_rank_variables(variables(text)) or '').startswith(text), text
 
 
-def test_a_slurm_task_that_runs_alone_is_named():
+def test_the_rank_of_a_slurm_task_without_a_cluster_is_named():
     in_batch = slurm_batch()
     in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
     for environ, rank in (
@@ -275,7 +275,7 @@ def test_a_slurm_task_that_runs_alone_is_named():
         assert (find_rank_variables(environ) or '').startswith(rank), rank
 
 
-def test_a_process_that_is_the_only_one_has_no_number():
+def test_the_only_process_of_a_launcher_has_no_rank():
     for environ in (
         {},
         variables('RANK=0 WORLD_SIZE=1 SLURM_NTASKS=4 PMI_SIZE=1 PMI_RANK=0'),

@@ -62,7 +62,7 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(make_c
         new[name] = cluster.start(name)
         if name.startswith('worker'):
             joining[name] = new[name].join()
-        # The others have not ended yet, and say how they do.
+        # The old processes that still run publish how they end.
         for other, member in old.items():
             if other not in new:
                 member.rendezvous.record_exit(1, f'{name} was lost')
@@ -79,12 +79,12 @@ def test_a_task_that_died_after_joining_must_join_once_more(make_cluster):
     hasty = cluster.start('worker 1')
     with failed(cluster.task('worker 0').host):
         result(hasty.join(SOON))
-    # It has announced that it joins, and is gone.
+    # It has announced that it joins, and stops.
     cluster.stop('worker 1')
     chief = cluster.start('worker 0').join()
     assert_waits(chief)
     again = cluster.start('worker 1')
-    # Another process has its place, and has not announced that it joins.
+    # A new process has replaced it, and has not announced that it joins.
     assert_waits(chief)
     assert result(again.join()) == result(chief)
     assert result(chief).required_incarnations[str(cluster.task('worker 1'))] == again.incarnation
@@ -116,7 +116,7 @@ def test_all_tasks_that_did_not_answer_are_named_and_no_others(absent, make_clus
         result(member.join(SOON))
     missing = [name for name in cluster.relays if str(cluster.task(name)) in str(error.value)]
     assert missing == [*absent]
-    # One that answers, and does not join, is named, too.
+    # A task that answers and does not join is named, too.
     for name in absent:
         cluster.start(name)
         await_answer(member.rendezvous, cluster.task(name))
@@ -131,7 +131,7 @@ def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_clus
     rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')
     members['worker 1'].rendezvous.record_exit(1, 'no space left')
     entries = rendezvous.entries() or {}
-    # It may not have gone yet.
+    # Its process may still answer.
     for incarnation in (None, members['worker 1'].incarnation):
         ends = rendezvous.exits(entries, {**rendezvous.incarnations(), task: incarnation})
         assert (ends[task].exit_code, ends[task].reason) == (1, 'no space left')
@@ -140,7 +140,7 @@ def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_clus
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])
-def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(num_ps, make_cluster):
+def test_the_task_with_the_store_stays_until_the_others_have_left(num_ps, make_cluster):
     cluster = make_cluster(num_ps, 3 - num_ps)
     members = cluster.start_all()
     (_, keeper), (_, leaving), (lost, _) = members.items()
@@ -171,7 +171,7 @@ def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(is_lat
         foreign_cluster = cluster.cluster('worker 1')
         foreign = Rendezvous(foreign_cluster, is_synchronous=False, settings=settings)
     else:
-        # It believes that it trains alone with these parameter servers.
+        # Its flags name no other worker.
         ps_hosts = tuple(cluster.task(name).host for name in ('ps 0', 'ps 1'))
         foreign_cluster = Cluster(
             ps_hosts, (serving_alone({'ps': list(ps_hosts)}),), 'worker', 0, 'the flags'
@@ -179,7 +179,7 @@ def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(is_lat
         foreign = Rendezvous(foreign_cluster, is_synchronous=True, settings={})
     with refused(str(foreign.cluster.own_task), '--worker_hosts'):
         foreign.join(NO_RESUME_POINT, PATIENT)
-    # It does not end as if it were a worker of this cluster.
+    # Its exit does not count as the exit of a worker.
     foreign.record_exit(2, 'refused')
     chief = members['worker 0'].rendezvous
     incarnations, entries = chief.incarnations(), chief.entries() or {}
@@ -190,11 +190,11 @@ def test_a_process_with_other_settings_is_refused_and_the_cluster_goes_on(is_lat
 
 @pytest.mark.parametrize('joins_first', [False, True])
 @pytest.mark.parametrize('name', ['ps 0', 'worker 0', 'worker 1'])
-def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_on(
+def test_a_process_at_another_address_than_its_task_is_refused_and_the_cluster_goes_on(
     name, joins_first, make_cluster
 ):
     cluster = make_cluster()
-    # It takes itself for a task of this cluster, and listens at another address.
+    # Its flags name a task of this cluster, and it listens at another address.
     impostor = Rendezvous(cluster.cluster(name), is_synchronous=True, settings={})
     impostor._own_server = Task('worker', 0, serving_alone({}))
     joining = None if joins_first else begin(impostor.join, NO_RESUME_POINT, PATIENT)

@@ -135,7 +135,7 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode):
     assert params.evaluation.eval
     assert params.evaluation.eval_interval_secs > 0
     assert not params.evaluates_in_training
-    # The length of the training is not how much is evaluated.
+    # An evaluation is not as long as the training.
     assert params.run.num_epochs is None
 
 

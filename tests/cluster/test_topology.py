@@ -101,11 +101,11 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks():
         check_line(difference, f'{of_first} in worker 0', f'{of_second} in worker 1')
 
 
-def test_no_tasks_do_not_differ():
+def test_without_tasks_there_is_no_difference():
     assert find_difference({}) is None
 
 
-def test_a_server_compares_only_the_flags_that_it_heeds():
+def test_a_server_compares_only_the_flags_that_affect_it():
     worker = make_params(model='lenet', num_batches=7).shared_flags(serves=False)
     server = make_params().shared_flags(serves=True)
     assert find_difference({'ps 0': server, 'worker 0': worker}) is None
@@ -113,7 +113,7 @@ def test_a_server_compares_only_the_flags_that_it_heeds():
     assert find_difference({'ps 0': apart, 'worker 0': worker})
 
 
-def test_what_concerns_one_process_may_differ():
+def test_flags_of_one_process_may_differ():
     shared = (
         'model batch_size num_gpus num_batches optimizer momentum variable_update precision '
         'all_reduce_spec num_eval_batches forward_only'

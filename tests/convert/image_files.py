@@ -26,8 +26,8 @@ def pixels(jpeg: bytes) -> np.ndarray:
 
 
 def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any]]:
-    """Yields each record of a folder as a dict of feature values; every feature must have exactly
-    one value.
+    """Yields the feature values of each record in a folder; fails unless every feature has one
+    value.
     """
     for path in shard_paths(folder, subset):
         for data in tf.io.tf_record_iterator(str(path)):

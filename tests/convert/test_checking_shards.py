@@ -1,6 +1,4 @@
-"""Damaged shards and records are found, and named by path and record, also by the quick checks that
-runs make.
-"""
+"""Damaged shards and records are reported by path and record, also by the quick checks of a run."""
 
 import bz2
 import gzip
@@ -48,15 +46,15 @@ def replace_record(path: Path, number: int, record: bytes) -> None:
 
 
 def scan(*paths: Path, deadline_secs: float = 60) -> ScanSummary:
-    """Looks at the lengths of the records alone."""
+    """Checks only the lengths of the records."""
     return scan_shards([*map(str, paths)], deadline_secs)
 
 
 def check_named(
     shards: list[Path], capsys: pytest.CaptureFixture[str], kind: str, facts: list[str]
 ) -> str:
-    """Returns the line of the fault of the second shard: the subcommand and the search after a
-    failed step print it.
+    """Returns the line about the second shard, which the subcommand and the search after a failed
+    step report.
     """
     folder = shards[0].parent
     with failed(f'--check={folder}', shards[1], *facts):
@@ -209,7 +207,7 @@ def test_records_check_finds_what_is_wrong_with_dataset_json(
 def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(shards, capsys):
     path = shards[0].parent / 'dataset.json'
     shards[1].write_bytes(shards[1].read_bytes()[:-20])
-    # A shard that is cut short hides records, so that their number says nothing about the file.
+    # A shard that is cut short hides records. Their number does not contradict dataset.json.
     with failed(f'--check={path.parent}: 1 fault', shards[1]):
         records.main([f'--check={path.parent}'])
     path.write_text('{"train": ')

@@ -1,5 +1,5 @@
-"""An image file becomes one RGB JPEG: the same bytes where possible, otherwise the same picture
-encoded anew.
+"""An image file becomes one RGB JPEG: the same bytes where possible, otherwise a new encoding of
+the picture.
 """
 
 import io
@@ -85,7 +85,7 @@ def test_everything_else_becomes_an_rgb_jpeg(tmp_path, data, expected):
 
 
 @pytest.mark.parametrize('file_format', ['MPO', 'GIF', 'WEBP', 'PNG', 'TIFF'])
-def test_of_several_frames_or_pages_the_first_is_kept(tmp_path, file_format):
+def test_the_first_of_several_frames_or_pages_is_encoded(tmp_path, file_format):
     first = picture(mode='L')
     later_frames = [ImageOps.mirror(first), ImageOps.invert(first)]
     data = encoded(first, file_format, save_all=True, append_images=later_frames)
@@ -150,7 +150,7 @@ def undecodable(path: Path) -> str:
         (encoded(picture(mode='I'), 'TIFF'), ['32 bits', 'PNG']),
         (claiming(encoded(picture()), 60_000, 60_000), ['178,956,970 pixels']),
         (claiming(encoded(picture()), 15_000, 12_000), ['178,956,970 pixels']),
-        # PIL's own word.
+        # PIL's word.
         (encoded(picture())[:-40], ['truncated']),
         (encoded(picture())[:-2], ['truncated']),
         (encoded(picture(), 'PNG')[:-200], ['truncated']),

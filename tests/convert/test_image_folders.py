@@ -23,7 +23,7 @@ def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_fold
     for image in folder.images:
         assert image.path.split('/')[0] == folder.classes[image.class_index]
     assert 'bird/more/6.JPEG' in {image.path for image in folder.images}
-    # Files that are not images are passed over by reason.
+    # Other files are passed over, and listed by reason.
     passed_over = [('.DS_Store', 'cat/.hidden.jpg'), ('cat/list.csv',), ('notes.txt',)]
     assert sorted(folder.skipped_paths.values()) == passed_over
 
@@ -49,8 +49,8 @@ def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path, target):
     (photos / 'owl').symlink_to(target)
     with refused(f'--input={photos}: owl is a link to {target}'):
         scan_folder(str(photos))
-    # Inside a class it is passed over, as every link to a folder; an image is reported when it is
-    # decoded.
+    # In a class folder, links to folders are passed over, and broken links to images are reported
+    # when the images are decoded.
     (photos / 'owl').rename(photos / 'cat' / 'owl')
     (photos / 'cat' / '2.jpg').symlink_to(target)
     (photos / '3.jpg').symlink_to(target)
@@ -107,7 +107,7 @@ def test_classes_may_be_named_like_subsets(tmp_path, paths):
     assert scan(tmp_path, *paths).classes == tuple(sorted(classes))
 
 
-def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(tmp_path):
+def test_files_of_archives_systems_and_thumbnails_are_passed_over_at_every_level(tmp_path):
     leftovers = [
         '$RECYCLE.BIN/1.jpg',
         '__MACOSX/cat/1.jpg',

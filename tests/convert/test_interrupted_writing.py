@@ -35,13 +35,11 @@ def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupt_mid_write(
     photos: Path, output: Path, number: int, group: bool, *flags: str
 ) -> tuple[int, str]:
-    """Sends a signal once a first file has been left out, with most to be written. Returns the exit
-    code and stderr.
-
-    The workers hold the other end of stderr: it ends when they are gone as well.
+    """Sends a signal after the first report, when most files are still to be written. Returns the
+    exit code and stderr, which ends when the decoding processes have ended, too.
     """
     program = [*PROGRAM, 'records', f'--input={photos}']
-    # A shell has what it runs in the background ignore Ctrl-C.
+    # Shells make processes in the background ignore Ctrl-C.
     command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4']
     with subprocess.Popen(
         [*command, '--num_processes=2', *flags],
@@ -95,7 +93,7 @@ def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
     code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', number, group, *flags)
     assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []
-    # Nor does Python say that semaphores leaked.
+    # Python does not report leaked semaphores either.
     for word in ('SpawnProcess', 'resource_tracker', 'Traceback'):
         assert word not in stderr
     check_line(stderr.splitlines()[-1], 'tf_cnn_benchmarks: error: ', number.name)
@@ -121,9 +119,7 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos, t
     assert list((tmp_path / 'out').iterdir()) == []
 
 
-def test_a_folder_of_unfinished_files_that_is_not_of_this_program_is_refused_and_kept(
-    slow_photos, tmp_path
-):
+def test_an_unfinished_folder_of_another_program_is_refused_and_kept(slow_photos, tmp_path):
     foreign, link = tmp_path / 'kept/.train-unfinished', tmp_path / 'linked/.train-unfinished'
     write_files(foreign, {'00000': b'mine', 'notes': b'mine'})
     link.parent.mkdir()

@@ -44,7 +44,7 @@ def test_every_image_is_in_one_record_with_its_label_and_class(photos, good_shar
             assert example['image/encoded'] == (photos / filename).read_bytes()
 
 
-def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_one_another_order(
+def test_the_order_of_images_depends_on_the_seed_and_not_on_the_number_of_processes(
     photos, good_shards, tmp_path
 ):
     convert(photos, tmp_path, '--shards=4', '--num_processes=2')

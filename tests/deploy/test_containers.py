@@ -32,7 +32,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def job_in(name: str) -> dict[str, Any]:
-    """The object of a manifest that starts pods."""
+    """Returns the object of a manifest that starts pods."""
     [job] = [item for item in load(name) if item['kind'] != 'PersistentVolumeClaim']
     return job
 
@@ -43,7 +43,7 @@ def container_in(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def params_of(container: dict[str, Any], index: int = 0) -> Params:
-    """The flags of the program in a container of the pod with this index."""
+    """Returns the flags of the program in a container of the pod with this index."""
     words = ' '.join([*container['command'], *container['args']])
     argv = split_line(words.replace('$(JOB_COMPLETION_INDEX)', str(index)))
     assert argv
@@ -65,7 +65,7 @@ def mistakes_of(model: str, document: dict[str, Any]) -> list[str]:
 
 
 def lost(document: Any, copy: Any, where: str) -> Iterator[str]:
-    """Where a document has something that its copy `kept` lacks."""
+    """Yields the places of values in a document that its copy lacks."""
     if isinstance(document, list):
         document = dict(enumerate(document))
         copy = dict(enumerate(copy)) if isinstance(copy, list) else None

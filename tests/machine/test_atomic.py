@@ -1,6 +1,4 @@
-"""Files that appear as a whole: they replace no more than they must, and remove only what this
-program made.
-"""
+"""Files are replaced as a whole; only files of this program are removed."""
 
 import os
 from pathlib import Path
@@ -47,8 +45,8 @@ def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can
 
 
 @pytest.mark.parametrize('name', ['.r.json.mine.part', 'folder/file'])
-def test_what_this_program_did_not_make_stays(tmp_path, name):
-    """A file like those that are left by a kill, old enough to be one; a folder."""
+def test_files_of_other_programs_stay(tmp_path, name):
+    """A file that looks like the remains of a kill; a folder."""
     other = tmp_path / name
     other.parent.mkdir(exist_ok=True)
     other.write_text('mine')

@@ -30,18 +30,18 @@ def test_the_slowest_gpu_decides():
     assert choose_data_format('bf16', [(8, 0), (7, 5)]) == ('NCHW', reason)
 
 
-def test_unknown_gpus_count_as_made_for_the_precision():
+def test_unknown_gpus_count_as_fast_in_the_precision():
     for precision, expected in (('fp32', 'NCHW'), ('fp16', 'NHWC'), ('bf16', 'NHWC')):
         for capabilities in ([None], [None, (6, 1)]):
             assert choose_data_format(precision, capabilities)[0] == expected
 
 
-def test_one_gpu_computes_fp32_in_tf32_where_it_can_and_an_unknown_one_may():
+def test_fp32_uses_tf32_if_any_gpu_can():
     assert uses_tf32('fp32', [(7, 5), (8, 6)], {}) is True
     assert uses_tf32('fp32', [(7, 5), None], {}) is None
 
 
-def test_the_build_is_what_tensorflow_says():
+def test_the_build_equals_tensorflows_own_report():
     says, build = tf.sysconfig.get_build_info(), tensorflow_build()
     assert build is not None
     assert build.cuda_version == says.get('cuda_version')

@@ -1,9 +1,4 @@
-"""A file that should be a document of this program, and is damaged in any way, is one error of one
-line.
-"""
-
-from collections.abc import Callable
-from pathlib import Path
+"""A damaged document of this program gives one error in one line."""
 
 import pytest
 
@@ -35,22 +30,25 @@ DAMAGES = {
     'a number': b'5',
     'several lines': b'{\n"a"\n:\n}\n',
 }
-# By the name of the file: what reads it in a folder.
-READERS: dict[str, Callable[[Path], object]] = {
-    'training-begun': lambda folder: read_end_step(str(folder), [1, 2, 3]),
-    'dataset.json': lambda folder: read_dataset_info(str(folder)),
-    'sweep.json': lambda folder: Folder(folder).read_plan(),
-    'sweep.toml': lambda folder: read_sweep_file(folder / 'sweep.toml'),
-    'result.json': lambda folder: read_result(folder / 'result.json'),
-}
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-@pytest.mark.parametrize('name', READERS)
-def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(name, damage, tmp_path):
+@pytest.mark.parametrize(
+    ('name', 'read'),
+    [
+        ('training-begun', lambda folder: read_end_step(str(folder), [1, 2, 3])),
+        ('dataset.json', lambda folder: read_dataset_info(str(folder))),
+        ('sweep.json', lambda folder: Folder(folder).read_plan()),
+        ('sweep.toml', lambda folder: read_sweep_file(folder / 'sweep.toml')),
+        ('result.json', lambda folder: read_result(folder / 'result.json')),
+    ],
+)
+def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(
+    name, read, damage, tmp_path
+):
     (tmp_path / name).write_bytes(DAMAGES[damage])
     with pytest.raises(UsageError) as caught:
-        READERS[name](tmp_path)
+        read(tmp_path)
     check_line(caught.value, tmp_path / name)
     assert len(str(caught.value)) < 1000
 

@@ -1,5 +1,5 @@
-"""How a process takes the memory of GPUs: sessions and the eager context, whichever opens them
-first, agree.
+"""Sessions and the eager context take the memory of GPUs in the same way, whichever opens them
+first.
 """
 
 import json
@@ -13,8 +13,7 @@ from tests.support.programs import run_python
 
 pytestmark = pytest.mark.distributed
 
-# Runs lists of settings, each list in a process of its own that has imported TensorFlow and not
-# used it.
+# Takes each list of settings in a forked process that has imported TensorFlow and not used it.
 CODE = """
 import json, os, sys
 import tensorflow.compat.v1 as tf
@@ -82,7 +81,7 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path):
     lines = [*map(json.loads, process.out.splitlines())]
     assert [name for name, *_ in lines] == [*cases]
     for name, results, is_eager in lines:
-        # The process of the caller computes as before.
+        # Eager execution in the process stays on.
         assert is_eager, name
         for result, (_, expected) in zip(results, cases[name], strict=True):
             if isinstance(result, str):

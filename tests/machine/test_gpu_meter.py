@@ -1,4 +1,4 @@
-"""What the meter of the GPUs makes of the answers of NVML."""
+"""The GPU meter turns NVML's answers into values of a result."""
 
 import os
 import sys
@@ -25,8 +25,8 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def measure(library: ModuleType, num_samples: int = 1, **answers: Any) -> dict[str, Any]:
-    """Returns what so many samples of the first two GPUs find; answers replace functions by name,
-    without nvmlDeviceGet.
+    """Returns the values after so many samples of the first two GPUs. `answers` replace NVML's
+    functions nvmlDeviceGet....
     """
     for name, answer in answers.items():
         assert hasattr(library, f'nvmlDeviceGet{name}')
@@ -92,7 +92,7 @@ def processes(*pids: int) -> list[SimpleNamespace]:
     return [SimpleNamespace(pid=pid) for pid in pids]
 
 
-def test_processes_that_are_not_of_the_run_are_counted_on_each_gpu(library):
+def test_other_programs_are_counted_on_each_gpu(library):
     mine = processes(os.getpid())
     running = in_turn(processes(os.getpid(), 1), processes(os.getpid(), 1, 2), mine, otherwise=mine)
     noise = measure(library, num_samples=3, ComputeRunningProcesses_v3=running)
@@ -114,7 +114,7 @@ def test_the_process_numbers_of_the_host_of_a_container_say_nothing(library):
     assert noise['gpu_other_processes'] is None
 
 
-def test_what_a_driver_does_not_support_is_unknown_and_the_rest_stands(library):
+def test_values_that_a_driver_does_not_support_are_unknown(library):
     def unsupported(*_: Any) -> Any:
         raise library.NVMLError
 
@@ -145,7 +145,7 @@ def test_a_gpu_that_falls_off_is_counted_and_its_samples_stand(library):
     assert (noise['gpus_lost'], noise['gpu_lowest_clock_share']) == (1, 0.5)
 
 
-def test_only_the_gpus_of_the_process_are_asked(library):
+def test_only_the_visible_gpus_are_measured(library):
     gpus = []
     library.nvmlDeviceGetTemperature = lambda gpu, sensor: gpus.append(gpu)
     for num_gpus, visible in ((2, '3,1,0'), (2, 'GPU-25a2'), (1, '')):
@@ -171,7 +171,7 @@ def test_a_thread_takes_the_samples(library):
     assert 'gpus' not in {thread.name for thread in threading.enumerate()}
 
 
-def test_without_nvml_or_samples_nothing_is_known(library, monkeypatch):
+def test_without_nvml_or_samples_all_values_are_unknown(library, monkeypatch):
     assert {*measure(library, num_samples=0).values()} == {None, 0}
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     assert {*measure(library, num_samples=0).values()} == {None}

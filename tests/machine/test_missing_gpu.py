@@ -44,7 +44,7 @@ def test_each_library_is_opened_where_the_loader_finds_it_first(tmp_path, enviro
     assert [name for name, error in errors.items() if error] == ['libcublas.so.12']
 
 
-def test_what_is_missing_is_named_with_what_installs_it(tmp_path):
+def test_a_missing_library_is_named_with_the_package_that_has_it(tmp_path):
     environ = compile_cuda(tmp_path, 'libcudnn', 'libcublas', 'libnccl')
     errors = check_libraries(environ)
     if all(error is None for error in errors.values()):
@@ -60,7 +60,7 @@ def test_what_is_missing_is_named_with_what_installs_it(tmp_path):
     check_line(describe_missing(check_libraries(environ)), 'libcuda.so.1', 'driver')
 
 
-def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_others(tmp_path):
+def test_a_library_that_aborts_or_hangs_hides_no_fault_of_another_library(tmp_path):
     environ = compile_cuda(tmp_path)
     (tmp_path / 'libcufft.so.11').write_bytes(b'')
     begin = (
@@ -75,7 +75,7 @@ def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_oth
         assert fact in (errors[name] or '')
 
 
-def test_a_driver_fits_as_nvidias_tables_say():
+def test_drivers_fit_the_cuda_version_as_in_nvidias_tables():
     architectures = ('sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90')
     build = TensorFlowBuild(Path('/'), '12.5.1', '9', architectures)
     for driver, facts in (

@@ -1,4 +1,4 @@
-"""--use_numa_affinity: the node for a process, from files as Linux has them, and real bindings of
+"""--use_numa_affinity: the node for a process, from files like Linux's, and real bindings of
 threads.
 """
 
@@ -52,7 +52,7 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path):
     assert gpu_nodes(root, {}) == [0, 1, 1, None]
     for visible, nodes in {'2,0': [1, 0], 'GPU-1234,1': [None, 1], '': []}.items():
         assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': visible}) == nodes
-    # Of a container with two of the GPUs of its host.
+    # A container may have two of the GPUs of its host.
     for address in ('0000:0a:00.0', '0000:8b:00.0'):
         (root / 'proc/driver/nvidia/gpus' / address).mkdir(parents=True)
     assert gpu_nodes(root, {}) == [1, None]
@@ -74,7 +74,7 @@ def test_the_node_for_a_process():
         assert choose_node(NODES, place, gpus, 1) == binding, (place, gpus)
 
 
-def test_why_a_process_stays_where_it_is():
+def test_a_process_that_is_not_bound_has_a_reason():
     for nodes, gpus, fact in (
         ({0: (0, 1)}, None, 'one NUMA node'),
         (NODES, [0, 1], 'several'),
@@ -119,7 +119,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path):
     root = machine_with(tmp_path, [str(core) for core in MINE[:2]])
     text = 'True (node 1, 1 cores)'
     assert bind(root, (1, 2)) == (NumaBinding(text, (MINE[1],)), {MINE[1]}, [])
-    # TensorFlow's threads are bound; so is a second run.
+    # TensorFlow's threads stay bound in a second run.
     assert bind(root, (0, 2)) == (NumaBinding(text), set(MINE), [])
     with refused('--use_numa_affinity=False', '--use_numa_affinity=True (node 1, '):
         bind(root, (0, 2), use_numa_affinity=False)
@@ -130,7 +130,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path):
 @pytest.mark.parametrize(
     ('kind', 'count', 'cores', 'text'),
     [
-        # To the node of its GPU.
+        # It is bound to the node of its GPU.
         ('gpu', 1, MINE[1:2], 'True (node 1, 1 cores)'),
         # TensorFlow binds the devices of the only process.
         ('cpu', 3, [], 'True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)'),

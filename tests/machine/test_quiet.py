@@ -100,7 +100,7 @@ def test_notices_are_not_shown_and_the_rest_is(stand_in):
 
 
 @pytest.mark.parametrize(('verbose', 'level'), [(True, None), (False, '0')])
-def test_all_is_shown_at_once_to_those_who_ask(stand_in, verbose, level):
+def test_verbose_or_a_log_level_shows_everything_at_once(stand_in, verbose, level):
     process = run(stand_in, "print('after', file=sys.stderr)", verbose=verbose, level=level)
     assert process.stderr.startswith(f'before\n{NOTICES}{ABOUT_GPUS}')
     assert 'deprecated' in process.stderr
@@ -141,10 +141,10 @@ def test_standard_error_may_be_a_pipe(stand_in, redirection):
     assert (process.stdout, process.stderr) == (f'before\n{SUBSTANCE}', '')
 
 
-def test_a_tensorflow_that_is_loaded_finds_no_gpu_in_silence(stand_in):
+def test_a_loaded_tensorflow_reports_no_missing_gpu(stand_in):
     action = f'os.write(2, {(ABOUT_GPUS + SUBSTANCE).encode()!r})'
     process = run(stand_in, action, preparation='import tensorflow')
     assert process.returncode == 0
-    # What it printed when the user imported it is the user's.
+    # The first time is the user's own import.
     assert process.stderr.count(ABOUT_GPUS) == 1
     assert process.stderr.endswith(SUBSTANCE)

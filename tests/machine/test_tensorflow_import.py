@@ -1,4 +1,4 @@
-"""TensorFlow is imported without Keras, which is there as soon as somebody uses it."""
+"""TensorFlow is imported without Keras, which is imported on first use."""
 
 from pathlib import Path
 

@@ -16,8 +16,8 @@ from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 
-# What --result_file wrote in a run of lenet on a CPU with 2 warm-up and 4 timed steps and
-# --measure_peak. Only what it says about its machine was changed.
+# The result of a run of lenet on a CPU with 2 warm-up and 4 timed steps and --measure_peak. Only
+# the section about the machine was changed.
 _RECORDED = Path(__file__).with_name('recorded_result.json').read_text()
 _BEGIN = float(json.loads(_RECORDED)['workers'][0]['steps']['start'][0])
 
