@@ -12,26 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import DATA
 from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.unit
 
-NOTICES = """\
-WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795335780.221861   23215 port.cc:153] oneDNN custom operations are on. \
-You may see slightly different numerical results. \
-To turn them off, set the environment variable `TF_ENABLE_ONEDNN_OPTS=0`.
-I0000 00:00:1795335780.272145   23215 cpu_feature_guard.cc:227] This TensorFlow binary \
-is optimized to use available CPU instructions in performance-critical operations.
-To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
-I0000 00:00:1795335780.222230   23215 some.cc:31] Something that is only for information.
-2024-05-01 12:00:00.123456: I tensorflow/core/platform/some.cc:31] The same before 2.21.
-"""
-ABOUT_GPUS = """\
-E0000 00:00:1795335784.181936   23215 cuda_platform.cc:52] failed call to cuInit: \
-INTERNAL: CUDA error: UNKNOWN ERROR (303)
-2024-05-01 12:00:00.123456: E external/local_xla/cuda/cuda_driver.cc:282] failed call to cuInit
-"""
+NOTICES = (DATA / 'logs/tensorflow_notices.txt').read_text()
+ABOUT_GPUS = (DATA / 'logs/tensorflow_gpu_errors.txt').read_text()
 SUBSTANCE = 'W0000 00:00:1795335784.181936   23215 memory.cc:7] The machine is on fire.\n'
 TENSORFLOW = f"""
 import logging, os, sys, warnings

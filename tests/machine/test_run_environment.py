@@ -206,44 +206,35 @@ def test_the_fingerprint_tells_machines_apart_and_lasts():
         assert fingerprint_with(**changes) != first, changes
 
 
-MOUNTS = '711 690 259:1 {}/hostname /etc/hostname rw - ext4 /dev/root rw\n'
-# The files that show that a container runtime generated the host name.
-DOCKER = ('proc/self/mountinfo', MOUNTS.format(f'/var/lib/docker/containers/NAME{"7c" * 26}'))
-PODMAN = (
-    'proc/self/mountinfo',
-    MOUNTS.format(f'/containers/storage/overlay-containers/NAME{"7c" * 26}/userdata'),
+@pytest.mark.parametrize(
+    ('runtime', 'file', 'names'),
+    [
+        ('docker', 'proc/self/mountinfo', ('3f2a9c81d0be', '00aa11bb22cc')),
+        ('podman', 'proc/self/mountinfo', ('3f2a9c81d0bf', '00aa11bb22cd')),
+        ('kubernetes', 'etc/hosts', ('train-7d9c5b6f4d-x2x8z', 'train-7d9c5b6f4d-9b2kq')),
+    ],
 )
-KUBERNETES = ('etc/hosts', '# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n10.1.2.3\tNAME')
+def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(
+    tmp_path, runtime, file, names
+):
+    text = (MACHINES / runtime / file).read_text()
+    root, other = (
+        write_files(tmp_path / name, {file: text.replace('NAME', name)}) for name in names
+    )
+    generated = fingerprint_with(root, hostname=names[0])
+    assert generated == fingerprint_with(other, hostname=names[1])
+    # Names that users choose tell machines apart, and so do GPUs.
+    user_names = ('bench-1', 'bench-2', 'deadbeef0000')
+    fingerprints = {fingerprint_with(root, hostname=name) for name in user_names}
+    fingerprints.add(fingerprint_with(root, hostname=names[0], uuid='GPU-2'))
+    assert len(fingerprints | {generated}) == 5
 
 
-def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(tmp_path):
-    for (file, text), names in {
-        DOCKER: ('3f2a9c81d0be', '00aa11bb22cc'),
-        PODMAN: ('3f2a9c81d0bf', '00aa11bb22cd'),
-        KUBERNETES: ('train-7d9c5b6f4d-x2x8z', 'train-7d9c5b6f4d-9b2kq'),
-    }.items():
-        root, other = (
-            write_files(tmp_path / name, {file: text.replace('NAME', name)}) for name in names
-        )
-        generated = fingerprint_with(root, hostname=names[0])
-        assert generated == fingerprint_with(other, hostname=names[1]), text
-        # Names that users choose tell machines apart, and so do GPUs.
-        user_names = ('bench-1', 'bench-2', 'deadbeef0000')
-        fingerprints = {fingerprint_with(root, hostname=name) for name in user_names}
-        fingerprints.add(fingerprint_with(root, hostname=names[0], uuid='GPU-2'))
-        assert len(fingerprints | {generated}) == 5, text
-
-
-def test_a_name_of_a_host_counts_however_generated_it_looks(tmp_path):
-    (hosts, _), (mounts, text) = KUBERNETES, DOCKER
-    host_network = {
-        hosts: '# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n',
-        mounts: text.replace('NAME', 'ab' * 6),
-    }
+def test_a_name_of_a_host_counts_however_generated_it_looks():
     names = ['rack-22475', 'rack-22476', 'node-x2x8z', 'node-9b2kq', '3f' * 32, '4f' * 32]
     # These are addresses of network cards.
     names += ['0025904c1f2a', '0025904c1f2b']
-    for root in (tmp_path / 'nothing', write_files(tmp_path / 'pod', host_network)):
+    for root in (Path('/nothing'), MACHINES / 'kubernetes_host_network'):
         assert len({fingerprint_with(root, hostname=name) for name in names}) == len(names)
 
 
