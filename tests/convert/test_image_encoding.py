@@ -143,23 +143,23 @@ def undecodable(path: Path) -> str:
 @pytest.mark.parametrize(
     ('data', 'facts'),
     [
-        (b'', ['it is empty']),
-        (b'hello' * 100, ['JPEG', 'PNG']),
-        (encoded(picture(), 'PPM'), ['JPEG', 'PNG', 'WEBP', 'GIF', 'BMP', 'TIFF']),
-        (encoded(picture(mode='F'), 'TIFF'), ['32 bits', 'PNG']),
-        (encoded(picture(mode='I'), 'TIFF'), ['32 bits', 'PNG']),
-        (claiming(encoded(picture()), 60_000, 60_000), ['178,956,970 pixels']),
-        (claiming(encoded(picture()), 15_000, 12_000), ['178,956,970 pixels']),
+        (b'', 'it is empty'),
+        (b'hello' * 100, 'JPEG, PNG'),
+        (encoded(picture(), 'PPM'), 'JPEG, PNG, WEBP, GIF, BMP, TIFF'),
+        (encoded(picture(mode='F'), 'TIFF'), '32 bits, PNG'),
+        (encoded(picture(mode='I'), 'TIFF'), '32 bits, PNG'),
+        (claiming(encoded(picture()), 60_000, 60_000), '178,956,970 pixels'),
+        (claiming(encoded(picture()), 15_000, 12_000), '178,956,970 pixels'),
         # PIL's word.
-        (encoded(picture())[:-40], ['truncated']),
-        (encoded(picture())[:-2], ['truncated']),
-        (encoded(picture(), 'PNG')[:-200], ['truncated']),
+        (encoded(picture())[:-40], 'truncated'),
+        (encoded(picture())[:-2], 'truncated'),
+        (encoded(picture(), 'PNG')[:-200], 'truncated'),
     ],
 )
 def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(tmp_path, data, facts):
     path = tmp_path / 'image.jpg'
     path.write_bytes(data)
-    check_line(undecodable(path), *facts)
+    check_line(undecodable(path), *facts.split(', '))
 
 
 def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(tmp_path):

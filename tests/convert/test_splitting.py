@@ -104,14 +104,14 @@ def test_both_subsets_are_replaced_only_with_overwrite(photos, tmp_path):
 @pytest.mark.parametrize(
     ('flags', 'facts'),
     [
-        ('--validation=0.1 --subset=validation', ['--validation=0.1', '--subset=validation']),
-        ('--validation=10', ['--validation=10', '0.999']),
-        ('--validation=0', ['--validation=0', '0.001']),
-        ('--validation=0.2 --shards=30', ['--shards=30', 'train images']),
+        ('--validation=0.1 --subset=validation', '--validation=0.1, --subset=validation'),
+        ('--validation=10', '--validation=10, 0.999'),
+        ('--validation=0', '--validation=0, 0.001'),
+        ('--validation=0.2 --shards=30', '--shards=30, train images'),
     ],
 )
 def test_a_split_that_cannot_be_made_is_refused(photos, tmp_path, flags, facts):
-    with refused(*facts):
+    with refused(*facts.split(', ')):
         convert(photos, tmp_path / 'out', *flags.split())
     assert not (tmp_path / 'out').exists()
 

@@ -112,24 +112,24 @@ CIFAR, DIGIT_IMAGES, DIGIT_LABELS = (
     ('name', 'spoil', 'is_counted', 'facts'),
     # A change of the file, whether counting its images notices it, and what the error names.
     [
-        (CIFAR, lambda c: c[:-1], True, ['3072', '3073']),
-        (CIFAR, lambda c: b'', True, []),
-        (CIFAR, lambda c: changed(c, 3073, 11), False, ['image 1', '11', '0..9']),
-        (DIGIT_IMAGES, lambda c: c[:-1], False, ['15679', '15680']),
-        (DIGIT_IMAGES, lambda c: c + b'x', False, ['15681', '15680']),
-        (DIGIT_IMAGES, lambda c: c[:7], True, ['3 dimensions']),
-        (DIGIT_IMAGES, lambda c: changed(c, 3, 1), True, ['3 dimensions']),
-        (DIGIT_IMAGES, lambda c: c[:8] + bytes(8), True, ['3 dimensions']),
-        (DIGIT_IMAGES, lambda c: b'<!DOCTYPE html>', True, ['3 dimensions']),
-        (DIGIT_LABELS, lambda c: changed(c, 7, 19)[:-1], True, ['19', '20', 'train-images']),
-        (DIGIT_LABELS, lambda c: changed(c, 8, 10), False, ['image 0', '10', '0..9']),
-        (f'{DIGIT_IMAGES}.gz', lambda c: c[:-200], False, ['cannot be decompressed']),
-        (f'{DIGIT_IMAGES}.gz', gzip.decompress, True, ['cannot be decompressed']),
+        (CIFAR, lambda c: c[:-1], True, '3072, 3073'),
+        (CIFAR, lambda c: b'', True, ''),
+        (CIFAR, lambda c: changed(c, 3073, 11), False, 'image 1, 11, 0..9'),
+        (DIGIT_IMAGES, lambda c: c[:-1], False, '15679, 15680'),
+        (DIGIT_IMAGES, lambda c: c + b'x', False, '15681, 15680'),
+        (DIGIT_IMAGES, lambda c: c[:7], True, '3 dimensions'),
+        (DIGIT_IMAGES, lambda c: changed(c, 3, 1), True, '3 dimensions'),
+        (DIGIT_IMAGES, lambda c: c[:8] + bytes(8), True, '3 dimensions'),
+        (DIGIT_IMAGES, lambda c: b'<!DOCTYPE html>', True, '3 dimensions'),
+        (DIGIT_LABELS, lambda c: changed(c, 7, 19)[:-1], True, '19, 20, train-images'),
+        (DIGIT_LABELS, lambda c: changed(c, 8, 10), False, 'image 0, 10, 0..9'),
+        (f'{DIGIT_IMAGES}.gz', lambda c: c[:-200], False, 'cannot be decompressed'),
+        (f'{DIGIT_IMAGES}.gz', gzip.decompress, True, 'cannot be decompressed'),
         (
             f'{DIGIT_IMAGES}.gz',
             lambda c: changed(c, -9, c[-9] ^ 1),
             False,
-            ['cannot be decompressed'],
+            'cannot be decompressed',
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_faulty_file_is_named(tmp_path, name, spoil, is_counted, facts):
             read(data_set, str(tmp_path), 'train')
         assert str(error.value).startswith(f'{path}: ')
         # The folder's name may have numbers in it.
-        check_line(str(error.value).replace(str(tmp_path), ''), *facts)
+        check_line(str(error.value).replace(str(tmp_path), ''), *facts.split(', '))
 
 
 def test_missing_files_and_folders_are_named(tmp_path):
@@ -183,24 +183,22 @@ SETS = nested(b'(\x91', b'0(hK\x01\x91')
 @pytest.mark.parametrize(
     ('content', 'facts'),
     [
-        pytest.param(WHOLE[:30_000], [], id='cut in the pixels'),
-        pytest.param(b'text', [], id='no pickle'),
-        pytest.param(WHOLE.replace(b'U\x04data', b'U\x04date'), ["'data'"], id='no data'),
-        pytest.param(WHOLE.replace(b'labels', b'libels'), ["'labels'"], id='no labels'),
-        pytest.param(WHOLE.replace(b'U\x02u1', b'U\x02f1'), ['uint8'], id='floats'),
-        pytest.param(python2_pickle(ROWS[:, 1:], LABELS), ['3072'], id='another shape'),
-        pytest.param(python2_pickle(ROWS, LABELS[:2]), ['20'], id='fewer labels'),
-        pytest.param(
-            python2_pickle(ROWS, LABELS + 1), ['image 9', '10', '0..9'], id='a label of 10'
-        ),
-        pytest.param(WHOLE.replace(b'tb\x89T', b'tb\x88T'), ['uint8'], id='the order of Fortran'),
-        pytest.param(b'\x80\x02}(' + TUPLES + b'K\x01u.', ['key'], id='tuples as a key'),
-        pytest.param(b'\x80\x02}' + TUPLES + b'K\x01s.', ['key'], id='tuples as the only key'),
-        pytest.param(b'(' + TUPLES + b'K\x01d.', ['key'], id='tuples as a key in protocol 0'),
-        pytest.param(b'\x80\x04\x8f(' + TUPLES + b'\x90.', [], id='tuples in a set'),
-        pytest.param(b'\x80\x04' + SETS + b'.', [], id='sets'),
-        pytest.param(WHOLE[: WHOLE.index(b']q\x05(')] + LISTS + b'u.', ['labels'], id='lists'),
-        pytest.param(WHOLE.replace(b'M\x14\0', b'M\x15\0'), ['21'], id='more than the pixels'),
+        pytest.param(WHOLE[:30_000], '', id='cut in the pixels'),
+        pytest.param(b'text', '', id='no pickle'),
+        pytest.param(WHOLE.replace(b'U\x04data', b'U\x04date'), "'data'", id='no data'),
+        pytest.param(WHOLE.replace(b'labels', b'libels'), "'labels'", id='no labels'),
+        pytest.param(WHOLE.replace(b'U\x02u1', b'U\x02f1'), 'uint8', id='floats'),
+        pytest.param(python2_pickle(ROWS[:, 1:], LABELS), '3072', id='another shape'),
+        pytest.param(python2_pickle(ROWS, LABELS[:2]), '20', id='fewer labels'),
+        pytest.param(python2_pickle(ROWS, LABELS + 1), 'image 9, 10, 0..9', id='a label of 10'),
+        pytest.param(WHOLE.replace(b'tb\x89T', b'tb\x88T'), 'uint8', id='the order of Fortran'),
+        pytest.param(b'\x80\x02}(' + TUPLES + b'K\x01u.', 'key', id='tuples as a key'),
+        pytest.param(b'\x80\x02}' + TUPLES + b'K\x01s.', 'key', id='tuples as the only key'),
+        pytest.param(b'(' + TUPLES + b'K\x01d.', 'key', id='tuples as a key in protocol 0'),
+        pytest.param(b'\x80\x04\x8f(' + TUPLES + b'\x90.', '', id='tuples in a set'),
+        pytest.param(b'\x80\x04' + SETS + b'.', '', id='sets'),
+        pytest.param(WHOLE[: WHOLE.index(b']q\x05(')] + LISTS + b'u.', 'labels', id='lists'),
+        pytest.param(WHOLE.replace(b'M\x14\0', b'M\x15\0'), '21', id='more than the pixels'),
     ],
 )
 def test_a_faulty_pickle_is_named_with_its_fault(tmp_path, content, facts):
@@ -208,4 +206,4 @@ def test_a_faulty_pickle_is_named_with_its_fault(tmp_path, content, facts):
     path.write_bytes(content)
     with refused(path) as error:
         load_arrays('cifar10', str(tmp_path), 'validation')
-    check_line(str(error.value).replace(str(tmp_path), ''), *facts)
+    check_line(str(error.value).replace(str(tmp_path), ''), *facts.split(', '))

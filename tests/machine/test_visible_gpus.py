@@ -47,15 +47,15 @@ def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(row):
 @pytest.mark.parametrize(
     ('needed', 'size', 'environ', 'facts'),
     [
-        (2, 2, listing('4,5,6'), ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6']),
+        (2, 2, listing('4,5,6'), '--num_gpus=2, 4 GPUs, CUDA_VISIBLE_DEVICES=4,5,6'),
         # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the
         # same two.
-        (1, 2, listing('0', SLURM_GPUS_ON_NODE='1'), ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 ']),
-        (1, 4, listing('0,1', SLURM_GPUS_ON_NODE='4'), ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1']),
+        (1, 2, listing('0', SLURM_GPUS_ON_NODE='1'), '2 GPUs, CUDA_VISIBLE_DEVICES=0 '),
+        (1, 4, listing('0,1', SLURM_GPUS_ON_NODE='4'), '4 GPUs, CUDA_VISIBLE_DEVICES=0,1'),
     ],
 )
 def test_too_few_gpus_are_refused_with_both_numbers(needed, size, environ, facts):
-    with refused(*facts):
+    with refused(*facts.split(', ')):
         gpus_of_process(needed, (0, size), environ, None)
 
 

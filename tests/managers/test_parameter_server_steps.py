@@ -1,9 +1,8 @@
 """Servers of several tasks in this process: workers take each step together, or each its own."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,57 +62,51 @@ def test_the_number_of_a_step_is_read_before_and_after_it_is_counted():
     )
 
 
-@dataclass(frozen=True)
-class Worker:
-    """A worker: its graph and a session on its server."""
-
-    replica: Replica
-    session: Any
-
-    def take_step(self) -> dict[str, Any]:
-        return self.session.run(self.replica.step.fetches.as_dict())
-
-    def read(self) -> Weights:
-        """Returns the checkpoint values, each variable whole."""
-        with self.replica.graph.as_default():
-            whole = {
-                name: join_slices(parts, [part.variable.value for part in parts])
-                for name, parts in self.replica.step.slices.items()
-            }
-        return self.session.run(whole)
-
-
 class Workers:
     """The workers of a cluster, the chief first. close() ends all of their steps."""
 
     def __init__(self, targets: list[str], mode: str, **options: Any) -> None:
         self.targets = targets
-        self.workers = []
-        for number, target in enumerate(targets):
-            replica = build(mode, number, **options)
-            self.workers.append(Worker(replica, tf.Session(target, graph=replica.graph)))
-        self.chief = self.workers[0]
+        self.replicas = [build(mode, number, **options) for number in range(len(targets))]
+        self.sessions = [
+            tf.Session(target, graph=replica.graph)
+            for target, replica in zip(targets, self.replicas, strict=True)
+        ]
         self._threads = ThreadPoolExecutor()
-        for worker in self.workers:
-            worker.session.run(worker.replica.step.initializers)
-        if synchronous_step := self.chief.replica.step.synchronous_step:
-            synchronous_step.restart(self.chief.session, 0)
+        for replica, session in zip(self.replicas, self.sessions, strict=True):
+            session.run(replica.step.initializers)
+        if synchronous_step := self.replicas[0].step.synchronous_step:
+            synchronous_step.restart(self.sessions[0], 0)
         # All at once, since some copies need all workers.
-        for copied in [
-            self._threads.submit(worker.replica.step.prepare_first_step, worker.session)
-            for worker in self.workers
-        ]:
-            copied.result(DEADLINE_SECS)
+        self._run(
+            lambda replica, session: replica.step.prepare_first_step(session), range(len(targets))
+        )
 
-    def take_steps(self, num_steps: int = 1, workers: Iterable[int] = range(NUM_WORKERS)) -> None:
+    def _run(self, function: Callable[[Replica, Any], Any], workers: Iterable[int]) -> None:
+        calls = [
+            self._threads.submit(function, self.replicas[worker], self.sessions[worker])
+            for worker in workers
+        ]
+        for call in calls:
+            call.result(DEADLINE_SECS)
+
+    def take_steps(self, num_steps: int = 1, workers: Sequence[int] = range(NUM_WORKERS)) -> None:
         for _ in range(num_steps):
-            steps = [self._threads.submit(self.workers[worker].take_step) for worker in workers]
-            for step in steps:
-                step.result(DEADLINE_SECS)
+            self._run(lambda replica, session: session.run(replica.step.fetches.as_dict()), workers)
+
+    def read(self) -> Weights:
+        """Returns the checkpoint values of the chief, each variable whole."""
+        chief = self.replicas[0]
+        with chief.graph.as_default():
+            whole = {
+                name: join_slices(parts, [part.variable.value for part in parts])
+                for name, parts in chief.step.slices.items()
+            }
+        return self.sessions[0].run(whole)
 
     def close(self) -> None:
-        for worker in self.workers:
-            worker.session.close()
+        for session in self.sessions:
+            session.close()
         self._threads.shutdown()
         # Otherwise the servers keep variables, queues and accumulators, which the next test would
         # find by name.
@@ -187,7 +180,7 @@ def test_workers_take_the_steps_of_one_process_with_as_many_towers(
     cluster.take_steps(2, range(num_workers))
     towers = TOWERS[: num_workers * NUM_TOWERS]
     expected = train_alone(network, optimizer, towers, 2, staged=mode == STAGED)
-    weights = cluster.chief.read()
+    weights = cluster.read()
     # The biases of LARS are small differences of large numbers.
     names = [name for name in expected if optimizer != 'lars' or 'kernel' in name]
     assert_close({name: weights[name] for name in names}, {name: expected[name] for name in names})
@@ -215,7 +208,7 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode, start):
     skipped = []
     for num_steps in range(1, 8):
         cluster.take_steps()
-        weights = cluster.chief.read()
+        weights = cluster.read()
         skipped.append(int(weights['loss_scale/skipped_steps']))
         if mode != STAGED:
             expected = train_alone(normalised, 'adam', TOWERS, num_steps, precision)
@@ -230,11 +223,11 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode, start):
 def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start):
     precision = Precision('fp16', loss_scale=2.0**20, steps_until_doubling=2)
     cluster = start(PS, optimizer='momentum', precision=precision, is_synchronous=False)
-    before = cluster.chief.read()
+    before = cluster.read()
     skipped = []
     for number in range(12):
         cluster.take_steps(workers=[number % NUM_WORKERS])
-        after = cluster.chief.read()
+        after = cluster.read()
         skipped.append(bool(after['loss_scale/skipped_steps'] > before['loss_scale/skipped_steps']))
         assert np.array_equal(after['logits/kernel'], before['logits/kernel']) is skipped[-1]
         is_due = not skipped[-1] and before['loss_scale/good_steps'] == 1
@@ -248,7 +241,7 @@ def test_lars_takes_the_norm_of_a_whole_layer_also_without_waiting_for_other_wor
     cluster = start(PS, network=wide, optimizer='lars', is_synchronous=False)
     cluster.take_steps(workers=[0])
     expected = train_alone(wide, 'lars', TOWERS[:NUM_TOWERS], num_steps=1)
-    weights, names = cluster.chief.read(), [name for name in expected if 'kernel' in name]
+    weights, names = cluster.read(), [name for name in expected if 'kernel' in name]
     assert_close({name: weights[name] for name in names}, {name: expected[name] for name in names})
 
 
@@ -295,12 +288,19 @@ def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(mode,
         assert f'v/begun_{server}' in map(resource_of, earlier)
 
 
-def test_with_an_automatic_loss_scale_every_update_waits_for_all_gradients():
+def test_with_an_automatic_loss_scale_a_step_begins_to_change_variables_after_all_gradients():
     precision = Precision('fp16', loss_scale=1.0, steps_until_doubling=9)
     replica = build(PS, optimizer='momentum', precision=precision)
-    sums = {*replica.ops('ResourceAccumulatorTakeGradient')}
-    assert len(sums) == 4
-    assert all(sums <= needed_by([op]) for op in replica.ops('ResourceApplyMomentum'))
+    sums = replica.ops('ResourceAccumulatorTakeGradient')
+    updates = replica.ops('ResourceApplyMomentum')
+    assert (len(sums), len(updates)) == (4, 4)
+    marks = [
+        op
+        for op in needed_by(updates)
+        if op.type == 'AssignVariableOp' and resource_of(op).startswith('v/begun_')
+    ]
+    assert len(marks) == 4
+    assert all({*sums} <= needed_by([op]) for op in [*updates, *marks])
 
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
@@ -309,7 +309,7 @@ def test_exchanged_gradients_of_all_workers_are_summed(mode, transfer, start):
     shapes = {'small': (3,), 'in_parts': (1100, 1000)}
     cluster = start(mode, exchanged=[*shapes.items()], transfer=transfer)
     cluster.take_steps(3)
-    values = cluster.chief.read()
+    values = cluster.read()
     total = -LEARNING_RATE * 3 * (NUM_WORKERS * NUM_TOWERS + 1) / 2
     assert_close(
         {name: values[name] for name in shapes},
@@ -317,8 +317,8 @@ def test_exchanged_gradients_of_all_workers_are_summed(mode, transfer, start):
         1e-2 if transfer else 1e-6,
     )
     # Checkpoints are saved only while no step has begun to change variables.
-    begun = [number.value for number in cluster.chief.replica.step.begun_steps]
-    assert set(cluster.chief.session.run(begun)) <= {3}
+    begun = [number.value for number in cluster.replicas[0].step.begun_steps]
+    assert set(cluster.sessions[0].run(begun)) <= {3}
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])
@@ -328,11 +328,11 @@ def test_no_update_of_workers_that_do_not_wait_is_lost(optimizer, start):
         PS, optimizer=optimizer, is_synchronous=False, devices=cpus(1), exchanged=[('v', [1 << 17])]
     )
     update_type = {'sgd': 'ResourceApplyGradientDescent', 'momentum': 'ResourceApplyMomentum'}
-    for worker in cluster.workers:
-        [update] = worker.replica.ops(update_type[optimizer])
+    for replica in cluster.replicas:
+        [update] = replica.ops(update_type[optimizer])
         assert update.get_attr('use_locking')
     cluster.take_steps(workers=[*range(NUM_WORKERS)] * 20)
-    values = cluster.chief.read()
+    values = cluster.read()
     assert values['global_step'] == 20 * NUM_WORKERS
     if optimizer == 'sgd':
         # The gradients in memory of a single tower are 1.
