@@ -2,9 +2,9 @@
 are not finite.
 """
 
+import itertools
 import re
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -180,9 +180,14 @@ def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, dat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('has_16bit_variables', [True, False])
 @pytest.mark.parametrize('name', ['fp16', 'bf16'])
-@pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
+@pytest.mark.parametrize(
+    ('mode', 'has_16bit_variables'),
+    [
+        *itertools.product(['parameter_server', 'replicated'], [False, True]),
+        ('independent', True),
+    ],
+)
 def test_towers_take_nearly_the_steps_of_32_bits(mode, name, has_16bit_variables):
     precision = Precision(name, has_16bit_variables=has_16bit_variables, loss_scale=128.0)
     [with_averages] = train(precision, 0, mode, 2, network=residual, optimizer='momentum')
@@ -304,7 +309,7 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
     [start] = train(precision, 0, mode, num_towers, **way)
     expected, states = train_plainly(start)
     # Too high at first, and again after it has grown.
-    skipped = [after[2] - before[2] for before, after in pairwise(states)]
+    skipped = [after[2] - before[2] for before, after in itertools.pairwise(states)]
     assert skipped[0] == 1
     assert 1 in skipped[skipped.index(0) :]
     cast = None if transfer == tf.float32 else transfer
@@ -331,7 +336,7 @@ def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(mode, num_t
     )
     averages = {name for name in history[0] if '/moving_' in name}
     num_skipped, averages_unchanged = 0, None
-    for number, (before, after) in enumerate(pairwise(history), start=1):
+    for number, (before, after) in enumerate(itertools.pairwise(history), start=1):
         assert after['global_step'] == number
         is_skipped = state_of(after)[2] > state_of(before)[2]
         num_skipped += is_skipped
