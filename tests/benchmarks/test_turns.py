@@ -14,8 +14,9 @@ from benchmarks.turns import print_report, run_commands, run_in_turns
 from tests.support.outputs import refused
 from tests.sweep.fake_runs import FAKE, environment, sizes_in
 from tf_cnn.compare.run_sets import read_run_set
-from tf_cnn.results.document import Result, as_json, read_result
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.schema import FILE
+from tf_cnn.system.documents import as_json
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tests.support.outputs import check_line
 from tests.support.sample_results import cut_off, record_of, sample_document, sample_record
 from tf_cnn.results import advice
-from tf_cnn.results.document import Result, as_json
+from tf_cnn.results.document import Result
 from tf_cnn.results.sections import StatisticsSection
+from tf_cnn.system.documents import as_json
 
 pytestmark = pytest.mark.unit
 

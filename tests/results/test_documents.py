@@ -37,9 +37,10 @@ from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.compare.run_sets import make_run_set, read_run_set
 from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
-from tf_cnn.results.document import Failure, Result, as_json, read_document
+from tf_cnn.results.document import Failure, Result, read_document
 from tf_cnn.results.sections import ComputeSection, partial_section
 from tf_cnn.results.tables import Table, as_csv
+from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

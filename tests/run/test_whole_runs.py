@@ -16,8 +16,9 @@ from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import PROGRAM, launched, run
 from tests.support.runs import document_in, made, ran
 from tf_cnn.results.console import Console
-from tf_cnn.results.document import Result, as_json, read_result
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.sections import Phase
+from tf_cnn.system.documents import as_json
 from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -12,9 +12,10 @@ from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
 from tf_cnn.machine.run_environment import fingerprint
-from tf_cnn.results.document import Failure, Result, as_json, read_document
+from tf_cnn.results.document import Failure, Result, read_document
 from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
+from tf_cnn.system.documents import as_json
 
 # The result of a run of lenet on a CPU with 2 warm-up and 4 timed steps and --measure_peak. Only
 # the section about the machine was changed.

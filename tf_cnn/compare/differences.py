@@ -9,7 +9,7 @@ from typing import Any
 from tf_cnn.compare.original_logs import Log, Run
 from tf_cnn.compare.settings import default_setting, settings_of
 from tf_cnn.plan.params import SPECS
-from tf_cnn.results.document import as_json
+from tf_cnn.system.documents import as_json
 
 Properties = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]

@@ -4,7 +4,6 @@ docs/results.md describes the documents, tf_cnn/results/result.schema.json is th
 """
 
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from tf_cnn.results.sections import (
     about,
     check_time,
 )
-from tf_cnn.system.documents import DocumentError, decode_json
+from tf_cnn.system.documents import DocumentError, as_json, decode_json
 from tf_cnn.system.errors import UsageError, read_regular_file
 
 # The values of "schema": a result, and a run without a result.
@@ -272,12 +271,6 @@ def _timed_values(steps: sections.StepsSection, column: Sequence[float]) -> NDAr
 
 
 # ---- files ---------------------------------------------------------------------------------------
-
-
-def as_json(value: Any) -> Any:
-    """Converts a value, such as a section, to JSON values; nan and infinity become null."""
-    # Python's json also writes the lone surrogates of paths that are not UTF-8.
-    return json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda name: None)
 
 
 def read_document(text: str, source: str) -> Result | Failure:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TextIO, TypeVar
 
-from tf_cnn.results.document import as_json
+from tf_cnn.system.documents import as_json
 
 Row = TypeVar('Row')
 

@@ -20,7 +20,7 @@ from tf_cnn.plan.params import Role, output_flags
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import find_warnings
-from tf_cnn.results.document import SCHEMA_VERSION, Result, as_json
+from tf_cnn.results.document import SCHEMA_VERSION, Result
 from tf_cnn.results.sections import (
     START_PHASES,
     ExitSection,
@@ -29,6 +29,7 @@ from tf_cnn.results.sections import (
 )
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.run.run_meters import RunMeters
+from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import format_flag, plural
 
 # A multiply-add is two operations. For each product of the forward pass, the backward pass has two

@@ -24,10 +24,10 @@ from msgspec import convert
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.results import VERSION
 from tf_cnn.results.collection import SWEEP_FILE, TRIES
-from tf_cnn.results.document import Failure, Result, as_json, read_result
+from tf_cnn.results.document import Failure, Result, read_result
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.system.atomic import lock_folder, move_atomically, write_atomically
-from tf_cnn.system.documents import DocumentError, read_json
+from tf_cnn.system.documents import DocumentError, as_json, read_json
 from tf_cnn.system.errors import RunError, UsageError, read_regular_file
 
 # In the folder of other commands than a sweep's, instead of the plan: a command in each line.

@@ -16,7 +16,7 @@ from tf_cnn.compare.repeats import outlier_rates
 from tf_cnn.plan.outputs import field_values
 from tf_cnn.plan.params import Params
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
-from tf_cnn.results.document import Result, as_json
+from tf_cnn.results.document import Result
 from tf_cnn.results.file_names import fill_fields, names_in_order, numbered_path
 from tf_cnn.results.result_file import write_new
 from tf_cnn.sweep.folder import Folder, Outcome
@@ -27,6 +27,7 @@ from tf_cnn.sweep.runner import (
     describe_outcome,
     succeeded,
 )
+from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import RunError, UsageError, plural
 from tf_cnn.system.signals import SIGNALS
 

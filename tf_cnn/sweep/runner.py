@@ -25,6 +25,7 @@ from tf_cnn.results.document import (
 from tf_cnn.results.file_names import STDOUT
 from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
+from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import format_flag
 from tf_cnn.system.limited_process import ERROR, TIMEOUT, run_process
 from tf_cnn.system.place import COMMAND

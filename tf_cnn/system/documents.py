@@ -1,5 +1,6 @@
 """Reads JSON and TOML. Any damaged document is one DocumentError in one line."""
 
+import json
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -29,6 +30,12 @@ def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
         return msgspec.json.decode(text, type=kind, strict=strict)
     except (RecursionError, ValueError) as error:
         raise _document_error(error) from None
+
+
+def as_json(value: Any) -> Any:
+    """Converts a value, such as a section, to JSON values; nan and infinity become null."""
+    # Python's json also writes the lone surrogates of paths that are not UTF-8.
+    return json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda name: None)
 
 
 def read_json(path: str | Path, kind: type[T]) -> T:
