@@ -5,7 +5,6 @@ writes all of them, with their costs, to models/catalog.json.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,13 +93,11 @@ def to_row(spec: ModelSpec, parameters: int, multiply_adds: int) -> dict[str, An
     defaults = {field.name: field.default for field in dataclasses.fields(ModelSpec)}
     defaults |= {'options': {}, 'batch_norm': BatchNorm()}
     kept = {name: value for name, value in row.items() if value != defaults.get(name)}
-    json_row: dict[str, Any] = json.loads(json.dumps(kept, default=dataclasses.asdict))
-    return json_row
+    return msgspec.json.decode(msgspec.json.encode(kept), type=dict[str, Any])
 
 
 def _read_rows() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(CATALOG_FILE.read_text())
-    return rows
+    return msgspec.json.decode(CATALOG_FILE.read_bytes(), type=list[dict[str, Any]])
 
 
 def _to_model(row: dict[str, Any]) -> ModelSpec:

@@ -27,7 +27,7 @@ from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
 from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, STAGES, TRANSFER
 from tf_cnn.inputs.record_pipeline import RecordPipeline
-from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
+from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, image_random_numbers
 
 pytestmark = pytest.mark.graph
 
@@ -191,7 +191,8 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides():
         with tf.Graph().as_default(), open_session() as session:
             seeds = tf.constant([options.seed, position], tf.int64)
             draws = draw_random_numbers(1, options, seeds=seeds).of_image(0)
-            numbered = preprocess_numbered(*arguments, tf.constant(position, tf.int64))
+            number = tf.constant(position, tf.int64)
+            numbered = preprocess(*arguments, number, image_random_numbers(number, options))
             placed = preprocess(*arguments, position, draws)
             np.testing.assert_array_equal(*session.run([numbered, placed]))
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from preprocessing import ImageOptions
+import preprocessing
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.catalog import Source
 from tf_cnn.inputs.config import PipelineConfig
-from tf_cnn.inputs.pipeline_stages import TRANSFER, Buffer
+from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, TRANSFER, Buffer
 
 RunOp = Callable[[tf.Operation], object]
 
@@ -53,7 +53,7 @@ class InputConfig:
     devices: Sequence[str]
     batch_size: int
     num_classes: int
-    options: ImageOptions
+    options: preprocessing.ImageOptions
     seed: int = 0
     normalize_on_device: bool = False
     host_device: str = HOST_DEVICE
@@ -159,6 +159,28 @@ class WorkersInput(InputPipeline):
 
     def next_feed_values(self) -> list[Any]:
         return [value for pipeline in self._pipelines for value in pipeline.next_feed_values()]
+
+
+def convert_record(
+    record: tf.Tensor,
+    config: InputConfig,
+    position: tf.Tensor,
+    random_numbers: preprocessing.RandomNumbers | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the image [H, W, C] uint8 and the label of a record, a scalar string.
+
+    If the pipeline ends at PARSE or DECODE, the image is only a number, which depends on everything
+    that this stage makes. See preprocessing.preprocess for the last arguments.
+    """
+    options = config.options
+    encoded, label, boxes = preprocessing.parse_example(
+        record, config.num_classes, options.uses_boxes
+    )
+    if config.last_stage == PARSE:
+        return tf.strings.length(encoded) + tf.size(boxes), label
+    if config.last_stage == DECODE:
+        return tf.size(preprocessing.decode(encoded, boxes, options, random_numbers)), label
+    return preprocessing.preprocess(encoded, boxes, options, position, random_numbers), label
 
 
 def for_each_image(

@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.pipeline import InputConfig, for_each_image
+from tf_cnn.inputs.pipeline import InputConfig, convert_record, for_each_image
 from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER, Buffer
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 
@@ -30,8 +30,7 @@ class RecordPipeline(StagedInput):
     At the start of every epoch a step waits until half of pool_records are read (by default 512,
     but at least two sets of batches). The buffers contain at most pool_records + 16 * readers
     records and the records of one step; a record of ImageNet has 110 KB. A pipeline that ends at
-    PARSE or DECODE keeps only one number for each image, which depends on everything that this
-    stage made.
+    PARSE or DECODE keeps only one number for each image.
     """
 
     def __init__(
@@ -48,18 +47,11 @@ class RecordPipeline(StagedInput):
         def process_record(
             record: tf.Tensor, position: tf.Tensor, *fields: tf.Tensor
         ) -> tuple[tf.Tensor, tf.Tensor]:
-            encoded, label, boxes = preprocessing.parse_example(
-                record, config.num_classes, options.uses_boxes
-            )
-            if last_stage == PARSE:
-                return tf.strings.length(encoded) + tf.size(boxes), label
             random_numbers = preprocessing.RandomNumbers(*fields) if fields else None
-            if last_stage == DECODE:
-                return tf.size(preprocessing.decode(encoded, boxes, options, random_numbers)), label
-            image = preprocessing.preprocess(encoded, boxes, options, position, random_numbers)
-            return preprocessing.normalize(
-                image, options.scale
-            ) if normalizes_images else image, label
+            image, label = convert_record(record, config, position, random_numbers)
+            if normalizes_images and last_stage not in (PARSE, DECODE):
+                image = preprocessing.normalize(image, options.scale)
+            return image, label
 
         def make_host_batches() -> list[HostBatch]:
             records = tf.raw_ops.RecordInput(

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from tf_cnn.inputs.config import PipelineConfig
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.pipeline import InputConfig
+from tf_cnn.inputs.pipeline import InputConfig, convert_record
 from tf_cnn.inputs.pipeline_stages import DECODE, PARSE, READ, TRANSFER, Buffer
 from tf_cnn.inputs.staged_input import HostBatch, StagedInput
 
@@ -51,18 +51,17 @@ class TfDataPipeline(StagedInput):
         def process_record(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
             if last_stage == READ:
                 return (tf.strings.length(record),)
-            encoded, label, boxes = preprocessing.parse_example(
-                record, config.num_classes, options.uses_boxes
-            )
-            if last_stage == PARSE:
-                return tf.strings.length(encoded) + tf.size(boxes), label
-            if last_stage == DECODE:
-                random_numbers = image_random_numbers(number, options)
-                return tf.size(preprocessing.decode(encoded, boxes, options, random_numbers)), label
-            image = preprocess_numbered(encoded, boxes, options, number)
-            return image if config.normalize_on_device else preprocessing.normalize(
-                image, options.scale
-            ), label
+            random_numbers = image_random_numbers(number, options)
+            image, label = convert_record(record, config, number, random_numbers)
+            if last_stage in (PARSE, DECODE):
+                return image, label
+            if options.needs_shift_and_flip:
+                # Other seeds than in image_random_numbers.
+                uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
+                [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
+            if not config.normalize_on_device:
+                image = preprocessing.normalize(image, options.scale)
+            return image, label
 
         def make_host_batches() -> list[HostBatch]:
             records = _shuffled_records(
@@ -121,30 +120,13 @@ class TfDataPipeline(StagedInput):
             self.buffers.append(Buffer('images in the making', os.cpu_count() or 1, image_bytes))
 
 
-def preprocess_numbered(
-    encoded: tf.Tensor, boxes: tf.Tensor, options: preprocessing.ImageOptions, number: tf.Tensor
-) -> tf.Tensor:
-    """Does preprocessing.preprocess, and shift_and_flip if the options ask for it.
-
-    All random numbers depend only on options.seed and number, a scalar int64: the number of the
-    image in the run, from 0.
-    """
-    image = preprocessing.preprocess(
-        encoded, boxes, options, number, image_random_numbers(number, options)
-    )
-    if options.needs_shift_and_flip:
-        # Other seeds than in image_random_numbers.
-        uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
-        [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
-    return image
-
-
 def image_random_numbers(
     number: tf.Tensor, options: preprocessing.ImageOptions
 ) -> preprocessing.RandomNumbers | None:
     """Returns the random numbers of an image; None outside training.
 
-    They depend only on options.seed and the image's number.
+    They depend only on options.seed and on number, a scalar int64: the number of the image in the
+    run, from 0.
     """
     if not options.training:
         return None

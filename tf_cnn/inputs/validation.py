@@ -102,12 +102,14 @@ def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: S
     """
     images, labels = source.images, source.labels
 
-    def look_up(index: int) -> tuple[Any, Any]:
-        return images[index], labels[index]
-
     @tf.autograph.experimental.do_not_convert
     def load_image(index: Any) -> tuple[Any, Any]:
-        image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
+        image, label = tf.numpy_function(
+            lambda number: (images[number], labels[number]),
+            [index],
+            (tf.uint8, tf.int32),
+            stateful=False,
+        )
         image.set_shape(images.shape[1:])
         label.set_shape([])
         if images.shape[1:3] != (options.height, options.width):
