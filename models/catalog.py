@@ -92,8 +92,8 @@ def to_row(spec: ModelSpec, parameters: int, multiply_adds: int) -> dict[str, An
     }
     defaults = {field.name: field.default for field in dataclasses.fields(ModelSpec)}
     defaults |= {'options': {}, 'batch_norm': BatchNorm()}
-    kept = {name: value for name, value in row.items() if value != defaults.get(name)}
-    return msgspec.json.decode(msgspec.json.encode(kept), type=dict[str, Any])
+    values = {name: value for name, value in row.items() if value != defaults.get(name)}
+    return msgspec.json.decode(msgspec.json.encode(values), type=dict[str, Any])
 
 
 def _read_rows() -> list[dict[str, Any]]:
