@@ -11,7 +11,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
-from tf_cnn.inputs.each_image import for_each_image
 
 from preprocessing import (
     RESIZE_METHODS,
@@ -27,6 +26,7 @@ from preprocessing import (
 from tests.support.graphs import cpus, evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example
 from tests.support.outputs import check_line
+from tf_cnn.inputs.pipeline import for_each_image
 from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS
 from tf_cnn.inputs.validation import ValidationInput
 

@@ -9,12 +9,12 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf_cnn.system.loading import load
 
 from preprocessing import ImageOptions, Scale, draw_random_numbers, preprocess
 from tests.inputs.pipeline_steps import step
@@ -306,7 +306,7 @@ def run(source: Shards | Arrays, name: str, last_stage: str) -> list[str]:
     """
     config = InputConfig(source, cpus(2), 4, NUM_CLASSES, TRAINING, last_stage=last_stage)
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
-        pipeline = load(pipeline_row_for(source, name).pipeline)(config)
+        pipeline = resolve_name(pipeline_row_for(source, name).pipeline)(config)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         for _ in range(2):

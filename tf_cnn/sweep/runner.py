@@ -20,7 +20,6 @@ from tf_cnn.results.document import (
     FailedCommand,
     Failure,
     Result,
-    as_json,
 )
 from tf_cnn.results.file_names import STDOUT
 from tf_cnn.sweep.configurations import Configuration
