@@ -37,14 +37,15 @@ class ProcessEnvironment:
         """Whether an earlier run or other code of this process has imported TensorFlow."""
         return 'tensorflow' in sys.modules
 
-    def has_no_gpus(self, device: str | None) -> bool:
-        """Whether a run with this --device certainly finds no GPU, without importing TensorFlow,
-        which takes seconds.
+    @property
+    def has_no_gpus(self) -> bool:
+        """Whether this machine certainly has no GPU, without importing TensorFlow, which takes
+        seconds.
 
         False once TensorFlow is imported: listing its GPUs then costs nothing.
         """
-        if device == 'cpu' or self.has_tensorflow or sys.platform != 'linux':
-            return device == 'cpu'
+        if self.has_tensorflow or sys.platform != 'linux':
+            return False
         return not (
             has_nvidia_gpu(root=self.root)
             or any((self.root / name).exists() for name in _OTHER_GPUS)

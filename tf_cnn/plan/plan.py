@@ -257,7 +257,8 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             place, has_towers = cluster_role.place_on_host, cluster_role.has_local_towers
             gpus = find_visible_gpus(params, environment, place, computes=has_towers)
             with collecting():
-                if not cluster_role.is_server and environment.has_no_gpus(params.devices.device):
+                is_on_cpu = params.devices.device == 'cpu' or environment.has_no_gpus
+                if is_on_cpu and not cluster_role.is_server:
                     choose_devices(params, environment, cluster_role, gpus, ())
         with collecting():
             if not cluster_role.is_server:
