@@ -171,9 +171,7 @@ class BenchmarkCNN:
             self._graph_loop: GraphLoop | None = None
             if plan.params.run.steps_per_run > 1:
                 self._graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
-            self._state = RunState(
-                plan, step_graph, worker, self._console.warning, self._console.note
-            )
+            self._state = RunState(plan, step_graph, worker, self._console)
             self._model_values: Mapping[str, tf.Tensor] | None = None
             if plan.params.checkpoints.export_saved_model:
                 self._model_values = read_model(step_graph.model_slices)

@@ -25,6 +25,7 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.managers.synchronous_step import SynchronousStep
+from tf_cnn.results.console import Console
 from tf_cnn.run.state import RunState, find_resume_point
 from tf_cnn.step.build import build_step
 from tf_cnn.training.checkpoint_files import (
@@ -182,7 +183,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path):
         together = SynchronousStep(config, refresh=dict)
         [begun] = together.begun.values()
         built = replace(build_step(plan), synchronous_step=together, begun_steps=[begun])
-        state = RunState(plan, built, worker, warn=print, note=print)
+        state = RunState(plan, built, worker, Console())
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_cnn.cluster.environments import find_launch, find_local_rank_and_size, find_rank_variables
 from tf_cnn.cluster.private_network import is_private
@@ -11,11 +11,9 @@ from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, public_hosts, split_ho
 from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
 from tf_cnn.plan.discovery import find_cluster
+from tf_cnn.plan.params import Params
 from tf_cnn.plan.process_settings import find_visible_gpus
 from tf_cnn.system.errors import UsageError
-
-if TYPE_CHECKING:
-    from tf_cnn.plan.params import Params
 
 # The most ports in a rule of iptables.
 _MOST_PORTS = 15
@@ -98,7 +96,7 @@ class ClusterRole:
 
 
 def find_cluster_role(
-    params: 'Params', environment: ProcessEnvironment, warnings: list[str]
+    params: Params, environment: ProcessEnvironment, warnings: list[str]
 ) -> ClusterRole:
     horovod, cluster = _find_cluster(params, environment)
     in_step = params.variables.cross_replica_sync and not params.run.forward_only
@@ -169,7 +167,7 @@ def warn_of_open_ports(cluster_role: ClusterRole, warnings: list[str]) -> None:
     )
 
 
-def _find_cluster(params: 'Params', environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
+def _find_cluster(params: Params, environment: ProcessEnvironment) -> tuple[Any, Cluster | None]:
     """Returns horovod.tensorflow, or None if the mode does not need it, and the cluster."""
     if params.variables.mode.launcher is None:
         return None, find_cluster(params, environment.variables)

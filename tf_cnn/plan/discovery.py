@@ -1,7 +1,7 @@
 """Finds the cluster and the role of this process in it. Does not import TensorFlow."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_cnn.cluster.environments import (
     Environ,
@@ -19,17 +19,15 @@ from tf_cnn.cluster.topology import (
     topology_of,
 )
 from tf_cnn.managers.modes import DEFAULT_MODE, Mode, format_modes
+from tf_cnn.plan.params import Params
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, plural
-
-if TYPE_CHECKING:
-    from tf_cnn.plan.params import Params
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints if --eval_interval_secs is not set.
 _EVALUATOR_INTERVAL_SECS = 10.0
 
 
-def evaluator_params(params: 'Params', environ: Environ) -> 'Params':
+def evaluator_params(params: Params, environ: Environ) -> Params:
     """Returns the flags of this process: with --eval if TF_CONFIG makes it an evaluator, else
     unchanged.
     """
@@ -62,7 +60,7 @@ def evaluator_params(params: 'Params', environ: Environ) -> 'Params':
     )
 
 
-def check_mode(params: 'Params', cluster: Cluster | None) -> None:
+def check_mode(params: Params, cluster: Cluster | None) -> None:
     """Raises UsageError if --variable_update, or a flag that depends on it, conflicts with this
     cluster (None: one process).
     """
@@ -80,7 +78,7 @@ def check_mode(params: 'Params', cluster: Cluster | None) -> None:
         raise UsageError(conflict)
 
 
-def find_cluster(params: 'Params', environ: Environ) -> Cluster | None:
+def find_cluster(params: Params, environ: Environ) -> Cluster | None:
     """Returns the cluster of this process, or None if it is the only process of its run.
 
     The first of these sources that describes a cluster is used:
@@ -121,7 +119,7 @@ def find_cluster(params: 'Params', environ: Environ) -> Cluster | None:
     return cluster
 
 
-def _cluster_of_tf_config(params: 'Params', environ: Environ) -> Cluster | None:
+def _cluster_of_tf_config(params: Params, environ: Environ) -> Cluster | None:
     cluster = read_tf_config(environ)
     if cluster is None:
         return None
@@ -136,7 +134,7 @@ def _cluster_of_tf_config(params: 'Params', environ: Environ) -> Cluster | None:
     return cluster
 
 
-def _cluster_of_flags(params: 'Params', environ: Environ) -> Cluster | None:
+def _cluster_of_flags(params: Params, environ: Environ) -> Cluster | None:
     hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
     if not any(hosts.values()):
         return None
@@ -184,9 +182,7 @@ def _cluster_of_flags(params: 'Params', environ: Environ) -> Cluster | None:
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
-def _role_of_flags(
-    params: 'Params', environ: Environ, counts: Mapping[str, int]
-) -> tuple[str, int]:
+def _role_of_flags(params: Params, environ: Environ, counts: Mapping[str, int]) -> tuple[str, int]:
     """Returns the job and index of this process, given the number of hosts of each job."""
     launch, num_hosts = find_launch(environ), sum(counts.values())
     if params.cluster.job_name:
@@ -216,7 +212,7 @@ def _role_of_flags(
     return _role_of_rank(launch.rank, counts[first], first)
 
 
-def _cluster_of_launch(params: 'Params', mode: Mode, environ: Environ) -> Cluster | None:
+def _cluster_of_launch(params: Params, mode: Mode, environ: Environ) -> Cluster | None:
     launch = find_launch(environ)
     if launch is None:
         return None
@@ -255,7 +251,7 @@ def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, in
     return (first, rank) if rank < num_first else ('worker', rank - num_first)
 
 
-def _check_role(params: 'Params', cluster: Cluster, environment: str, remedy: str) -> None:
+def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
     if params.cluster.job_name not in (None, cluster.job) or params.cluster.task_index not in (
         None,
         cluster.index,
@@ -266,12 +262,12 @@ def _check_role(params: 'Params', cluster: Cluster, environment: str, remedy: st
         )
 
 
-def _format_flags(params: 'Params', names: Iterable[str] = ('job_name', 'task_index')) -> str:
+def _format_flags(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
     values = {name: params.value(name) for name in names}
     return ' '.join(format_flag(name, value) for name, value in values.items() if value is not None)
 
 
-def _hosts_flag(params: 'Params', name: str) -> Hosts:
+def _hosts_flag(params: Params, name: str) -> Hosts:
     text = params.value(name)
     if not text or not text.strip():
         return ()

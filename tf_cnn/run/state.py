@@ -1,13 +1,12 @@
 """The variables of a run between steps: initial values and checkpoints."""
 
-from collections.abc import Callable
-
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.plan.plan import Plan
+from tf_cnn.results.console import Console
 from tf_cnn.run.step_loop import Schedule, make_schedule
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, format_flag
@@ -30,15 +29,14 @@ class RunState:
         plan: Plan,
         step_graph: StepGraph,
         worker: Worker,
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
+        console: Console,
     ) -> None:
         self._plan = plan
         # None if this process saves no checkpoints.
         self._folder = plan.checkpoint_folder
         self._step_graph = step_graph
         self._worker = worker
-        self._warn, self._note = warn, note
+        self._console = console
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = step_graph.global_step.assign(self._new_step)
         # The names of labels 0, 1, ..., or None. Training on images without class names does not
@@ -111,14 +109,14 @@ class RunState:
             assert self._saver
             line = check_classes(resumed, self._plan.class_names, self._plan.params.data.data_dir)
             self._saver.restore(session, resumed)
-            self._note(f'Continuing from {resumed}')
+            self._console.note(f'Continuing from {resumed}')
             if line:
-                self._note(line)
+                self._console.note(line)
         elif self._warm_start:
             self._warm_start.restore(session)
-            self._note(self._warm_start.summary)
+            self._console.note(self._warm_start.summary)
             for line in self._warm_start.warnings:
-                self._warn(line)
+                self._console.warning(line)
 
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._step_graph.global_step.value))
