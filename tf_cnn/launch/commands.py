@@ -17,7 +17,6 @@ from tf_cnn.launch.hosts import (
     Host,
     make_network,
     make_tasks,
-    private_addresses,
     reserve_addresses,
 )
 from tf_cnn.launch.ssh import SshTarget, prepare_hosts
@@ -32,6 +31,7 @@ from tf_cnn.system.place import FOLDER
 
 # The port of the first process that --dry_run prints; the other processes use the next ones.
 _FIRST_PORT = 50000
+_FIRST_PRIVATE_PORT = 2222
 _NUM_LOCAL_WORKERS = 2
 # Only one process may write to these paths.
 _SINGLE_WRITER_FLAGS = output_flags(Output.FILE, Output.PREFIX)
@@ -82,7 +82,10 @@ def prepare_tasks(
     [ids] = layout.values()
     if network := make_network(options.private_network):
         stack.callback(network.close)
-        addresses = private_addresses(len(ids))
+        # No other program uses ports there; the kernel gives connections other ports.
+        addresses = [
+            join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number) for number in range(len(ids))
+        ]
     else:
         addresses = stack.enter_context(reserve_addresses(len(ids)))
     host = Host(network)

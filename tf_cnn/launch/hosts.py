@@ -29,8 +29,6 @@ _CUDA_FILE = '/dev/nvidia-uvm'
 _PORT_RANGE = Path('/proc/sys/net/ipv4/ip_local_port_range')
 # Lower ports often belong to services.
 _FIRST_PICKED_PORT = 10_000
-# No other program uses ports in a private network; the kernel gives connections other ports.
-_FIRST_PRIVATE_PORT = 2222
 
 
 @dataclass(frozen=True)
@@ -184,12 +182,6 @@ def make_tasks(
         ClusterTask(job, index, address, None, *(cores_and_gpus_by_job.get(job) or next(shares)))
         for (job, index), address in zip(processes, addresses, strict=True)
     ]
-
-
-def private_addresses(count: int) -> list[str]:
-    """Returns HOST:PORT for ports of a private network."""
-    ports = range(_FIRST_PRIVATE_PORT, _FIRST_PRIVATE_PORT + count)
-    return [join_host_port(LOOPBACK, port) for port in ports]
 
 
 @contextlib.contextmanager

@@ -48,10 +48,6 @@ class SizeRange:
     between: str | None = None
     between_shards: int = 1
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.algorithm,) if self.between is None else (self.algorithm, self.between)
-
 
 def parse_spec(spec: str) -> tuple[SizeRange, ...]:
     """Returns the ranges of --all_reduce_spec in order of their limits; the last one has none.

@@ -185,7 +185,9 @@ class VariableConfig:
         if context.topology is Topology.PEERS:
             return self.mode.nccl_between_gpus and params.devices.device == 'gpu'
         size_ranges = self.size_ranges(params) if self._sums_towers(params, context) else None
-        return any('nccl' in size_range.names for size_range in size_ranges or ())
+        return any(
+            'nccl' in (size_range.algorithm, size_range.between) for size_range in size_ranges or ()
+        )
 
     def _sums_towers(self, params: 'Params', context: 'Context') -> bool:
         return context.num_towers(params) > 1 and params.trains
