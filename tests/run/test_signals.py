@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.outputs import check_error, check_line
+from tests.support.outputs import check_line
 from tests.support.programs import Task, launched, run
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import latest_checkpoint
@@ -68,17 +68,16 @@ def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follo
     path = tmp_path / 'r.json'
     flag = f'--result_file={path}'
     assert run(f'{SMALL} --num_batches=3 {flag}').code == 0
-    before = path.read_bytes()
     flags = f'{SMALL} {ENDLESS} --num_warmup_batches=1000000 {flag}'
     with launched(flags, tmp_path) as process:
         process.await_line('^Running')
-        second = run(f'{SMALL} {flag}')
-        assert (second.code, second.out) == (2, '')
-        check_error(second.err, flag, 'another run')
+        assert run(f'{SMALL} --num_batches=3 {flag}').code == 0
+        second_result = path.read_bytes()
         lines = answer(process, signal.SIGTERM)
     assert process.exit_code == 143
     assert [line for line in lines if flag in line and 'earlier result' in line]
-    assert path.read_bytes() == before
+    assert [*tmp_path.glob('*json*')] == [path]
+    assert path.read_bytes() == second_result
 
 
 def test_a_signal_after_the_total_changes_nothing(tmp_path):
