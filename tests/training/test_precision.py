@@ -227,7 +227,7 @@ def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path):
     before: Weights = {}
     for number, (flags, rounding, scale) in enumerate(runs):
         steps = {'num_batches': 2, 'num_warmup_batches': 0}
-        common = {'train_dir': str(tmp_path), 'optimizer': 'momentum'}
+        common = {'train_dir': str(tmp_path), 'optimizer': 'momentum', 'batch_size': 1}
         assert np.isfinite(losses(**common, **steps, **flags)).all()
         read, after = (values_in(tmp_path / f'model.ckpt-{2 * number + i}') for i in (0, 2))
         assert after['global_step'] == 2 * number + 2
@@ -373,6 +373,7 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path):
         'precision': 'fp16',
         'fp16_enable_auto_loss_scale': True,
         'fp16_loss_scale': 2.0**30,
+        'batch_size': 1,
     }
     result, out, err = ran(num_batches=4, **flags)
     assert 'Precision:   fp16, automatic loss scale from 1.07374e+09\n' in out
