@@ -27,7 +27,8 @@ _FONTS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
 os.environ.setdefault('MPLCONFIGDIR', _FONTS.name)
 # Otherwise the first run of this process decides, and later ones with fewer towers are refused.
 THIS_PROCESS.record({INTRA: 0})
-if 'PYTEST_XDIST_WORKER' in os.environ:
+_IS_OF_XDIST = 'PYTEST_XDIST_WORKER' in os.environ
+if _IS_OF_XDIST:
     # Each of these processes imports all tests, and with them TensorFlow. Keras can wait.
     import_tensorflow()
 
@@ -84,13 +85,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker('all_modes'):
                 item.add_marker(pytest.mark.skip(reason='takes minutes; --all_modes runs it'))
-    # Long files first, so that at the end no process has a long one alone.
-    long_files = {
-        item.path
-        for item in items
-        if item.get_closest_marker('distributed') or item.get_closest_marker('long')
-    }
-    items.sort(key=lambda item: item.path not in long_files)
+    if _IS_OF_XDIST:
+        # Long files first, so that at the end no process has a long one alone.
+        long_files = {
+            item.path
+            for item in items
+            if item.get_closest_marker('distributed') or item.get_closest_marker('long')
+        }
+        items.sort(key=lambda item: item.path not in long_files)
 
 
 # What a machine may lack. With CI=true, a test that is skipped for any other reason fails.
