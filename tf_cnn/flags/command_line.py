@@ -60,8 +60,14 @@ def split_command_line(argv: Sequence[str], specs: Mapping[str, FlagSpec], see: 
     Raises:
       UsageError: a --flagfile cannot be read, or a word has typographic dashes, quotes or spaces.
     """
+    texts: dict[str, list[str]] = {}
+    absl_flags = flags.FlagValues()
+    for name, flag in specs.items():
+        absl_flags[name] = flags.Flag(
+            _TextCollector(name, texts), None, name, None, '', boolean=flag.type is bool
+        )
     try:
-        words = _absl_flags(specs, {}).read_flags_from_files(argv)
+        words = absl_flags.read_flags_from_files(argv)
     except (flags.Error, UnicodeDecodeError) as error:
         raise UsageError(
             f'--flagfile: {str(error).removeprefix("ERROR:: ")}; use --flagfile=FILE, a file in '
@@ -71,10 +77,10 @@ def split_command_line(argv: Sequence[str], specs: Mapping[str, FlagSpec], see: 
         raise UsageError(*map(_describe_altered, altered))
     mistakes = list[str]()
     while True:
-        texts: dict[str, list[str]] = {}
+        texts.clear()
         try:
             # The first word is the program's name.
-            unparsed = _absl_flags(specs, texts)(['', *words], known_only=True)[1:]
+            unparsed = absl_flags(['', *words], known_only=True)[1:]
             break
         except flags.Error:
             word = words.pop()
@@ -138,12 +144,3 @@ class _TextCollector(flags.ArgumentParser[str]):
     def parse(self, argument: str) -> str:
         self._texts.setdefault(self._name, []).append(argument)
         return argument
-
-
-def _absl_flags(specs: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> flags.FlagValues:
-    values = flags.FlagValues()
-    for name, spec in specs.items():
-        values[name] = flags.Flag(
-            _TextCollector(name, texts), None, name, None, '', boolean=spec.type is bool
-        )
-    return values
