@@ -13,9 +13,8 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.tensorflow_import import without_garbage_collection
 from tf_cnn.inputs.pipeline_stages import format_memory
 from tf_cnn.machine.peak import measure_peak
-from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.quiet import quiet_start
-from tf_cnn.machine.this_process import THIS_PROCESS
+from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
 from tf_cnn.plan.params import Params, Role
 from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
 from tf_cnn.results.console import Console

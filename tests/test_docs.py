@@ -23,7 +23,7 @@ from tests.support.images import write_noise, write_photos
 from tests.support.programs import ROOT
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.params import Params, RuleContext
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import Plan, ServerPlan, make_plan

@@ -113,7 +113,7 @@ def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(binaries, 
         'from tf_cnn.inputs.catalog import INPUTS\n'
         'from tf_cnn.managers.modes import MANAGERS\n'
         'from pkgutil import resolve_name\n'
-        'from tf_cnn.training.optimizer_table import OPTIMIZERS\n'
+        'from tf_cnn.training.config import OPTIMIZERS\n'
         'for path in (*MANAGERS.values(), *(row.rule for row in OPTIMIZERS.values()),\n'
         '             *(row.pipeline for row in INPUTS),\n'
         '             *(f"tf_cnn.cli.{name}:main" for name in SUBCOMMANDS)):\n'

@@ -26,8 +26,8 @@ from preprocessing import (
 from tests.support.graphs import cpus, evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example
 from tests.support.outputs import check_line
+from tf_cnn.inputs.catalog import ML_PERF, PREPROCESSORS
 from tf_cnn.inputs.pipeline import for_each_image
-from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS
 from tf_cnn.inputs.validation import ValidationInput
 
 pytestmark = pytest.mark.graph

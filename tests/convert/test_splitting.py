@@ -10,7 +10,7 @@ from tests.convert.image_files import read_examples
 from tests.support.files import write_files
 from tests.support.images import content, convert, encoded, picture
 from tests.support.outputs import failed, refused
-from tf_cnn.convert.split import split_images
+from tf_cnn.convert.write_folder import split_images
 from tf_cnn.inputs.layout import (
     DATASET_INFO_FILE,
     ImageFolder,

@@ -14,8 +14,7 @@ import pytest
 from tests.support.documents import fit, split_line
 from tests.support.images import write_cifar, write_noise
 from tests.support.programs import run_main
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import ThisProcess
+from tf_cnn.machine.this_process import ProcessEnvironment, ThisProcess
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import make_plan
 from tf_cnn.system.errors import UsageError

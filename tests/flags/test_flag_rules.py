@@ -4,7 +4,7 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.params import RuleContext
 from tf_cnn.plan.parsing import make_params, parse_argv
 from tf_cnn.plan.plan import make_plan

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.outputs import check_line, refused
+from tf_cnn.inputs.catalog import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
 from tf_cnn.inputs.config import PipelineConfig
-from tf_cnn.inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
 from tf_cnn.plan.params import RuleContext
 from tf_cnn.plan.parsing import parse_argv
 

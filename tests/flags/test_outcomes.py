@@ -19,8 +19,7 @@ from unittest import mock
 
 import pytest
 
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import ThisProcess
+from tf_cnn.machine.this_process import ProcessEnvironment, ThisProcess
 from tf_cnn.plan import plan
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import BenchmarkError

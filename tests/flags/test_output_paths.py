@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.outputs import check_file, check_outputs, check_path_conflicts
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import make_params

@@ -10,8 +10,7 @@ import variable_mgr
 from tf_cnn.inputs.catalog import INPUTS
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.managers.modes import MANAGERS, MODES, Topology
-from tf_cnn.training.config import OptimizerConfig
-from tf_cnn.training.optimizer_table import OPTIMIZERS
+from tf_cnn.training.config import OPTIMIZERS, OptimizerConfig
 from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 

@@ -27,7 +27,7 @@ from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, DataSet, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.plan.plan import Plan, check_launch, make_plan
 

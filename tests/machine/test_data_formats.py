@@ -7,8 +7,8 @@ import itertools
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.machine.data_formats import choose_data_format, uses_tf32
 from tf_cnn.machine.tensorflow_build import tensorflow_build
+from tf_cnn.plan.devices import choose_data_format, uses_tf32
 
 pytestmark = pytest.mark.graph
 

@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from tf_cnn.system.errors import UsageError
 from tf_cnn.plan.parsing import make_params
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.plan import make_plan
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]

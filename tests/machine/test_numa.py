@@ -12,8 +12,7 @@ import pytest
 from tests.support.files import write_files
 from tests.support.outputs import check_line, refused
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import NUMA, THIS_PROCESS, ProcessSettings
+from tf_cnn.machine.this_process import NUMA, THIS_PROCESS, ProcessEnvironment, ProcessSettings
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.params import Params

@@ -176,7 +176,7 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first):
 PLAN_EACH = """
 import json, os, sys
 from tf_cnn.plan.parsing import make_params
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.plan import make_plan
 from tf_cnn.machine.this_process import THIS_PROCESS
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
 
 from tests.support.graphs import needed_by
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.step.build import build_evaluation, build_step

@@ -25,7 +25,7 @@ from tests.support.machines import open_mpi, slurm_step, tf_config
 from tf_cnn.cluster.environments import is_evaluator
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import FlagSpec
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.original_flags import FLAGS, TABLE, Status
 from tf_cnn.plan.params import SPECS, Params
 from tf_cnn.plan.parsing import ParsedFlags, parse_argv

@@ -29,9 +29,8 @@ from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
 from tests.support.runs import made, params_of
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
-from tf_cnn.machine.this_process import THIS_PROCESS, ThisProcess
+from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment, ThisProcess
 from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.original_flags import TABLE, Status
 from tf_cnn.plan.parsing import split_argv

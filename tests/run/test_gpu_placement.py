@@ -20,7 +20,7 @@ from tests.run.gpu_graphs import (
 )
 from tests.support.graphs import DATA_FORMATS, needed_by
 from tf_cnn.graph.variables import num_bytes
-from tf_cnn.training.optimizer_table import OPTIMIZERS as ROWS
+from tf_cnn.training.config import OPTIMIZERS as ROWS
 
 
 def signals(built: GpuGraph) -> set[tuple[str, str]]:

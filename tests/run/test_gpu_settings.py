@@ -14,8 +14,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.outputs import check_line, refused
 from tests.support.runs import params_of
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import THIS_PROCESS
+from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
 from tf_cnn.plan.params import RuleContext
 from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.run.banner import make_banner

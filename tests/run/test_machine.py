@@ -9,8 +9,7 @@ from tests.support.outputs import check_line, refused
 from tests.support.programs import run, run_python
 from tests.support.runs import params_of, plan_of
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import ProcessSettings
+from tf_cnn.machine.this_process import ProcessEnvironment, ProcessSettings
 from tf_cnn.plan.cluster_role import ClusterRole, find_cluster_role
 from tf_cnn.plan.devices import Devices, choose_devices
 from tf_cnn.plan.params import Params, RuleContext

@@ -51,7 +51,7 @@ RUNS = """
 import sys
 from tf_cnn.system.errors import UsageError
 from tf_cnn.plan.parsing import make_params
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.plan import make_plan
 
 for before, onednn in {steps}:

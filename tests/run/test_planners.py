@@ -13,8 +13,7 @@ from tests.support.outputs import check_line, refused
 from tests.support.programs import run_python
 from tests.support.runs import params_of
 from tests.support.sample_results import sample_record
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import INTRA, ProcessSettings, ThisProcess
+from tf_cnn.machine.this_process import INTRA, ProcessEnvironment, ProcessSettings, ThisProcess
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.evaluations import Evaluations

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
 from tests.support.runs import params_of, plan_of
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
 from tf_cnn.managers.config import VariableConfig
 from tf_cnn.plan.plan import make_plan

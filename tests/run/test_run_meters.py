@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.machines import use_pynvml
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.results.sections import NoiseSection, Phase

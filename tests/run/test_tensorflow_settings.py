@@ -8,9 +8,8 @@ import tensorflow.compat.v1 as tf
 from tests.support.outputs import check_line, refused
 from tests.support.runs import params_of
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
-from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
-from tf_cnn.machine.this_process import ProcessSettings, ThisProcess
+from tf_cnn.machine.this_process import ProcessEnvironment, ProcessSettings, ThisProcess
 from tf_cnn.machine.visible_gpus import choose_visible_gpus
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices

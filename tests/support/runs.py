@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import make_params, split_argv
 from tf_cnn.plan.plan import Plan, make_plan

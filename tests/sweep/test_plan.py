@@ -7,7 +7,7 @@ import pytest
 from models.registry import MODELS
 from tests.support.outputs import check_line, refused
 from tests.sweep.fake_runs import plan_of
-from tf_cnn.cluster.shape import Shape
+from tf_cnn.cluster.topology import Shape
 from tf_cnn.managers.modes import MODES
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.plan import check_launch

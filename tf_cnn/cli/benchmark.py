@@ -9,8 +9,7 @@ import time
 from collections.abc import Sequence
 
 from tf_cnn.machine import quiet
-from tf_cnn.machine.process_environment import ProcessEnvironment
-from tf_cnn.machine.this_process import THIS_PROCESS
+from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import parse_argv, seconds_since_start
 from tf_cnn.plan.plan import ServerPlan, make_plan

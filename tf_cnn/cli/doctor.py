@@ -10,8 +10,7 @@ import msgspec
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.doctor.check_process import FAMILIES
 from tf_cnn.doctor.checks import WARNING, WRONG, Finding
-from tf_cnn.doctor.config import DoctorOptions
-from tf_cnn.doctor.families import any_wrong, check_family
+from tf_cnn.doctor.families import DoctorOptions, any_wrong, check_family
 from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.results import VERSION
 from tf_cnn.system.errors import UsageError, format_flag, nearest, plural

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.reasons import IN_EVAL, NO_COMPUTING, SINGLE_PROCESS
-from tf_cnn.flags.spec import NEW, Ignored, flag
+from tf_cnn.flags.spec import IN_EVAL, NEW, NO_COMPUTING, SINGLE_PROCESS, Ignored, flag
 from tf_cnn.managers.modes import format_modes
 
 if TYPE_CHECKING:

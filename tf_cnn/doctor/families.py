@@ -5,15 +5,33 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from tf_cnn.cluster.environments import remove_cluster_variables
+from tf_cnn.doctor.check_process import FAMILIES
 from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
+from tf_cnn.flags.spec import flag
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.system.limited_process import TIMEOUT, run_process
 from tf_cnn.system.place import FOLDER
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    only: str | None = flag(
+        None,
+        'The families of checks to run, separated by commas. By default all: '
+        f'{", ".join(FAMILIES)}.',
+    )
+    json: bool = flag(
+        False,
+        'Print a JSON document for a bug report, with all findings and the last output lines of '
+        'failed checks; the lines for people then go to standard error.',
+    )
+
 
 _CHECK_COMMAND = (sys.executable, '-m', 'tf_cnn.doctor.check_process')
 # How many of the last output lines of a failed family --json contains.

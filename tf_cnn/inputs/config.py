@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tf_cnn.flags.reasons import IN_EVAL, SYNTHETIC
-from tf_cnn.flags.spec import NEW, Ignored, flag, flag_names
+from tf_cnn.flags.spec import IN_EVAL, NEW, SYNTHETIC, Ignored, flag, flag_names
 from tf_cnn.inputs.catalog import (
     ARRAY_PIPELINES,
+    DEFAULT,
     DEVICE,
     FEED_DICT,
     PIPELINES,
+    PREPROCESSORS,
     RECORD_INPUT,
     SYNTHETIC_PIPELINES,
     TF_DATA,
@@ -19,7 +20,6 @@ from tf_cnn.inputs.catalog import (
 )
 from tf_cnn.inputs.data_sets import DATA_NAMES, RECORDS
 from tf_cnn.inputs.pipeline_stages import STAGES
-from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS
 
 if TYPE_CHECKING:
     from tf_cnn.plan.params import Params, RuleContext

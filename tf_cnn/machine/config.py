@@ -4,8 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from tf_cnn.flags.reasons import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU
-from tf_cnn.flags.spec import NEW, OTHER, Ignored, flag, specs_of
+from tf_cnn.flags.spec import (
+    IN_EVAL,
+    NEW,
+    NO_COMPUTING,
+    NO_MODEL,
+    ON_CPU,
+    OTHER,
+    Ignored,
+    flag,
+    specs_of,
+)
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 
 if TYPE_CHECKING:

@@ -9,18 +9,72 @@ in start_tensorflow.
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
-from tf_cnn.machine.gpu_memory import share_memory_options
-from tf_cnn.machine.gpus import VISIBLE_VARIABLE
+from tf_cnn.machine.config import TARGETS
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.system.errors import UsageError
+from tf_cnn.system.kernel_files import ROOT
 from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
+
+
+_OPTIONS = 'gpu_options.'
+# The flags that set a field of GPUOptions. GPUOptions.Experimental in
+# tensorflow/core/protobuf/config.proto explains most of them.
+MEMORY_FLAGS = tuple(name for name, target in TARGETS.items() if target.startswith(_OPTIONS))
+
+
+def make_gpu_options(flags: Mapping[str, Any]) -> 'tf.GPUOptions':
+    """Returns the options of sessions, servers and the eager context. Fields with their default are
+    not set.
+    """
+    import tensorflow.compat.v1 as tf
+
+    options = tf.GPUOptions()
+    for name, value in flags.items():
+        *parents, field = TARGETS[name].removeprefix(_OPTIONS).split('.')
+        if value:
+            message = options
+            for parent in parents:
+                message = getattr(message, parent)
+            setattr(message, field, value)
+    return options
+
+
+def share_memory_options(flags: Mapping[str, Any]) -> bool:
+    """Gives the eager context of this process the options of its sessions; False if that context
+    exists already.
+
+    A process has one allocator for each GPU, with the options of whatever opens the GPU first. That
+    can be the eager context, although only graphs run: it opens GPUs when a function is defined, as
+    by Dataset.map, or when logical devices are listed. tf.config could set the growth of its
+    memory, but not the fraction. Only enable_eager_execution takes a ConfigProto, and only while
+    eager execution is off.
+    """
+    import tensorflow.compat.v1 as tf
+
+    options = make_gpu_options(flags)
+    if options == tf.GPUOptions():
+        return True
+    tf.disable_eager_execution()
+    try:
+        tf.enable_eager_execution(config=tf.ConfigProto(gpu_options=options))
+    except (AttributeError, ValueError):
+        # TensorFlow 2.21 raises AttributeError, because of a mistake in the message of the
+        # ValueError.
+        tf.disable_eager_execution()
+        tf.enable_eager_execution()
+        return False
+    return True
+
 
 INTRA, NUMA = '--num_intra_threads', '--use_numa_affinity'
 DETERMINISTIC, TF32 = '--deterministic', '--tf32'
@@ -150,3 +204,44 @@ def keep_memory() -> None:
 
 
 THIS_PROCESS = ThisProcess()
+
+
+# Device files of a GPU with the AMD driver, or in Windows Subsystem for Linux.
+_OTHER_GPUS = ('dev/kfd', 'dev/dxg')
+
+
+class ProcessEnvironment:
+    """The process of a run, and its host. `root` is the folder with dev/, proc/ and sys/. Nothing
+    else that prepares a run reads os.environ, so that tests can pass an environment.
+
+    variables: by default the environment variables as the user set them.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, str] | None = None,
+        process: ThisProcess = THIS_PROCESS,
+        root: Path = ROOT,
+    ) -> None:
+        self.variables = process.environment if variables is None else variables
+        self.process = process
+        self.root = root
+
+    @property
+    def has_tensorflow(self) -> bool:
+        """Whether an earlier run or other code of this process has imported TensorFlow."""
+        return 'tensorflow' in sys.modules
+
+    @property
+    def has_no_gpus(self) -> bool:
+        """Whether this machine certainly has no GPU, without importing TensorFlow, which takes
+        seconds.
+
+        False once TensorFlow is imported: listing its GPUs then costs nothing.
+        """
+        if self.has_tensorflow or sys.platform != 'linux':
+            return False
+        return not (
+            has_nvidia_gpu(root=self.root)
+            or any((self.root / name).exists() for name in _OTHER_GPUS)
+        )

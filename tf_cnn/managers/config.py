@@ -7,8 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from tf_cnn.flags.reasons import IN_EVAL, NO_MODEL, ON_CPU, SINGLE_PROCESS
-from tf_cnn.flags.spec import NEW, Ignored, flag, flag_names
+from tf_cnn.flags.spec import (
+    IN_EVAL,
+    NEW,
+    NO_MODEL,
+    ON_CPU,
+    SINGLE_PROCESS,
+    Ignored,
+    flag,
+    flag_names,
+)
 from tf_cnn.managers.all_reduce_spec import (
     ALGORITHMS,
     COLLECTIVE,

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable, create_variable, num_bytes
-from tf_cnn.managers.buckets import Packer, even_sizes, group_indices
+from tf_cnn.managers.all_reduce import Packer, even_sizes, group_indices
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.training.checkpoints import Slice, join_slices
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from tf_cnn.cluster.environments import find_launch, find_local_rank_and_size, find_rank_variables
 from tf_cnn.cluster.private_network import is_private
-from tf_cnn.cluster.shape import Shape
-from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, public_hosts, split_host_port
-from tf_cnn.machine.process_environment import ProcessEnvironment
+from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Shape, public_hosts, split_host_port
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.machine.visible_gpus import SINGLE_PROCESS, RankAndSize
 from tf_cnn.plan.discovery import find_cluster
 from tf_cnn.plan.params import Params

@@ -9,11 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from tf_cnn.flags.reasons import IN_EVAL, NO_COMPUTING, NO_FOLDER, NO_MODEL, TRAINS_NOTHING
 from tf_cnn.flags.spec import (
     ABOVE_0,
+    IN_EVAL,
     MOST_EPOCHS,
     NEW,
+    NO_COMPUTING,
+    NO_FOLDER,
+    NO_MODEL,
+    TRAINS_NOTHING,
     Ignored,
     Output,
     flag,

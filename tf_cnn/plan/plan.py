@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from models.model_spec import ModelSpec
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.run_environment import git_commit
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.modes import Mode
 from tf_cnn.managers.user_modes import read_modes, run_file_of
 from tf_cnn.plan.cluster_role import (

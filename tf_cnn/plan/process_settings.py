@@ -20,13 +20,18 @@ from typing import TYPE_CHECKING, Any
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
 from tf_cnn.machine.config import TARGETS, parse_gpu_indices
-from tf_cnn.machine.gpu_memory import MEMORY_FLAGS
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
-from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
-from tf_cnn.machine.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
+from tf_cnn.machine.this_process import (
+    DETERMINISTIC,
+    INTRA,
+    MEMORY_FLAGS,
+    NUMA,
+    ProcessEnvironment,
+    ProcessSettings,
+)
 from tf_cnn.machine.visible_gpus import RankAndSize, choose_visible_gpus
 from tf_cnn.system.errors import UsageError, format_flag, plural
 

@@ -8,11 +8,16 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
 from tf_cnn.graph.onednn import uses_onednn
-from tf_cnn.machine.gpu_memory import make_gpu_options
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
-from tf_cnn.machine.process_environment import ProcessEnvironment
 from tf_cnn.machine.run_environment import describe_machine, library_variables
-from tf_cnn.machine.this_process import INTRA, NUMA, TF32, ProcessSettings
+from tf_cnn.machine.this_process import (
+    INTRA,
+    NUMA,
+    TF32,
+    ProcessEnvironment,
+    ProcessSettings,
+    make_gpu_options,
+)
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.params import Params

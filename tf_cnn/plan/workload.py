@@ -7,11 +7,19 @@ from dataclasses import dataclass, field
 from models.model_spec import ModelSpec
 from models.registry import MODELS, load_model_file
 from tf_cnn.cluster.topology import topology_of
-from tf_cnn.inputs.catalog import RECORD_INPUT, InputRow, Source, pipeline_row_for
+from tf_cnn.inputs.catalog import (
+    DEFAULT,
+    PREPROCESSORS,
+    RECORD_INPUT,
+    InputRow,
+    Preprocessor,
+    Source,
+    pipeline_row_for,
+    preprocessor_for,
+)
 from tf_cnn.inputs.data_folder import DataFolder, open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from tf_cnn.inputs.pipeline_stages import stages_up_to
-from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, Preprocessor, preprocessor_for
 from tf_cnn.machine.run_environment import free_memory
 from tf_cnn.managers.modes import Topology
 from tf_cnn.plan.cluster_role import ClusterRole

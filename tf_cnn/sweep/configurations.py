@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tf_cnn.cluster.shape import Shape
+from tf_cnn.cluster.topology import Shape
 from tf_cnn.managers.modes import Topology
 from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.plan.parsing import parse_argv

@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import convert
 
-from tf_cnn.cluster.shape import Shape
+from tf_cnn.cluster.topology import Shape
 from tf_cnn.results import VERSION
 from tf_cnn.results.collection import SWEEP_FILE, TRIES
 from tf_cnn.results.document import Failure, Result, read_result

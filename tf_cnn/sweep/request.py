@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_cnn.cluster.config import ROLE_FLAGS
-from tf_cnn.cluster.shape import Shape
+from tf_cnn.cluster.topology import Shape
 from tf_cnn.flags.spec import FlagSpec, Value, flag
 from tf_cnn.managers.modes import MODES
 from tf_cnn.managers.user_modes import read_modes
@@ -49,6 +49,25 @@ class SweepSettings:
         'Find the largest batch size of each configuration that fits in memory, with a few steps '
         'of each size.',
     )
+
+
+@dataclass(frozen=True)
+class SweepOptions(SweepSettings):
+    """The flags of the subcommand. A sweep file may have the flags of SweepSettings, too."""
+
+    grid: tuple[str, ...] = flag(
+        (),
+        'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead of a '
+        'FILE. Use it once for each flag; sweep measures all combinations.',
+    )
+    output: str | None = flag(
+        None,
+        'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the '
+        'current folder.',
+        is_path=True,
+    )
+    resume: bool = flag(False, 'Continue an interrupted sweep: FILE is its folder.')
+    dry_run: bool = flag(False, 'List the configurations and their commands; run nothing.')
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,90 @@
 """The flags about the optimizer, precision and checkpoints. Does not import TensorFlow."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tf_cnn.flags.reasons import (
+from tf_cnn.flags.spec import (
+    ABOVE_0,
     IN_EVAL,
+    MOST_EPOCHS,
+    NEW,
     NO_COMPUTING,
     NO_FOLDER,
     NO_MODEL,
     ON_CPU,
     TRAINS_NOTHING,
-)
-from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, Ignored, Output, flag, flag_names
-from tf_cnn.training.optimizer_table import (
-    DEFAULT_OPTIMIZER,
-    OPTIMIZERS,
-    OptimizerRow,
-    format_optimizers,
+    Ignored,
+    Output,
+    flag,
+    flag_names,
 )
 from tf_cnn.training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
     from tf_cnn.plan.params import Params, RuleContext
     from tf_cnn.plan.workload import Context
+
+
+@dataclass(frozen=True)
+class OptimizerRow:
+    """One value of --optimizer.
+
+    Attributes:
+      name: the flag's value.
+      summary: what the optimizer does, for the docs and --help.
+      rule: its class, 'module:Class'.
+      arguments: the flags that give the arguments of its class, in order.
+      fits_16_bits: whether its slots can be stored in 16 bits.
+    """
+
+    name: str
+    summary: str
+    rule: str
+    arguments: tuple[str, ...] = ()
+    fits_16_bits: bool = False
+
+
+_ROWS = (
+    OptimizerRow(
+        'sgd', 'gradient descent', 'tf_cnn.training.optimizers:GradientDescent', fits_16_bits=True
+    ),
+    OptimizerRow(
+        'momentum',
+        "gradient descent with momentum, Nesterov's unless --nonesterov is given",
+        'tf_cnn.training.optimizers:Momentum',
+        ('momentum', 'nesterov'),
+        fits_16_bits=True,
+    ),
+    # The optimizers below compute squares or norms of gradients, which exceed the range of 16 bits.
+    OptimizerRow(
+        'rmsprop',
+        'gradients divided by the root of their mean square, with momentum',
+        'tf_cnn.training.optimizers:RmsProp',
+        ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
+    ),
+    OptimizerRow(
+        'adam',
+        'mean gradients divided by the root of their mean square',
+        'tf_cnn.training.optimizers:Adam',
+        ('adam_beta1', 'adam_beta2', 'adam_epsilon'),
+    ),
+    OptimizerRow(
+        'lars',
+        'momentum with a separate learning rate for each layer',
+        'tf_cnn.training.optimizers:Lars',
+        ('momentum', 'lars_eta', 'weight_decay'),
+    ),
+)
+OPTIMIZERS: Mapping[str, OptimizerRow] = {row.name: row for row in _ROWS}
+DEFAULT_OPTIMIZER = _ROWS[0].name
+
+
+def format_optimizers(fits: Callable[[OptimizerRow], bool]) -> str:
+    """Lists the optimizers that fit as flags, for messages: '--optimizer=A or --optimizer=B'."""
+    return ' or '.join(f'--optimizer={row.name}' for row in _ROWS if fits(row))
+
 
 # Each flag in _WHOLE_SCHEDULES sets the rate of the whole training and excludes all others; the
 # flags in _RATE_FLAGS can be combined.
