@@ -26,8 +26,14 @@ pytestmark = pytest.mark.unit
 HOSTILE = '<img src=x onerror="document.title=1">&amp;$x_1$'
 HOSTILE_FLAG = '<i>&lt;$x$'
 ARGUMENTS = (
-    *('--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run'),
-    *('--disable-background-networking', '--disable-component-update', '--disable-sync'),
+    '--headless=new',
+    '--no-sandbox',
+    '--disable-gpu',
+    '--disable-quic',
+    '--no-first-run',
+    '--disable-background-networking',
+    '--disable-component-update',
+    '--disable-sync',
 )
 BROWSER, DRIVER = '/usr/bin/chromium', '/usr/bin/chromedriver'
 

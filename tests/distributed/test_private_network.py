@@ -49,8 +49,13 @@ print(answer.decode())
 """
 # Runs a command where no network namespace can be made.
 WITHOUT_NETWORKS = [
-    *('unshare', '--user', '--map-root-user'),
-    *('sh', '-c', 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"', 'sh'),
+    'unshare',
+    '--user',
+    '--map-root-user',
+    'sh',
+    '-c',
+    'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"',
+    'sh',
 ]
 
 

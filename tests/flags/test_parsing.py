@@ -162,8 +162,14 @@ def test_all_words_that_cannot_be_read_are_told_at_once_each_in_a_line():
     check_all_told(
         '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg '
         '--forward_only True --momentum',
-        *("'7'", "'True'", '--batchsize', '--zzqq', '--num_batches=x', '--noforward_only=1'),
-        *('--optimizer=sdg', '--momentum'),
+        "'7'",
+        "'True'",
+        '--batchsize',
+        '--zzqq',
+        '--num_batches=x',
+        '--noforward_only=1',
+        '--optimizer=sdg',
+        '--momentum',
     )
 
 
@@ -171,7 +177,10 @@ def test_all_conflicts_are_told_at_once_once_the_words_can_be_read():
     check_all_told(
         '--num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars '
         '--variable_update=replicated',
-        *('--num_epochs', '--staged_vars', '--profile_steps', '--trt_mode'),
+        '--num_epochs',
+        '--staged_vars',
+        '--profile_steps',
+        '--trt_mode',
     )
 
 

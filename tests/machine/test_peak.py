@@ -35,6 +35,6 @@ def test_no_product_is_left_out_and_the_results_are_finite(dtype):
 def test_the_best_run_counts_and_the_time_is_kept():
     config = tf.ConfigProto(device_count={'CPU': 1})
     # The size stays 512, since the first run takes a second. The next run is faster.
-    ticks = iter([0.0, 0.0, 1.0, 1.0, *(1.0, 1.5, 1.5), *(1.5, 3.0, 3.0), *[9.0] * 9])
+    ticks = iter([0.0, 0.0, 1.0, 1.0, 1.0, 1.5, 1.5, 1.5, 3.0, 3.0, *[9.0] * 9])
     peak = measure_peak(config, ['/cpu:0'], 'float32', 4.0, lambda: next(ticks))
     assert peak == 2 * 2 * 512**3 / 0.5

@@ -111,7 +111,12 @@ def test_the_catalog_has_the_models_that_the_functions_declare():
 @pytest.mark.parametrize(
     'pattern',
     [
-        *('trivial', 'lenet', 'mnist', 'alexnet', 'vgg16', 'resnet50*'),
+        'trivial',
+        'lenet',
+        'mnist',
+        'alexnet',
+        'vgg16',
+        'resnet50*',
         pytest.param('*', marks=pytest.mark.all_modes),
     ],
 )

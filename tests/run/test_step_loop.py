@@ -76,8 +76,11 @@ def test_hooks_see_each_phase_and_each_session_call_with_its_steps():
 def test_the_steps_of_a_session_call_have_equal_parts_of_its_time():
     steps = take_steps(Clock(), [], 0, 5, 3)
     assert [(step.start, step.seconds) for step in steps] == [
-        *((100, 4), (104, 4), (108, 4)),
-        *((112, 6), (118, 6)),
+        (100, 4),
+        (104, 4),
+        (108, 4),
+        (112, 6),
+        (118, 6),
     ]
 
 
@@ -93,7 +96,9 @@ def test_a_reason_to_end_lets_the_warm_up_be_completed():
     diary = Diary(clock, phase=Phase.WARMUP, last=2)
     steps = take_steps(clock, [diary], 3, 5)
     assert [(step.phase, step.index) for step in steps] == [
-        *((Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.WARMUP, 3))
+        (Phase.WARMUP, 1),
+        (Phase.WARMUP, 2),
+        (Phase.WARMUP, 3),
     ]
 
 
@@ -113,9 +118,7 @@ def test_the_first_hook_is_nearest_to_the_steps():
             return False
 
     take_steps(Clock(), [Named('first'), Named('last')], 0, 1)
-    assert calls[2:] == [
-        *(('last', Phase.TIMED), ('first', Phase.TIMED), ('first', 1), ('last', 1))
-    ]
+    assert calls[2:] == [('last', Phase.TIMED), ('first', Phase.TIMED), ('first', 1), ('last', 1)]
 
 
 def test_a_step_that_fails_ends_the_loop_after_the_steps_before():

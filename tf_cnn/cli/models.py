@@ -75,7 +75,7 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
 
 
 def _hint(pattern: str) -> str:
-    for wider in () if {*pattern} & {*'*?['} else (f'{pattern}*', f'*{pattern}*'):
+    for wider in () if {*pattern} & {'*', '?', '['} else (f'{pattern}*', f'*{pattern}*'):
         if names := MODELS.list_models(wider.lower()):
             return f"models '{wider.lower()}' lists {abbreviate(names)}"
     near = nearest(pattern, MODELS.list_models())

@@ -68,22 +68,23 @@ _LAUNCHERS = (
 # Variables for rank and size that do not prove that several processes run together. They are also
 # set in a shell of an allocation, for other programs, and in jobs of independent pods.
 _POSSIBLE_RANKS = (
-    *(('RANK', 'WORLD_SIZE'), ('SLURM_PROCID', 'SLURM_NTASKS')),
+    ('RANK', 'WORLD_SIZE'),
+    ('SLURM_PROCID', 'SLURM_NTASKS'),
     # Kubernetes: indexed jobs, Volcano, LeaderWorkerSet.
-    *(('JOB_COMPLETION_INDEX', ''), ('VC_TASK_INDEX', ''), ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE')),
+    ('JOB_COMPLETION_INDEX', ''),
+    ('VC_TASK_INDEX', ''),
+    ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE'),
     # PyTorchJob, AWS Batch, and unsupported launchers: MVAPICH, jsrun, Flux, PALS, ALPS, PMIx, LSF.
-    *(('PET_NODE_RANK', 'PET_NNODES'), ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES')),
-    *(
-        (f'{prefix}_RANK', f'{prefix}_SIZE')
-        for prefix in ('MV2_COMM_WORLD', 'MVP_COMM_WORLD', 'JSM_NAMESPACE')
-    ),
-    *(
-        ('FLUX_TASK_RANK', 'FLUX_JOB_SIZE'),
-        ('PALS_RANKID', ''),
-        ('ALPS_APP_PE', ''),
-        ('PMIX_RANK', 'OMPI_COMM_WORLD_SIZE'),
-        ('PMI_ID', ''),
-    ),
+    ('PET_NODE_RANK', 'PET_NNODES'),
+    ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES'),
+    ('MV2_COMM_WORLD_RANK', 'MV2_COMM_WORLD_SIZE'),
+    ('MVP_COMM_WORLD_RANK', 'MVP_COMM_WORLD_SIZE'),
+    ('JSM_NAMESPACE_RANK', 'JSM_NAMESPACE_SIZE'),
+    ('FLUX_TASK_RANK', 'FLUX_JOB_SIZE'),
+    ('PALS_RANKID', ''),
+    ('ALPS_APP_PE', ''),
+    ('PMIX_RANK', 'OMPI_COMM_WORLD_SIZE'),
+    ('PMI_ID', ''),
     ('LSF_PM_TASKID', ''),
 )
 # Variables that a job scheduler or an outer launcher sets: all with these prefixes, and

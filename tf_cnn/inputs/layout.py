@@ -52,23 +52,33 @@ _NOT_NAMED_AS_AN_IMAGE = f'not named as a {join_with_or([*IMAGE_FORMATS])}'
 # Files and folders that archives, operating systems and network storage make, in lower case. Hidden
 # ones are skipped anyway.
 _PROGRAM_MADE_NAMES = {
-    *(
-        '__macosx',
-        'icon\r',
-        '$recycle.bin',
-        'system volume information',
-        'thumbs.db',
-        'desktop.ini',
-    ),
-    *('lost+found', '__pycache__', '@eadir', '#recycle'),
+    '__macosx',
+    'icon\r',
+    '$recycle.bin',
+    'system volume information',
+    'thumbs.db',
+    'desktop.ini',
+    'lost+found',
+    '__pycache__',
+    '@eadir',
+    '#recycle',
 }
 # Line breaks, and bytes that are not UTF-8 (surrogates in a Python string).
 _FORBIDDEN_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
 # Folders with these names, in lower case, are subsets and not classes. A name may also contain one
 # of them, as seg_train or test2017.
 _SUBSET_NAMES = {
-    *('train', 'training', 'val', 'valid', 'validation', 'test', 'testing'),
-    *('dev', 'eval', 'evaluation', 'holdout'),
+    'train',
+    'training',
+    'val',
+    'valid',
+    'validation',
+    'test',
+    'testing',
+    'dev',
+    'eval',
+    'evaluation',
+    'holdout',
 }
 _NAME_WITH_SUBSET = re.compile(
     rf'(?:.*[^a-z])?(?:{"|".join(sorted(_SUBSET_NAMES))})(?:[^a-z].*)?', re.DOTALL

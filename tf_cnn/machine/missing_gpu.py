@@ -30,15 +30,14 @@ _DRIVER = 'libcuda.so.1'
 # The libraries of CUDA 12: all supported versions of TensorFlow are built for it. {} is the version
 # of cuDNN.
 _REQUIRED = (
-    *(
-        _DRIVER,
-        'libcudart.so.12',
-        'libcublas.so.12',
-        'libcublasLt.so.12',
-        'libcufft.so.11',
-        'libcusolver.so.11',
-    ),
-    *('libcusparse.so.12', 'libcudnn.so.{}'),
+    _DRIVER,
+    'libcudart.so.12',
+    'libcublas.so.12',
+    'libcublasLt.so.12',
+    'libcufft.so.11',
+    'libcusolver.so.11',
+    'libcusparse.so.12',
+    'libcudnn.so.{}',
 )
 # The features that need each optional library.
 OPTIONAL = {

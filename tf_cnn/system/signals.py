@@ -17,8 +17,13 @@ from typing import Any, NoReturn
 
 # Batch systems send the last four before they kill a process.
 STOP_SIGNALS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+    signal.SIGALRM,
 )
 # `timeout` sends its signal twice, and a signal from a terminal may arrive by two ways. Signals
 # within this time are one request.
