@@ -29,7 +29,7 @@ CONTROLLED = [*SERVED[1:], ClusterTask('controller', 0, 'c:1')]
         ('distributed_all_reduce', CONTROLLED, ['worker 0', 'worker 1']),
     ],
 )
-def test_each_process_is_told_who_it_is_and_who_the_others_are(mode, tasks, servers):
+def test_each_process_gets_its_task_and_the_cluster(mode, tasks, servers):
     flags = ['--model=lenet', '--device=cpu', f'--variable_update={mode}']
     commands = make_commands(flags, tasks, {})
     assert [command.name for command in commands if command.is_server] == servers
@@ -41,11 +41,11 @@ def test_each_process_is_told_who_it_is_and_who_the_others_are(mode, tasks, serv
         cluster = find_cluster(params, {})
         assert cluster is not None
         assert str(cluster.own_task) == f'{command.name} ({task.address})'
-        assert [own.host for own in cluster.tasks] == [task.address for task in tasks]
+        assert [task.host for task in cluster.tasks] == [task.address for task in tasks]
 
 
 @pytest.mark.unit
-def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path):
+def test_only_the_chief_writes_files_that_any_task_could_write(tmp_path):
     flag_file = tmp_path / 'flags'
     flag_file.write_text('--graph_file=graph\n')
     files = '--trace_file=trace --partitioned_graph_file_prefix=parts --tfprof_file=profile'
@@ -53,23 +53,23 @@ def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path):
     for command in make_commands(flags, SERVED, {}):
         params = parse_argv(command.argv[2:]).params
         assert params.checkpoints.train_dir == 'd'
-        own = params.instruments
+        instruments = params.instruments
         paths = (
-            own.trace_file,
-            own.graph_file,
-            own.partitioned_graph_file_prefix,
-            own.tfprof_file,
+            instruments.trace_file,
+            instruments.graph_file,
+            instruments.partitioned_graph_file_prefix,
+            instruments.tfprof_file,
         )
         expected = ('trace', 'graph', 'parts', 'profile')
         assert paths == (expected if command.name == 'worker 0' else (None,) * 4)
 
 
 @pytest.mark.unit
-def test_the_cluster_around_the_caller_is_not_that_of_the_processes():
+def test_the_callers_own_cluster_is_hidden_from_the_processes():
     ranks = {'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
-    kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
-    for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **kept}):
-        assert command.env == kept
+    environ = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
+    for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **environ}):
+        assert command.env == environ
 
 
 @pytest.mark.unit
@@ -78,8 +78,10 @@ def test_a_controller_keeps_the_gpus_of_its_host_and_a_worker_sees_its_own(gpus,
     worker = replace(CONTROLLED[0], gpus=gpus)
     environ = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
     commands = make_commands([], [worker, *CONTROLLED[1:]], environ)
-    seen = {command.name: (command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands}
-    assert seen == {
+    visible_gpus = {
+        command.name: (command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands
+    }
+    assert visible_gpus == {
         'worker 0': expected,
         'worker 1': '0,1,2,3',
         'controller 0': '0,1,2,3',
@@ -95,8 +97,8 @@ def test_each_worker_gets_as_many_cores():
 
 @pytest.mark.unit
 def test_a_reserved_port_is_for_the_server_that_it_is_meant_for():
-    with reserve_addresses(20) as addresses, reserve_addresses(20) as others:
-        assert len({*addresses, *others}) == 40
+    with reserve_addresses(20) as addresses, reserve_addresses(20) as more_addresses:
+        assert len({*addresses, *more_addresses}) == 40
         host, port = addresses[0].split(':')
         with socket.socket() as stranger, pytest.raises(OSError, match='in use'):
             stranger.bind((host, int(port)))

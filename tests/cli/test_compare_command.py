@@ -160,7 +160,7 @@ def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json():
         assert 'only here' in rows[key]['remark']
 
 
-def test_what_is_left_out_of_a_folder_is_a_row_with_its_reason():
+def test_a_run_that_does_not_count_in_a_folder_is_a_row_with_its_reason():
     write_repeats('old', 100)
     write_repeats('new', 90)
     cut = cut_off('stopped by SIGTERM')

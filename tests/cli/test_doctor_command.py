@@ -19,30 +19,32 @@ pytestmark = pytest.mark.distributed
 
 
 def test_json_goes_to_standard_output_and_the_lines_to_standard_error():
-    ran = run('doctor --only=gpu --json', OMP_NUM_THREADS='4096', CUDA_VISIBLE_DEVICES='')
-    assert ran.code == 0
-    document = json.loads(ran.out)
+    doctor = run('doctor --only=gpu --json', OMP_NUM_THREADS='4096', CUDA_VISIBLE_DEVICES='')
+    assert doctor.code == 0
+    document = json.loads(doctor.out)
     assert document['schema'] == 'tf_cnn_benchmarks.doctor'
     assert document['environment']['OMP_NUM_THREADS'] == '4096'
     assert document['machine']['num_cores'] == os.cpu_count()
     checks = document['checks']
     assert set(checks[0]) == {'name', 'outcome', 'found', 'advice', 'figures'}
-    first, *rows, last = ran.err.splitlines()
+    first, *rows, last = doctor.err.splitlines()
     assert (first, last.split()[:2]) == ('checking gpu ...', ['3', 'checks'])
-    assert [row.split()[:2] for row in rows] == [[one['outcome'], one['name']] for one in checks]
+    assert [row.split()[:2] for row in rows] == [
+        [check['outcome'], check['name']] for check in checks
+    ]
 
 
-def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run(tmp_path):
+def test_a_damaged_tensorflow_is_reported_with_its_lines_and_later_checks_are_skipped(tmp_path):
     (tmp_path / 'tensorflow').mkdir()
     code = 'raise ImportError("libstdc++.so.6: too old")'
     (tmp_path / 'tensorflow' / '__init__.py').write_text(code)
-    ran = run('doctor --only=tensorflow,processor,all_reduce', PYTHONPATH=str(tmp_path))
-    assert ran.code == 1
-    wrong, advice, *own, processor, all_reduce, _ = ran.out.splitlines()
+    doctor = run('doctor --only=tensorflow,processor,all_reduce', PYTHONPATH=str(tmp_path))
+    assert doctor.code == 1
+    wrong, advice, *import_lines, processor, all_reduce, _ = doctor.out.splitlines()
     assert wrong.startswith(WRONG)
     assert 'libstdc++.so.6: too old' in wrong
     assert 'install' in advice
-    assert own[-1].endswith('ImportError: libstdc++.so.6: too old')
+    assert import_lines[-1].endswith('ImportError: libstdc++.so.6: too old')
     assert processor.split()[:2] == [SKIPPED, 'processor']
     assert all_reduce.split()[:2] == [SKIPPED, 'all_reduce']
 
@@ -66,7 +68,7 @@ say(['x/a', 'x/b', 'x/c']); fine('x/a'); print('it begins', flush=True)
     return list(findings), list(log)
 
 
-def test_the_check_under_way_is_wrong_and_those_after_it_are_not_run(tmp_path):
+def test_a_crash_makes_the_current_check_wrong_and_skips_the_next_ones(tmp_path):
     for end, outcomes, *facts in (
         ('os.kill(os.getpid(), signal.SIGSEGV)', [OK, WRONG, SKIPPED], 'signal 11'),
         ('os.kill(os.getpid(), signal.SIGILL)', [OK, WRONG, SKIPPED], 'signal 4', 'processor'),
@@ -105,7 +107,7 @@ time.sleep(600)
     ('number', 'code', 'word'),
     [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')],
 )
-def test_after_an_interrupt_what_was_found_is_printed(number, code, word, tmp_path):
+def test_an_interrupt_prints_the_finished_checks(number, code, word, tmp_path):
     with launched('doctor --only=gpu,processor --json', tmp_path) as process:
         process.await_line('^checking processor')
         process.send(number)
@@ -117,9 +119,9 @@ def test_after_an_interrupt_what_was_found_is_printed(number, code, word, tmp_pa
     check_line(process.err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', word)
 
 
-def test_everything_that_runs_on_a_cpu_is_well():
-    ran = run('doctor --json', CUDA_VISIBLE_DEVICES='')
-    assert ran.code == 0
-    outcomes = {check['name']: check['outcome'] for check in json.loads(ran.out)['checks']}
+def test_no_check_on_a_cpu_is_wrong():
+    doctor = run('doctor --json', CUDA_VISIBLE_DEVICES='')
+    assert doctor.code == 0
+    outcomes = {check['name']: check['outcome'] for check in json.loads(doctor.out)['checks']}
     assert WRONG not in outcomes.values()
     assert outcomes['tensorflow/devices'] == OK

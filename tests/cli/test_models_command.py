@@ -1,4 +1,4 @@
-"""The subcommand `models` lists models and their costs, those of a user's own file too."""
+"""The subcommand `models` lists models and their costs, also models in a user's file."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_json_lists_the_models_of_a_pattern_as_objects():
     assert (vgg['default_learning_rate'], vgg['learning_rate_images']) == (0.005, None)
 
 
-def test_a_part_of_names_is_answered_with_the_pattern_that_lists_them():
+def test_a_part_of_a_name_suggests_a_pattern():
     for pattern, *facts in (
         ('resnet', "models 'resnet*'", 'and 17 more'),
         ('ResNet', "models 'resnet*'"),

@@ -116,7 +116,7 @@ def test_a_check_of_good_shards_prints_what_they_hold(shards):
     assert numbers_in(out, 'train: ') == ['4', '4', '24', '3', '4']
 
 
-def test_without_a_file_of_labels_these_are_those_of_imagenet(shards, tmp_path):
+def test_without_a_file_of_labels_imagenets_labels_count(shards, tmp_path):
     write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
     out, _ = run_main('records', f'--check={tmp_path}')
     numbers_in(out, '0..1000', 'ImageNet', 'labels.txt')

@@ -38,7 +38,7 @@ def test_a_subcommand_prints_its_help_in_every_spelling(name):
 
 
 @pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_all_mistakes_are_told_at_once_each_in_a_line(name):
+def test_all_mistakes_are_reported_together_each_in_a_line(name):
     specs = specs_of(DECLARATIONS[name].options).values()
     switches = [spec.name for spec in specs if spec.type is bool]
     wrong = [
@@ -84,7 +84,7 @@ def test_the_help_of_the_program_is_printed_in_every_spelling():
     assert f'{printed("help", "--markdown")}\n' == format_page()
 
 
-def test_a_flag_is_told_in_every_spelling():
+def test_a_flag_is_described_in_every_spelling():
     for name in ('batch_size', 'mkl', 'use_nccl', 'eval'):
         for argv in (['help', name], ['help', f'--{name}'], [f'--help={name}']):
             assert printed(*argv) == describe_flag(name)

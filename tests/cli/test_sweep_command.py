@@ -123,9 +123,9 @@ def test_a_link_of_25_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
     argv = ('sweep', *grids, '--', *flags, '--device=cpu', '--num_batches=2')
     with make_hosts(2, rate_mbit=25) as network:
         command = network.command(*PROGRAM, *argv)
-        done = run_process(command)
-        assert done.code == 0, done.err
-    _, small, large = rows_of(done.out)
+        process = run_process(command)
+        assert process.code == 0, process.err
+    _, small, large = rows_of(process.out)
     assert float(small[2].strip('! ')) < float(large[2].strip('! '))
     # In GB/s. The link is slow, so that a loaded machine is still faster.
     assert 0.7 * 0.003125 < float(large[4]) <= 0.003125
@@ -135,8 +135,8 @@ def test_a_link_of_25_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
 def test_repeats_have_an_interval_and_failures_a_reason(tmp_path):
     plan = plan_of(tmp_path, '[grid]\nshape = ["1*1", "1*2", "1*4", "1*8"]\n')
     outcomes: dict[str, list[Result | Failure]] = {
-        one.id: [sample_record(rate=rate, noise=0) for rate in rates]
-        for one, rates in zip(
+        configuration.id: [sample_record(rate=rate, noise=0) for rate in rates]
+        for configuration, rates in zip(
             plan.configurations, ([], [90, 100, 110], [200, 200], [50, 100, 200]), strict=True
         )
     }
@@ -168,7 +168,7 @@ def test_exchanges_alone_have_bandwidths(tmp_path):
         )
         for size, seconds in ((4096, [0.001]), (8_000_000, [0.01, 0.03]))
     )
-    ids = [one.id for one in plan.configurations]
+    ids = [configuration.id for configuration in plan.configurations]
     table = result_table(plan, {ids[0]: [small], ids[1]: [large]})
     assert rows_of(table.as_markdown()) == [
         ['bytes', 'W*G+P', 'ms', 'algbw GB/s', 'busbw GB/s', 'doubtful runs'],

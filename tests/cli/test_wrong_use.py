@@ -24,28 +24,28 @@ MODE = '--variable_update='
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds two results, files that are none, and an empty folder."""
-    made = tmp_path_factory.mktemp('wrong')
-    write_sample(made / 'one.json')
-    write_sample(made / 'other.json', run={'role': 'forward-only'}, flags={'model': 'trivial'})
-    write_document(made / 'damaged.json', sample_document() | {'workers': [{'steps': 5}]})
-    write_document(made / 'newer.json', sample_document() | {'schema_version': 9})
-    write_document(made / 'failure.json', sample_failure(reason='out of memory'))
-    write_document(made / 'untimed.json', untimed_document('interrupted early'))
+    """Contains two results, files that are not results, and an empty folder."""
+    folder = tmp_path_factory.mktemp('wrong')
+    write_sample(folder / 'one.json')
+    write_sample(folder / 'other.json', run={'role': 'forward-only'}, flags={'model': 'trivial'})
+    write_document(folder / 'damaged.json', sample_document() | {'workers': [{'steps': 5}]})
+    write_document(folder / 'newer.json', sample_document() | {'schema_version': 9})
+    write_document(folder / 'failure.json', sample_failure(reason='out of memory'))
+    write_document(folder / 'untimed.json', untimed_document('interrupted early'))
     evaluation = untimed_document('', run={'role': 'evaluation'})
-    write_document(made / 'evaluation.json', evaluation | {'workers': []})
-    (made / 'cut.json').write_text((made / 'one.json').read_text()[:5000])
-    (made / 'empty.json').touch()
-    (made / 'log.txt').write_text('Model: resnet50\ntotal images/sec: 95.83\n')
-    (made / 'role_flags').write_text('--worker_hosts=a:1,b:1\n')
-    (made / 'garbage').write_bytes(bytes(range(256)) * 9)
-    (made / 'empty').mkdir()
-    return made
+    write_document(folder / 'evaluation.json', evaluation | {'workers': []})
+    (folder / 'cut.json').write_text((folder / 'one.json').read_text()[:5000])
+    (folder / 'empty.json').touch()
+    (folder / 'log.txt').write_text('Model: resnet50\ntotal images/sec: 95.83\n')
+    (folder / 'role_flags').write_text('--worker_hosts=a:1,b:1\n')
+    (folder / 'garbage').write_bytes(bytes(range(256)) * 9)
+    (folder / 'empty').mkdir()
+    return folder
 
 
 @pytest.mark.parametrize(
     'row',
-    # Command lines, and what the line names beside the first of these facts, with which it begins.
+    # Command lines, the start of the error, and what else it names.
     [
         ('cluster --ps=0', '--ps=0', '--variable_update=parameter_server'),
         (

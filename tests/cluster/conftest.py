@@ -9,7 +9,7 @@ from tests.cluster.local_cluster import LocalCluster
 
 @pytest.fixture
 def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    """Makes clusters, whose tasks all stop after the test."""
+    """Makes clusters; after the test all their tasks stop."""
     with contextlib.ExitStack() as stack:
 
         def make(*args: Any, **options: Any) -> LocalCluster:

@@ -35,7 +35,7 @@ from tf_cnn.cluster.topology import Task
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-def test_only_tasks_that_are_there_answer():
+def test_only_running_tasks_answer():
     with socket.create_server(('127.0.0.1', 0)) as mute, socket.socket() as silent:
         silent.bind(('127.0.0.1', 0))
         # One address accepts connections and never answers; at the other nobody listens.
@@ -64,7 +64,7 @@ def busy(address: str, task: Task) -> Iterator[None]:
             result(step)
 
 
-def test_a_task_that_is_busy_with_a_long_step_counts_as_alive_until_it_is_gone(make_cluster):
+def test_a_task_in_a_long_step_counts_as_alive_until_it_dies(make_cluster):
     cluster = make_cluster()
     address, task = cluster.start('worker 1').address, cluster.task('worker 1')
     probe = LivenessProbe()
@@ -103,7 +103,7 @@ class Detecting:
 
 @pytest.mark.parametrize('is_replaced', [False, True])
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
-def test_a_task_that_is_gone_or_replaced_is_lost(lost, is_replaced, make_cluster):
+def test_a_task_that_died_or_was_replaced_is_lost(lost, is_replaced, make_cluster):
     cluster = make_cluster()
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop(lost)

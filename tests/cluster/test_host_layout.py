@@ -1,4 +1,4 @@
-"""Which process of a cluster runs on which host, and what prints the same cluster."""
+"""The hosts of a cluster's processes, and --dry_run, which prints the commands for each host."""
 
 import shlex
 import subprocess

@@ -33,7 +33,7 @@ HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
     ('rank', 'environ'),
     [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))],
 )
-def test_ranks_alone_do_not_tell_where_a_controller_is(rank, environ):
+def test_ranks_alone_do_not_show_where_a_controller_is(rank, environ):
     mode = 'distributed_all_reduce'
     with refused(rank, f'--variable_update={mode}', '--controller_host=', '--worker_hosts='):
         find(environ, variable_update=mode)
@@ -208,7 +208,7 @@ def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
     }
 
 
-def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do():
+def test_ranks_of_other_launchers_on_one_host_join_as_open_mpis_do():
     horovodrun = {
         'HOROVOD_RANK': '1',
         'HOROVOD_SIZE': '2',

@@ -36,7 +36,7 @@ def wait():
         signal.pause()
 """
 CORES = sorted(os.sched_getaffinity(0))
-# A part of the lines in which the launcher reports a started process.
+# The launcher reports a started process in a line with this text.
 STARTED = ' is process '
 
 
@@ -46,7 +46,7 @@ def program(name: str, code: str, **more: Any) -> Command:
 
 
 def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
-    """Calls launch; returns its exit code, and the lines of both streams but for those about
+    """Calls launch; returns the exit code and the lines of both streams, without the lines about
     starts.
     """
     out, err = io.StringIO(), io.StringIO()
@@ -57,7 +57,7 @@ def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Callable[[str], str]:
-    """Makes a FIFO, whose reader and writer wait for each other when they open it."""
+    """Makes a FIFO: its reader and its writer wait for each other when they open it."""
 
     def make(name: str) -> str:
         path = str(tmp_path / name)
@@ -120,8 +120,8 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo):
     ready = fifo('ready')
     many = 'for number in range(100): print(number, file=sys.stderr)\n'
     waiting = program('worker 0', many + opened(ready, 'w') + 'wait()', has_result=True)
-    # The launcher has read what a process has written before it ended; of another, as much as it
-    # could. All on one stream, since nothing says in which order two are read.
+    # The launcher has read everything from the process that ended, and from the other as much as it
+    # could. All text is on one stream, since two streams are read in any order.
     failing = program(
         'worker 1', opened(ready, 'r') + "print(*range(100), 'why', sep='\\n'); sys.exit(3)"
     )
@@ -160,13 +160,13 @@ print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
         'import sys; from tf_cnn.launch.launcher import Command, launch\n'
         f'sys.exit(launch({commands!r}, quiet=True))'
     )
-    with Terminal([sys.executable, '-c', code]) as seen:
-        seen.read('Building the graph')
+    with Terminal([sys.executable, '-c', code]) as terminal:
+        terminal.read('Building the graph')
         open(first, 'w').close()
-        seen.read(until=None)
-        assert seen.process.returncode == 0
-        assert seen.lines == ['==========', 'Step    Img/sec total_loss']
-    assert b'Waiting' not in seen.written
+        terminal.read(until=None)
+        assert terminal.process.returncode == 0
+        assert terminal.lines == ['==========', 'Step    Img/sec total_loss']
+    assert b'Waiting' not in terminal.written
 
 
 def test_odd_bytes_and_a_last_line_without_an_end_are_shown():
@@ -199,11 +199,11 @@ def test_lines_that_cannot_be_written_end_the_cluster(reader_left):
     ('code', 'exit_code', 'facts'),
     [('sys.exit(1)', 1, ['1']), ('os.kill(os.getpid(), signal.SIGKILL)', 137, ['9', 'Killed'])],
 )
-def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(code, exit_code, facts):
+def test_a_failure_stops_the_others_and_gives_the_exit_code(code, exit_code, facts):
     server = program('ps 0', 'wait()', is_server=True)
     commands = server, program('worker 0', 'wait()'), program('worker 3', code)
-    found, out, [error] = run(*commands)
-    assert (found, out) == (exit_code, [])
+    launch_code, out, [error] = run(*commands)
+    assert (launch_code, out) == (exit_code, [])
     # Which failed, how, and which are stopped.
     check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
 
@@ -274,9 +274,9 @@ def test_processes_are_started_again_as_often_as_allowed_unless_used_wrongly(
 
 
 def test_servers_end_by_themselves_after_the_workers(fifo):
-    done = fifo('done')
-    server = program('ps 0', opened(done, 'r') + "print('done')", is_server=True)
-    assert run(server, program('worker 0', opened(done, 'w'))) == (0, [], ['ps 0     | done'])
+    gate = fifo('done')
+    server = program('ps 0', opened(gate, 'r') + "print('done')", is_server=True)
+    assert run(server, program('worker 0', opened(gate, 'w'))) == (0, [], ['ps 0     | done'])
 
 
 def test_a_server_that_stays_is_stopped_and_named():
@@ -291,7 +291,7 @@ def test_a_server_that_stays_is_stopped_and_named():
     assert 'ps 0' not in error
 
 
-def test_what_a_process_leaves_behind_is_ended():
+def test_descendants_that_outlive_a_process_are_ended():
     code = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     exit_code, [pid], _ = run(program('a', code, has_result=True))
     assert exit_code == 0
@@ -398,7 +398,7 @@ def test_no_process_outlives_a_launcher_that_is_killed():
         assert_ended(pids)
 
 
-def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup():
+def test_a_launcher_that_loses_its_terminal_ends_with_the_code_of_sighup():
     with launched(OBEDIENT) as (launcher, pids):
         assert launcher.stderr is not None
         # What is written from now on fails, as on a terminal that was closed.

@@ -31,13 +31,13 @@ def start(
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)
 
 
-@pytest.mark.parametrize(('wanted', 'place'), [('here', 'here'), ('no such folder', 'home')])
-def test_a_remote_process_runs_in_the_working_folder_else_at_home(wanted, place, tmp_path):
+@pytest.mark.parametrize(('folder', 'place'), [('here', 'here'), ('no such folder', 'home')])
+def test_a_remote_process_runs_in_the_working_folder_else_at_home(folder, place, tmp_path):
     (tmp_path / 'here').mkdir()
     (tmp_path / 'home').mkdir()
     env = {'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'}
     words = ('A=1', '--', 'sh', '-c', 'pwd; echo $A; exit 3')
-    with start(tmp_path / wanted, *words, env=env) as remote:
+    with start(tmp_path / folder, *words, env=env) as remote:
         assert remote.stdout
         lines = remote.stdout.read().splitlines()
     assert [line for line in lines if not line.startswith(MARK)] == [str(tmp_path / place), '1']
@@ -60,7 +60,7 @@ def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text, code)
 
 
 def target_with(script: str, folder: Path) -> SshTarget:
-    """A target whose ssh is this shell script."""
+    """Returns a target with this shell script as its ssh."""
     ssh = folder / 'ssh'
     ssh.write_text(f'#!/bin/sh\n{script}')
     ssh.chmod(0o700)
@@ -83,7 +83,7 @@ def over_ssh(script: str, folder: Path) -> tuple[int, str, str]:
     return launch([command], out=out, err=err), out.getvalue(), err.getvalue()
 
 
-def test_what_a_login_script_prints_is_not_part_of_any_output(tmp_path):
+def test_text_of_a_login_script_is_not_part_of_any_output(tmp_path):
     tasks = prepare_hosts(LAYOUT, target_with(LIKE_SSH, tmp_path), 0, [])
     assert [task.name for task in tasks] == ['ps 0', 'worker 0']
     assert over_ssh('echo result', tmp_path)[:2] == (0, 'result\n')

@@ -1,4 +1,4 @@
-"""Logs of the original program, as they are found in the field, are read as results."""
+"""Logs of the original program, as users have them, are read as results."""
 
 import re
 
@@ -97,11 +97,11 @@ def test_a_log_is_read_whatever_stands_around_its_lines():
         ('mixed ranks', r'(.*)\n', r'worker 0 | \1\r\nworker 1 | \1\r\n'),
         ('ranks in turn', r'(?s)\A(.*)\Z', r'\1\1'),
     ):
-        found = read(re.sub(pattern, replacement, LOG))
-        assert found.workload == expected.workload, name
-        assert non_default_settings(found) == non_default_settings(expected), name
-        assert found.images_per_second == expected.images_per_second, name
-        assert found.shape == '2*2', name
+        result = read(re.sub(pattern, replacement, LOG))
+        assert result.workload == expected.workload, name
+        assert non_default_settings(result) == non_default_settings(expected), name
+        assert result.images_per_second == expected.images_per_second, name
+        assert result.shape == '2*2', name
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Throughputs, their ratios and intervals, held against SciPy and simulations whose true ratio is
-known.
+"""Throughputs, their ratios and intervals, compared with SciPy and with simulations of a known
+ratio.
 """
 
 import math
@@ -18,33 +18,35 @@ pytestmark = pytest.mark.unit
 
 
 @given(st.floats(1, 1e5))
-def test_quantiles_are_those_of_scipy(degrees_of_freedom):
+def test_quantiles_equal_scipys(degrees_of_freedom):
     assert t_quantile(degrees_of_freedom) == pytest.approx(
         stats.t.ppf(0.975, degrees_of_freedom), rel=1e-7
     )
 
 
 @given(st.lists(st.floats(80, 120), min_size=3, max_size=20))
-def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(rates):
+def test_intervals_equal_scipys_for_the_relative_error_of_the_seconds(rates):
     seconds = 1 / np.array(rates)
     mean = seconds.mean()
-    found = estimate_runs(rates)
-    assert found.images_per_second == pytest.approx(1 / mean)
-    low, high = found.interval or (0, 0)
+    throughput = estimate_runs(rates)
+    assert throughput.images_per_second == pytest.approx(1 / mean)
+    low, high = throughput.interval or (0, 0)
     half = stats.t.ppf(0.975, len(rates) - 1) * stats.sem(seconds) / mean
     assert (low * mean, high * mean) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
-    assert found.plus_minus == pytest.approx(math.sinh(half), rel=1e-6, abs=1e-9)
-    assert not found.is_short
+    assert throughput.plus_minus == pytest.approx(math.sinh(half), rel=1e-6, abs=1e-9)
+    assert not throughput.is_short
 
 
 def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds():
     images, seconds = np.array([1000, 4000, 2500, 3300]), np.array([10.0, 41.0, 24.0, 34.0])
-    found = estimate_runs(images / seconds, images.tolist())
-    assert found.images_per_second == pytest.approx(images.sum() / seconds.sum())
+    throughput = estimate_runs(images / seconds, images.tolist())
+    assert throughput.images_per_second == pytest.approx(images.sum() / seconds.sum())
     # The jackknife estimates the same error without the formula.
     left_out = (seconds.sum() - seconds) / (images.sum() - images)
     jackknife = math.sqrt(3 * left_out.var())
-    assert math.sqrt(found.variance) == pytest.approx(jackknife * found.images_per_second, rel=0.15)
+    assert math.sqrt(throughput.variance) == pytest.approx(
+        jackknife * throughput.images_per_second, rel=0.15
+    )
 
 
 @pytest.mark.parametrize('num_runs', [3, 5, 10])
@@ -68,12 +70,12 @@ def test_the_ratio_of_repeated_runs_has_the_interval_of_welch():
     before, after = (
         estimate([sample_record(rate=rate, noise=0) for rate in side]) for side in rates
     )
-    found = compare(before, after)
+    ratio = compare(before, after)
     first, second = map(np.log, rates)
     expected = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
-    assert found.interval
-    assert np.log(found.interval) == pytest.approx([expected.low, expected.high], rel=2e-2)
-    assert found.verdict is Significance.SLOWER
+    assert ratio.interval
+    assert np.log(ratio.interval) == pytest.approx([expected.low, expected.high], rel=2e-2)
+    assert ratio.verdict is Significance.SLOWER
     assert compare(after, before).verdict is Significance.FASTER
     assert compare(before, before).verdict is Significance.SAME
 
@@ -85,10 +87,10 @@ def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval():
             for rate, count in ((100, num_before), (50, num_after))
         )
         assert (after.interval, after.plus_minus) == (None, None)
-        found = compare(before, after)
-        assert (found.interval, found.verdict) == (None, Significance.FEW_RUNS)
-        assert not found.is_significant
-        assert found.value == pytest.approx(0.5, rel=0.05)
+        ratio = compare(before, after)
+        assert (ratio.interval, ratio.verdict) == (None, Significance.FEW_RUNS)
+        assert not ratio.is_significant
+        assert ratio.value == pytest.approx(0.5, rel=0.05)
 
 
 def test_two_runs_have_the_mean_of_their_seconds_and_one_its_rate_to_the_last_digit():
@@ -97,8 +99,8 @@ def test_two_runs_have_the_mean_of_their_seconds_and_one_its_rate_to_the_last_di
 
 
 def test_a_single_run_has_its_rate_and_the_spread_of_its_steps():
-    found = estimate([sample_record(noise=0.05, num_steps=400)])
-    assert (found.num_runs, found.interval) == (1, None)
-    assert found.images_per_second == pytest.approx(100, rel=0.02)
-    assert found.step_spread == pytest.approx(0.05, rel=0.1)
+    throughput = estimate([sample_record(noise=0.05, num_steps=400)])
+    assert (throughput.num_runs, throughput.interval) == (1, None)
+    assert throughput.images_per_second == pytest.approx(100, rel=0.02)
+    assert throughput.step_spread == pytest.approx(0.05, rel=0.1)
     assert math.isnan(estimate([sample_record(seconds=[0.3])]).step_spread)

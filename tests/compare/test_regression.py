@@ -25,13 +25,13 @@ def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(count, noise
     # What differs by less than the least tolerance is as before; few runs do not show that.
     if noise == 0.005 and count < 6:
         return
-    found = 0
+    num_outside = 0
     for rates in 100 * np.exp(np.random.default_rng(count).normal(0, noise, (4000, count + 1))):
         *earlier, rate = rates.tolist()
         low, high = expected_throughput(earlier)[1] or (0, math.inf)
-        found += not low <= rate <= high
+        num_outside += not low <= rate <= high
     # 3 standard errors of 5 % in 4000 are 1 %.
-    assert found / 4000 <= share
+    assert num_outside / 4000 <= share
 
 
 def test_a_shift_is_seen_at_once_and_becomes_the_new_level():
@@ -79,13 +79,13 @@ def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine():
         (96, 'faster than the 10 runs before'),
     ):
         new = a_run(20, rate, program={'git_commit': 'def'})
-        found = check_regression([new], history + do_not_count)
-        assert (found.verdict, found.is_slower) == (verdict, rate == 86)
-        assert (found.num_earlier, found.num_compared) == (17, 10)
-        assert found.median == pytest.approx(90, rel=0.01)
-        assert found.ratio == pytest.approx(rate / 90, rel=0.01)
-        assert found.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
-        assert found.changes['program.git_commit'] == ('abc', 'def')
+        check = check_regression([new], history + do_not_count)
+        assert (check.verdict, check.is_slower) == (verdict, rate == 86)
+        assert (check.num_earlier, check.num_compared) == (17, 10)
+        assert check.median == pytest.approx(90, rel=0.01)
+        assert check.ratio == pytest.approx(rate / 90, rel=0.01)
+        assert check.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
+        assert check.changes['program.git_commit'] == ('abc', 'def')
 
 
 def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict():
@@ -94,8 +94,8 @@ def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict():
         ((20, 400, 90, 1500, 5, 700), 'the runs before differ too much'),
     ):
         *earlier, new = (a_run(number, rate) for number, rate in enumerate(rates))
-        found = check_regression([new], earlier)
-        assert (found.verdict, found.expected, found.is_slower) == (verdict, None, False)
+        check = check_regression([new], earlier)
+        assert (check.verdict, check.expected, check.is_slower) == (verdict, None, False)
 
 
 def test_later_runs_do_not_judge_earlier_ones():

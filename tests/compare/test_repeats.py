@@ -1,6 +1,4 @@
-"""Which runs are repeats of each other: the same work with the same settings, wherever these were
-said.
-"""
+"""Runs are repeats if they do the same work with the same settings, however these are given."""
 
 import json
 from typing import Any
@@ -40,14 +38,14 @@ def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_defa
 
 
 @pytest.mark.parametrize('flag', ['model_file', 'variable_mgr_file'])
-def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag):
+def test_the_content_of_a_users_file_counts_and_not_its_path(flag):
     def key(path: str, content: str) -> str:
         return key_of(sample_document(flags={flag: path}, run={f'{flag}_sha256': content}))
 
     assert key('a/mine.py', '1') == key('b/mine.py', '1') != key('a/mine.py', '2') != key_of()
 
 
-def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given():
+def test_a_value_that_the_run_chose_equals_the_same_explicit_value():
     def key(name: str, flag: object, used: object) -> str:
         document = sample_document()
         document['command']['flags'][name], document['run'][name] = flag, used
@@ -96,7 +94,7 @@ def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags():
         assert workload_differences(first, other) == {name: values}
 
 
-# What limited a run: the fact of its machine, without the limit and with it.
+# What limited a run: a property of its machine, without the limit and with it.
 LIMITS: dict[str, tuple[Any, Any]] = {
     'affinity': ([0, 1], [0]),
     'cgroup_cpus': (None, 1.0),
@@ -112,9 +110,9 @@ LIMITS: dict[str, tuple[Any, Any]] = {
 
 
 def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
-    """Returns a result of a run for which a fact of the machine had this value."""
+    """Returns a result of a run on a machine with this value of a property."""
     if name.startswith('gpus.'):
-        gpus = [{'name': 'A100', 'uuid': 'GPU-1', name.partition('.')[2]: one} for one in value]
+        gpus = [{'name': 'A100', 'uuid': 'GPU-1', name.partition('.')[2]: limit} for limit in value]
         return sample_document(machine={'gpus': gpus}, **changes)
     return sample_document(machine={name: value}, **changes)
 
@@ -139,16 +137,16 @@ def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(name):
         ((['avx2', 'fma'], None), 'cpu_features avx2, fma -> none'),
     ],
 )
-def test_of_the_features_of_processors_only_those_that_differ_are_named(values, text):
+def test_only_the_processor_features_that_differ_are_named(values, text):
     assert format_differences({'cpu_features': values}) == text
 
 
-def test_a_limit_that_an_older_result_lacks_and_a_later_one_does_not_know_is_no_difference():
+def test_a_limit_that_neither_result_knows_is_no_difference():
     assert 'energy_preference' not in sample_document()['machine']
     assert key_of(limited('energy_preference', None)) == key_of()
 
 
-def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run():
+def test_load_and_reserved_memory_are_no_limits():
     loaded, reserved = limited('load_average', [9.0] * 3), limited('memory_bytes', 25276502010)
     assert key_of(loaded) == key_of(reserved) == key_of()
 
@@ -174,8 +172,8 @@ def test_compare_and_the_page_keep_runs_under_another_limit_apart_and_say_so(nam
 def test_runs_under_another_limit_do_not_judge_and_leave_the_table_of_a_sweep(name, tmp_path):
     without, value = LIMITS[name]
     runs = [
-        record_of(limited(name, found, seed=seed, started_at=f'2026-11-22T08:00:0{seed}Z'))
-        for seed, found in enumerate((without, value, value))
+        record_of(limited(name, limit, seed=seed, started_at=f'2026-11-22T08:00:0{seed}Z'))
+        for seed, limit in enumerate((without, value, value))
     ]
     new = record_of(limited(name, value, seed=9))
     judged = check_regression([new], runs, 'new')

@@ -21,8 +21,8 @@ from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit
 
-# Of a host, a warning and a reason; and of a flag that stands in plots. They try to become part of
-# the page.
+# Texts of a host, a warning and a reason, and of a flag in plots. They try to become part of the
+# page.
 HOSTILE = '<img src=x onerror="document.title=1">&amp;$x_1$'
 HOSTILE_FLAG = '<i>&lt;$x$'
 ARGUMENTS = (
@@ -108,11 +108,14 @@ def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page):
     messages = [
         json.loads(entry['message'])['message'] for entry in page.driver.get_log('performance')
     ]
-    requests = [one for one in messages if one['method'] == 'Network.requestWillBeSent']
-    asked = {one['params']['request']['url'] for one in requests}
+    requests = [
+        message['params']['request']['url']
+        for message in messages
+        if message['method'] == 'Network.requestWillBeSent'
+    ]
     # Chromium itself asks for its page of a new tab.
     own_pages = ('data:', 'chrome:', 'chrome-untrusted://new-tab-page/')
-    assert {url for url in asked if not url.startswith(own_pages)} == {page.url}
+    assert {url for url in requests if not url.startswith(own_pages)} == {page.url}
     # Includes warnings and breaches of the content policy.
     assert page.driver.get_log('browser') == []
     assert page.run("return document.querySelectorAll('img:not(figure > img)').length") == 0
@@ -131,34 +134,34 @@ def test_no_window_is_too_narrow(page, width):
     page.open(width=width)
     assert page.run('return document.documentElement.scrollWidth') <= width
     # Why a run failed can be read without scrolling sideways.
-    (left, right) = page.run(
+    (left_edge, right_edge) = page.run(
         """const items = [...document.querySelectorAll('li')];
         const reason = items.find((item) => item.textContent.includes('ran out of'));
         const box = reason.getBoundingClientRect(); return [box.left, box.right]"""
     )
-    assert 0 <= left < right <= width
+    assert 0 <= left_edge < right_edge <= width
     # Plots fit, and their texts of 12 pixels are not scaled down to nothing.
-    shown = page.run(
+    boxes = page.run(
         """return [...document.querySelectorAll('figure img')]
         .map((img) => img.getBoundingClientRect())
         .map((box) => [box.left, box.right])"""
     )
-    assert all(left >= 0 and right <= width for left, right in shown)
-    assert min(12 * (right - left) / WIDTH for left, right in shown) > 9
+    assert all(left_edge >= 0 and right_edge <= width for left_edge, right_edge in boxes)
+    assert min(12 * (right_edge - left_edge) / WIDTH for left_edge, right_edge in boxes) > 9
 
 
 @pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
-def test_nobody_is_kept_out(page, dark):
+def test_the_page_is_accessible(page, dark):
     axe = pytest.importorskip('axe_selenium_python', reason='pip install axe-selenium-python')
     page.open(dark=dark)
     assert (int(re.findall(r'\d+', page.background())[0]) < 64) == dark
     page.run(next(Path(axe.__file__).parent.rglob('axe.min.js')).read_text(encoding='utf-8'))
     # The version for Python before 3.12 does not know that HTML 5.2 allows <div> in <dl>.
     options = {'resultTypes': ['violations'], 'rules': {'dlitem': {'enabled': False}}}
-    found = page.driver.execute_async_script(
+    report = page.driver.execute_async_script(
         'axe.run(document, arguments[0]).then(arguments[1])', options
     )
-    assert found['violations'] == []
+    assert report['violations'] == []
     names = page.run("return [...document.querySelectorAll('img')].map((img) => img.alt)")
     assert len(names) == 3
     assert all(': ' in name for name in names)

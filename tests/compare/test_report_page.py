@@ -52,8 +52,8 @@ def cells_of(html: str, table: str = 'table') -> list[list[str]]:
 
 
 def plots_of(*results: Result) -> dict[str, Plot]:
-    made = make_plots(summarize_collection(Collection(results, (), ())))
-    return {plot.name: plot for plot in made}
+    plots = make_plots(summarize_collection(Collection(results, (), ())))
+    return {plot.name: plot for plot in plots}
 
 
 def test_a_page_of_one_result_has_no_empty_plots():
@@ -76,7 +76,10 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb():
         for mode, size, gpus in itertools.product(modes, sizes, (1, 2, 4))
     ]
     page = page_of(
-        *(sample_record(rate=100 + seed, seed=seed, flags=one) for seed, one in enumerate(settings))
+        *(
+            sample_record(rate=100 + seed, seed=seed, flags=flags)
+            for seed, flags in enumerate(settings)
+        )
     )
     assert [plot.name for plot in page.plots] == ['rates', 'scaling', 'steps']
     check_line(page.plots[1].finding, 'the rate of ', 'of ideal')
@@ -92,13 +95,13 @@ def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run():
     words = '--repeat=3 --model alexnet --model=lenet --result_file /tmp/a.json --repeat=1'
     document['command']['argv'] = words.split()
     (command,) = re.findall(r'<code[^>]*>(.*?)</code>', page_of(record_of(document)).html)
-    given = document['command']['given_flags']
-    del given['repeat'], given['result_file']
-    assert '--model=lenet' in given.values()
-    assert shlex.split(command) == ['tf_cnn_benchmarks', *given.values()]
+    flags = document['command']['given_flags']
+    del flags['repeat'], flags['result_file']
+    assert '--model=lenet' in flags.values()
+    assert shlex.split(command) == ['tf_cnn_benchmarks', *flags.values()]
 
 
-def test_scaling_is_told_within_one_setting():
+def test_scaling_is_computed_within_one_setting():
     rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
     results = [
         sample_record(rate=rate, noise=0, flags={'batch_size': size, 'num_gpus': devices})
@@ -107,7 +110,7 @@ def test_scaling_is_told_within_one_setting():
     check_line(plots_of(*results)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
 
 
-def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them():
+def test_energy_and_time_to_accuracy_have_columns_where_a_run_measured_them():
     def result(batch_size: int, joules: float | None, *accuracies: float) -> Result:
         document = sample_document(
             evaluations=evaluations(*accuracies),
@@ -124,10 +127,10 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them():
         result(64, None),
     )
     heading, first, second = cells_of(page.html)
-    known = [heading.index(name) for name in ('J per image', 'time to accuracy')]
-    # Means over the runs that know them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
-    assert [first[column] for column in known] == ['2.50', '15.0 s (top-1 0.98, 2 of 3 runs)']
-    assert [second[column] for column in known] == ['—', '—']
+    columns = [heading.index(name) for name in ('J per image', 'time to accuracy')]
+    # Means over the runs that measured them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
+    assert [first[column] for column in columns] == ['2.50', '15.0 s (top-1 0.98, 2 of 3 runs)']
+    assert [second[column] for column in columns] == ['—', '—']
     without = page_of(sample_record()).html
     assert 'J per image' not in without
     assert 'time to accuracy' not in without
@@ -140,13 +143,13 @@ def test_plots_show_at_most_12_settings_and_say_so():
         for repeat in range(3)
     ]
     finding = plots_of(*results)['rates'].finding
-    # Of the settings that are shown.
+    # Compares the settings in the plot.
     check_line(finding, 'From batch 6 with ', ' to batch 17 with ', '12 fastest of 17')
 
 
-def test_the_boxes_of_the_steps_are_those_of_all_repeats():
+def test_the_boxes_of_steps_include_all_repeats():
     seconds = [[0.01] * 90 + [0.02] * 10, [0.01] * 100]
-    plot = plots_of(*(sample_record(seconds=found) for found in seconds))['steps']
+    plot = plots_of(*(sample_record(seconds=step_seconds) for step_seconds in seconds))['steps']
     check_line(plot.finding, 'slowest step took 2.00 times the median')
     assert plot.figure.axes[0].get_xlabel() == 'step time in % of the median'
 
@@ -262,8 +265,8 @@ def measure_published(path: Path, seed: int = 0) -> str:
     """Writes the results of this sweep, with a failure; returns its folder."""
     path.mkdir()
     plan, folder = make_sweep(path, PUBLISHED)
-    for number, one in enumerate(plan.configurations):
-        file = folder.results / f'{one.id}.1.json'
+    for number, configuration in enumerate(plan.configurations):
+        file, shape = folder.results / f'{configuration.id}.1.json', configuration.shape
         if number == 2:
             folder.write_failure(file, failed_run(shape='1*4', reason='the disk is on fire'))
             continue
@@ -273,11 +276,11 @@ def measure_published(path: Path, seed: int = 0) -> str:
             seed=seed + number,
             started_at=f'2026-11-2{9 - number}T08:00:00Z',
             flags={
-                'model': one.varied['model'],
-                'variable_update': one.variable_update,
-                'num_gpus': one.shape.devices,
+                'model': configuration.varied['model'],
+                'variable_update': configuration.variable_update,
+                'num_gpus': shape.devices,
             },
-            cluster={'num_workers': one.shape.workers, 'num_ps': one.shape.num_ps},
+            cluster={'num_workers': shape.workers, 'num_ps': shape.num_ps},
         )
     assert run_plan(plan, folder, Runner(())) == 1
     return str(folder.path)
@@ -443,7 +446,7 @@ def test_a_single_run_is_a_dot_and_no_bar():
     assert len([line for line in axes.lines if line.get_marker() == 'o']) == 4
 
 
-def test_works_with_several_settings_have_a_plot_each():
+def test_each_workload_with_several_settings_has_a_plot():
     results = [
         sample_record(flags={'model': model, 'batch_size': size})
         for model, sizes in (('lenet', (16, 32)), ('alexnet', (16, 32)), ('resnet50', (16,)))
@@ -455,7 +458,7 @@ def test_works_with_several_settings_have_a_plot_each():
     assert not any('resnet50' in title for title in titles.values())
 
 
-def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path):
+def test_different_work_is_not_compared_between_folders_or_in_one(tmp_path):
     first, second = tmp_path / 'first', tmp_path / 'second'
     for seed in range(3):
         write_sample(first / f'{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'})
@@ -479,20 +482,20 @@ def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path)
         ((216, 150, 100), 2, 'too few runs'),
     ],
 )
-def test_page_and_sweep_conclude_what_compare_concludes(rates, runs, verdict, tmp_path, capsys):
+def test_page_and_sweep_have_the_verdicts_of_compare(rates, runs, verdict, tmp_path, capsys):
     modes = '["independent", "parameter_server", "replicated"]'
     text = f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n'
     plan, folder = make_sweep(tmp_path, text)
     disturbed = [{'code': 'machine_loaded', 'text': 'other processes used 90 % of the cores'}]
-    for one, rate in zip(plan.configurations, rates, strict=True):
+    for configuration, rate in zip(plan.configurations, rates, strict=True):
         for number in range(1, runs + 1):
             write_sample(
-                folder.results / f'{one.id}.{number}.json',
+                folder.results / f'{configuration.id}.{number}.json',
                 rate=rate * (1 + 0.005 * number),
                 seed=number + rate,
                 started_at=f'2026-11-22T08:0{number}:00Z',
                 warnings=disturbed if number == 1 else [],
-                flags={'variable_update': one.variable_update},
+                flags={'variable_update': configuration.variable_update},
             )
     compared = json.loads(run_main('compare', folder.results, '--format=json')[0])['rows']
     assert [row['verdict'] for row in compared] == [None, verdict, verdict]

@@ -54,15 +54,15 @@ def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others
 
 
 def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape():
-    first, two, others = (
+    first, two, other_gpus = (
         sample_record(flags={'num_gpus': number}, environment={'CUDA_VISIBLE_DEVICES': gpus})
         for number, gpus in ((1, '0'), (2, '0,1'), (2, '2,3'))
     )
     assert 'CUDA_VISIBLE_DEVICES' not in summary_of(first, two).columns
-    assert 'CUDA_VISIBLE_DEVICES' in summary_of(first, others).columns
+    assert 'CUDA_VISIBLE_DEVICES' in summary_of(first, other_gpus).columns
 
 
-def test_machines_flags_and_versions_are_no_repeats_but_columns():
+def test_settings_and_machines_that_differ_are_columns_and_not_repeats():
     other = sample_record(
         flags={'optimizer': 'momentum'},
         machine={'hostname': 'beta'},
@@ -89,8 +89,8 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean():
         for seed in (1, 2, 3)
     ]
     (row,) = summary_of(*runs).rows
-    found = estimate(runs)
-    assert (row.interval, row.rate, len(row.runs)) == (found.interval, found.images_per_second, 3)
+    mean = estimate(runs)
+    assert (row.interval, row.rate, len(row.runs)) == (mean.interval, mean.images_per_second, 3)
 
 
 def test_failures_and_incomplete_runs_are_rows_with_a_reason_and_no_speed_up():
@@ -113,7 +113,7 @@ def test_a_row_without_a_partner_has_no_speed_up():
     assert [row.speed_up for row in summary_of(*models).rows] == [None, None]
 
 
-def test_each_work_has_a_sentence_in_the_order_of_the_rows():
+def test_each_workload_has_a_sentence_in_the_order_of_the_rows():
     runs = [
         sample_record(flags={'model': 'resnet50'}, rate=7, started_at='2026-11-20T08:00:00Z'),
         *(sample_record(seed=seed, rate=100) for seed in range(3)),
@@ -141,7 +141,7 @@ def test_a_run_without_a_timed_step_has_neither_a_rate_nor_a_speed_up():
     assert row.speed_up is None
 
 
-def test_failures_are_named_by_what_tells_them_from_results():
+def test_failures_are_named_by_their_differences_from_results():
     first, second = failed_run(model='resnet50', shape='1*2'), failed_run(model='resnet50')
     first.command.given_flags = {'model': '--model=resnet50'}
     result = sample_record(flags={'variable_update': 'parameter_server'})
@@ -153,7 +153,7 @@ def test_failures_are_named_by_what_tells_them_from_results():
     assert summary.rows[1].properties['variable_update'] == 'parameter_server'
 
 
-def test_settings_are_named_by_what_tells_them_apart():
+def test_settings_are_named_by_their_differences():
     settings = [
         {'variable_update': 'replicated', 'batch size': size, 'model': model, 'optimizer': 'sgd'}
         for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
@@ -174,7 +174,7 @@ def test_long_names_are_numbered():
     assert max(map(len, names)) < 60
 
 
-def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name():
+def test_shortened_names_begin_with_the_differences_in_usual_words():
     settings = [
         {
             'variable_update': 'parameter_server',

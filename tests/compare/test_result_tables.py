@@ -1,4 +1,4 @@
-"""The one value that all tables of results are printed from."""
+"""A table of results is printed as text, Markdown, CSV and JSON."""
 
 import io
 import json

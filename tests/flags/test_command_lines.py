@@ -84,7 +84,7 @@ def test_each_command_line_gets_its_answer(data, tmp_path):
 
 
 @pytest.mark.long
-def test_some_are_really_run(data, tmp_path):
+def test_some_command_lines_run(data, tmp_path):
     lines = [line for line in TABLE if line.answer == 'run']
     assert len(lines) >= 4
     for line in lines:

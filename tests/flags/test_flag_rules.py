@@ -1,13 +1,15 @@
-"""The rules between flags: combinations that are refused, and what the refusal names."""
+"""Conflicts between flags are refused, and the refusal names both."""
 
 import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
+<<<<<<< HEAD
 from tf_cnn.machine.this_process import ProcessEnvironment
+=======
+>>>>>>> 61248855 (tests: names are nouns of the field, test names and sentences are plain English)
 from tf_cnn.plan.params import RuleContext
-from tf_cnn.plan.parsing import make_params, parse_argv
-from tf_cnn.plan.plan import make_plan
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -23,9 +25,8 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
 
 
 @pytest.mark.parametrize(
-    ('flags', 'others', 'facts'),
-    # The flags that are refused, as the line names them; the flags beside them; and what else the
-    # line names.
+    ('flags', 'more_flags', 'facts'),
+    # The flags that are refused, as the line names them; other flags; and what else the line names.
     [
         ('--use_nccl=True --all_reduce_spec=pscpu', '', ''),
         ('--use_nccl=False --all_reduce_spec=nccl', '', ''),
@@ -85,12 +86,12 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
         ('--profile_steps=1:2', '--profile_dir=p', '10,20'),
     ],
 )
-def test_a_conflict_and_a_wrong_value_are_named(flags, others, facts):
+def test_a_conflict_and_a_wrong_value_are_named(flags, more_flags, facts):
     with refused(*flags.split(), *facts.split()):
-        check([*flags.split(), *others.split()])
+        check([*flags.split(), *more_flags.split()])
 
 
-def test_accuracies_that_workers_reach_at_different_steps_end_no_cluster():
+def test_an_accuracy_ends_a_cluster_only_if_workers_take_steps_together():
     every_step = '--eval_during_training_every_n_steps=1'
     argv = ['--stop_at_top_1_accuracy=0.5', '--nocross_replica_sync', every_step]
     check(argv)
@@ -98,15 +99,10 @@ def test_accuracies_that_workers_reach_at_different_steps_end_no_cluster():
         check(argv, is_single_process=False)
 
 
-def test_what_fits_one_process_only_is_refused_in_a_cluster():
+def test_flags_for_one_process_are_refused_in_a_cluster():
     flags = ['--server_protocol=grpc+verbs', '--steps_per_run=2', '--repeat=2']
     flags.append('--input_only=decode')
     check([*flags, '--data_dir=d'])
     with pytest.raises(UsageError) as caught:
         check([*flags, '--data_dir=d'], is_single_process=False)
     assert {line.partition(':')[0] for line in caught.value.lines} == {*flags}
-
-
-def test_a_data_folder_without_shards_is_refused(tmp_path):
-    with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
-        make_plan(make_params(data_dir=str(tmp_path)), ProcessEnvironment({}))

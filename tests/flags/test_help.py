@@ -1,6 +1,4 @@
-"""What --help, help FLAG and the page of flags tell of each flag of this program and of the
-original.
-"""
+"""--help, help FLAG and the page of flags describe each flag, also those that the original has."""
 
 import math
 
@@ -21,9 +19,9 @@ pytestmark = pytest.mark.unit
 
 def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_are():
     text = format_help()
-    shown = [spec for spec in SPECS.values() if flag_help(spec) in text]
-    assert shown == [spec for spec in SPECS.values() if spec.common]
-    assert len(shown) == 31
+    specs = [spec for spec in SPECS.values() if flag_help(spec) in text]
+    assert specs == [spec for spec in SPECS.values() if spec.common]
+    assert len(specs) == 31
     assert f'--help=all lists the other {len(SPECS) - 31} flags' in text
     assert len(text.splitlines()) < 180
 
@@ -45,7 +43,7 @@ def test_help_fits_a_narrow_terminal(monkeypatch):
     assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
 
 
-def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group():
+def test_help_shows_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group():
     text = format_help(MODELS.list_models())
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():

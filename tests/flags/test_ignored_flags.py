@@ -1,4 +1,4 @@
-"""Flags that have no effect in a run: each is named in a warning, with the flag that decides so."""
+"""Ignored flags: a warning names each, and the flag that makes it have no effect."""
 
 import pytest
 
@@ -9,9 +9,8 @@ from tf_cnn.plan.parsing import parse_argv
 
 pytestmark = pytest.mark.unit
 
-# Command lines, and after each | what one of its warnings names, starting with the flag as it was
-# read.
-HAVE_NO_EFFECT = """
+# Command lines, and after each | what a warning names: first the ignored flag with its value.
+IGNORED = """
 --momentum=0.8 | --momentum=0.8 --optimizer=momentum --optimizer=lars
 --nonesterov | --nesterov=False --optimizer=momentum
 --adam_beta1=0.5 | --adam_beta1=0.5 --optimizer=adam
@@ -89,16 +88,16 @@ HAVE_NO_EFFECT = """
 """
 
 
-def warnings(argv: str, *, alone: bool | None = None) -> list[str]:
-    """The warnings about a command line; in a cluster if its flags name one, unless `alone` says
-    something else.
-    """
+def warnings(argv: str, *, is_single_process: bool | None = None) -> list[str]:
+    """Returns the warnings about a command line, by default in a cluster if its flags name one."""
     parsed = parse_argv(argv.split())
     params = parsed.params
-    if alone is None:
-        alone = params.cluster.worker_hosts is None and params.variables.mode.launcher is None
+    if is_single_process is None:
+        is_single_process = (
+            params.cluster.worker_hosts is None and params.variables.mode.launcher is None
+        )
     context = RuleContext(
-        is_single_process=alone,
+        is_single_process=is_single_process,
         is_residual=MODELS.find_model(params.run.model).is_residual,
         num_ps=len((params.cluster.ps_hosts or '').split(',')) if params.cluster.ps_hosts else 0,
     )
@@ -139,38 +138,41 @@ def warnings(argv: str, *, alone: bool | None = None) -> list[str]:
         '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
     ],
 )
-def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv):
+def test_flags_with_an_effect_and_default_values_give_no_warning(argv):
     assert warnings(argv) == []
 
 
-@pytest.mark.parametrize('row', HAVE_NO_EFFECT.replace('\n    ', ' ').strip().splitlines())
-def test_a_flag_without_effect_is_named_with_the_flag_that_decides(row):
+@pytest.mark.parametrize('row', IGNORED.replace('\n    ', ' ').strip().splitlines())
+def test_an_ignored_flag_is_named_with_the_flag_that_decides(row):
     argv, *expected = row.split(' | ')
     lines = warnings(argv)
     assert len(lines) == len(expected), lines
     # The order is not part of the promise.
     for facts in expected:
-        flag, *others = facts.split()
+        flag, *words = facts.split()
         (line,) = (line for line in lines if line.startswith(flag))
-        check_line(line.removeprefix(flag).lower(), *map(str.lower, others))
+        check_line(line.removeprefix(flag).lower(), *map(str.lower, words))
 
 
-@pytest.mark.parametrize('alone', [True, False])
-def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(alone):
-    of_cluster = warnings('--connect_timeout_secs=9', alone=alone)
-    assert [line.partition('=')[0] for line in of_cluster] == ['--connect_timeout_secs'] * alone
+@pytest.mark.parametrize('is_single_process', [True, False])
+def test_flags_of_clusters_and_of_towers_are_ignored_in_the_other_kind_of_run(is_single_process):
+    of_cluster = warnings('--connect_timeout_secs=9', is_single_process=is_single_process)
+    expected = ['--connect_timeout_secs'] if is_single_process else []
+    assert [line.partition('=')[0] for line in of_cluster] == expected
     towers = '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2'
-    assert (warnings(towers, alone=alone) == []) == alone
+    assert (warnings(towers, is_single_process=is_single_process) == []) == is_single_process
 
 
 @pytest.mark.parametrize(
-    'others',
+    'flags',
     ['', '--forward_only', '--eval --train_dir=t', '--variable_update=replicated --num_gpus=2'],
 )
-@pytest.mark.parametrize('alone', [True, False])
-def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of(others, alone):
+@pytest.mark.parametrize('is_single_process', [True, False])
+def test_an_explicit_default_is_neither_refused_nor_warned_of(flags, is_single_process):
     for name, spec in SPECS.items():
-        if spec.default is None or f'--{name}' in others:
+        if spec.default is None or f'--{name}' in flags:
             continue
-        lines = warnings(f'--device=cpu {others} --{name}={spec.default}', alone=alone)
+        lines = warnings(
+            f'--device=cpu {flags} --{name}={spec.default}', is_single_process=is_single_process
+        )
         assert not [line for line in lines if line.startswith(f'--{name}=')], name

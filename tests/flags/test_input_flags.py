@@ -1,4 +1,4 @@
-"""The flags about input: what they choose, that conflict, and when they have no effect."""
+"""The flags about input: their choices, their conflicts, and when they have no effect."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def ignored(argv: str, run: RuleContext = RECORDS) -> list[str]:
     return parse_argv(argv.split()).params.ignored_flag_warnings(run)
 
 
-def test_the_pipeline_is_that_of_the_flags():
+def test_flags_choose_the_pipeline():
     for argv, pipeline in (
         ('', 'record_input'),
         ('--deterministic', 'tf_data'),
@@ -57,18 +57,18 @@ def test_each_flag_of_tf_data_changes_its_setting(flag):
 @pytest.mark.parametrize('flag', OF_TF_DATA)
 def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(flag):
     name = flag.lstrip('-').removeprefix('no').partition('=')[0]
-    for others, run, reason in (
+    for other_flags, run, reason in (
         ('--data_dir=d', RECORDS, '--input_pipeline=tf_data'),
         ('--data_dir=d --nouse_datasets', RECORDS, '--input_pipeline=tf_data'),
         ('', RECORDS, '--data_dir'),
         ('--data_dir=d --train_dir=t --eval', RECORDS, '--eval'),
         ('--data_dir=d', ARRAYS, 'records'),
     ):
-        (line,) = ignored(f'{others} {flag}', run)
+        (line,) = ignored(f'{other_flags} {flag}', run)
         check_line(line, f'--{name}=', reason)
 
 
-def test_what_has_no_effect_is_named():
+def test_ignored_input_flags_are_named():
     tf_data = '--use_datasets --data_dir=d'
     official = '--data_dir=d --input_preprocessor=official_models_imagenet'
     evaluation = '--data_dir=d --train_dir=t --eval'
@@ -136,16 +136,16 @@ def test_ml_perf_changes_the_default_preprocessor_only():
 
 
 def test_the_input_alone_is_measured_where_steps_read_something():
-    for others, conflicting in (
+    for other_flags, conflicting in (
         ('', '--data_dir'),
         ('--data_dir=d --eval --train_dir=t', '--eval'),
         ('--data_dir=d --eval_during_training_every_n_steps=5', '--eval_during_training'),
     ):
         with refused('--input_only=read', conflicting):
-            parse_argv(['--input_only=read', *others.split()])
+            parse_argv(['--input_only=read', *other_flags.split()])
 
 
-def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have():
+def test_without_a_model_its_flags_are_ignored_and_input_flags_work():
     of_model = '--optimizer=momentum --precision=bf16 --variable_update=replicated --trace_file=t'
     of_input = '--num_gpus=2 --forward_only --resize_method=area --num_warmup_batches=3'
     lines = ignored(f'--input_only=transfer --data_dir=d {of_model} {of_input} --batch_size=8')

@@ -36,7 +36,7 @@ def original_default(name: str) -> str:
     return ORIGINAL[name]['default'].removeprefix('[]')
 
 
-def test_a_default_that_is_not_the_originals_is_told_beside_it():
+def test_help_names_the_originals_default_where_it_differs():
     # The original's own number of warm-up steps is 10, too, where none is given.
     for name in ORIGINAL.keys() & SPECS.keys() - {'num_warmup_batches'}:
         spec, default = SPECS[name], original_default(name)

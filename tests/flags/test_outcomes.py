@@ -73,10 +73,10 @@ def test_random_settings_get_the_stored_answers(part):
     assert len(rows) >= 2000
     different = {}
     for row in rows[part::8]:
-        found = answer(row['argv'], row['environ'])
+        actual = answer(row['argv'], row['environ'])
         expected = {kind: row[kind] for kind in ('refused', 'warnings') if kind in row}
-        if found != expected:
-            different[' '.join(row['argv'])] = (expected, found)
+        if actual != expected:
+            different[' '.join(row['argv'])] = (expected, actual)
     assert not different
 
 

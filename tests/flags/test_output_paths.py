@@ -39,7 +39,7 @@ def test_missing_folders_of_outputs_are_made(tmp_path):
     assert folders == {tmp_path / folder for folder in ('a', 'a/b', 'c', 'c/d', 'e', 'f')}
 
 
-def test_only_the_chief_prepares_what_it_alone_writes(tmp_path):
+def test_only_the_chief_prepares_outputs_of_the_chief(tmp_path):
     params = outputs(tmp_path, profile_dir='p', export_saved_model='models/1')
     check_outputs(params, is_chief=False)
     assert list(tmp_path.iterdir()) == []
@@ -111,7 +111,7 @@ def test_a_path_elsewhere_than_on_this_machine_is_refused():
             make_params(**{name: 'gs://b/t'})
 
 
-def test_outputs_that_meet_in_a_file_are_refused(tmp_path, monkeypatch):
+def test_outputs_at_the_same_path_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path('link').symlink_to('r.json')
     Path('folder').mkdir()
@@ -133,7 +133,7 @@ def test_outputs_that_meet_in_a_file_are_refused(tmp_path, monkeypatch):
             check_path_conflicts(paths)
 
 
-def test_outputs_that_do_not_meet_are_allowed():
+def test_outputs_at_different_paths_are_allowed():
     for paths in (
         {'train_dir': 'td', 'eval_dir': 'td', 'result_file': 'td/r.json', 'trace_file': 'td/t'},
         {'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'},
@@ -141,7 +141,7 @@ def test_outputs_that_do_not_meet_are_allowed():
         check_path_conflicts(paths)
 
 
-def test_outputs_that_meet_once_their_names_are_known_are_refused(tmp_path):
+def test_outputs_at_the_same_path_after_filling_in_a_name_are_refused(tmp_path):
     trace, result = f'{tmp_path}/lenet.json', f'{tmp_path}/{{model}}.json'
     params = make_params(model='lenet', trace_file=trace, result_file=result)
     with refused('--trace_file', '--result_file'):

@@ -116,7 +116,7 @@ def test_an_error_about_a_value_of_two_lines_is_one_line():
         parse_argv(['--batch_size=a\nb'])
 
 
-def test_a_word_that_a_text_processor_altered_is_refused_with_the_typed_one():
+def test_a_word_altered_by_a_text_processor_is_refused_with_the_plain_one():
     for word, end in (
         ('\u2013model=lenet', 'use --model=lenet'),
         ('\u2014\u2014model=lenet', 'use --model=lenet'),
@@ -158,7 +158,7 @@ def check_all_told(argv: str, *starts: str) -> None:
         assert any(line.startswith(start) for line in lines), start
 
 
-def test_all_words_that_cannot_be_read_are_told_at_once_each_in_a_line():
+def test_all_unreadable_words_are_reported_together_each_in_a_line():
     check_all_told(
         '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg '
         '--forward_only True --momentum',
@@ -173,7 +173,7 @@ def test_all_words_that_cannot_be_read_are_told_at_once_each_in_a_line():
     )
 
 
-def test_all_conflicts_are_told_at_once_once_the_words_can_be_read():
+def test_all_conflicts_are_reported_together_if_all_words_can_be_read():
     check_all_told(
         '--num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars '
         '--variable_update=replicated',
@@ -184,14 +184,14 @@ def test_all_conflicts_are_told_at_once_once_the_words_can_be_read():
     )
 
 
-def test_flags_that_may_be_unknown_are_passed_over():
+def test_flags_named_in_undefok_may_be_unknown():
     argv = ['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']
     assert parse_argv(argv).params.run.batch_size == 2
     with refused('--other'):
         parse_argv(['--undefok=nonsense', '--other=3'])
 
 
-def test_python_is_refused_what_the_command_line_is_refused():
+def test_python_refuses_what_the_command_line_refuses():
     for name, value, *facts in (
         ('batchsize', 1, '--batchsize', '--batch_size'),
         ('batch_size', -1, '--batch_size=-1', '0'),
@@ -236,7 +236,7 @@ ON_KEYBOARDS = st.characters(
         }
     )
 )
-def test_the_command_line_can_say_what_python_says(overrides):
+def test_python_and_the_command_line_accept_the_same_values(overrides):
     argv = [f'--{name}={"" if value is None else value}' for name, value in overrides.items()]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -271,7 +271,7 @@ def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list():
     assert len({*words} & {*MODELS.list_models()}) == 3
 
 
-def test_a_value_that_is_written_as_a_flag_is_told_its_flag():
+def test_a_value_written_as_a_flag_suggests_its_flag():
     for name, value in (
         ('variable_update', 'horovod'),
         ('precision', 'fp16'),
@@ -283,7 +283,7 @@ def test_a_value_that_is_written_as_a_flag_is_told_its_flag():
                 parse_argv(argv)
 
 
-def test_nothing_is_suggested_that_is_not_similar():
+def test_only_similar_names_are_suggested():
     with refused('--model=vit', 'models', '--model_file') as caught:
         parse_argv(['--model=vit'])
     assert 'mnist' not in str(caught.value)

@@ -60,14 +60,14 @@ def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path):
         'MODES; parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     flags = ['--variable_update=mine', f'--variable_mgr_file={path}']
-    done = run_process([sys.executable, '-c', code, *flags], ROOT, 60.0)
-    assert (done.code, done.out) == (0, 'Our own. False\n'), done.err
+    process = run_process([sys.executable, '-c', code, *flags], ROOT, 60.0)
+    assert (process.code, process.out) == (0, 'Our own. False\n'), process.err
 
 
-def test_wrong_use_from_python_is_refused_where_it_stands():
-    for taken in ('parameter_server', 'HOROVOD'):
-        with pytest.raises(ValueError, match=taken):
-            register_variable_mgr(taken, summary='A')(VariableMgrLocalReplicated)
+def test_wrong_use_from_python_raises_at_once():
+    for mode in ('parameter_server', 'HOROVOD'):
+        with pytest.raises(ValueError, match=mode):
+            register_variable_mgr(mode, summary='A')(VariableMgrLocalReplicated)
     for wrong in (int, print, VariableMgr):
         with pytest.raises(TypeError, match=wrong.__name__):
             # That mypy refuses it too is the point.
@@ -75,7 +75,7 @@ def test_wrong_use_from_python_is_refused_where_it_stands():
     assert 'mine' not in MODES
 
 
-def test_an_error_of_a_manager_from_python_is_told_with_its_mode():
+def test_an_error_in_a_manager_from_python_names_its_mode():
     class Mine(VariableMgrLocalReplicated):
         def each_tower_has_variables(self) -> bool:
             raise RuntimeError('not today')
@@ -144,7 +144,7 @@ def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path):
             run.run()
 
 
-def test_a_file_whose_mode_was_renamed_meanwhile_is_refused(tmp_path):
+def test_a_file_with_a_renamed_mode_is_refused(tmp_path):
     params = make_params(variable_mgr_file=str(write(tmp_path)), variable_update='mine')
     write(tmp_path, MANAGER.replace('mine', 'renamed'))
     with refused('--variable_update=mine', 'renamed'):
@@ -166,7 +166,7 @@ def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file, tmp_path):
     assert out.count(' --variable_mgr_file=') == 4
 
 
-def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path):
+def test_a_file_of_another_mode_than_the_runs_has_no_effect(tmp_path):
     file = str(write(tmp_path))
     params = make_params(variable_mgr_file=file, variable_update='replicated')
     (line,) = params.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))

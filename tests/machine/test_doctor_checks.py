@@ -63,7 +63,7 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
 
 
 @pytest.mark.usefixtures('_nvidia')
-def test_a_driver_is_told_with_its_gpus(tmp_path, monkeypatch):
+def test_a_driver_is_reported_with_its_gpus(tmp_path, monkeypatch):
     facts = ('550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
     check(driver_of(tmp_path, WITH_DRIVER), OK, *facts)
     monkeypatch.setitem(sys.modules, 'pynvml', None)

@@ -53,7 +53,7 @@ def test_a_sum_that_misses_a_tower_is_found_on_its_device():
 
 
 @pytest.mark.parametrize('algorithm', ['nccl', COLLECTIVE])
-def test_what_nccl_cannot_sum_is_not_asked_of_it(algorithm):
+def test_sums_that_nccl_does_not_support_are_skipped(algorithm):
     finding = doctor_program.check_sums(algorithm, 'bf16')
     assert (finding.outcome, 'bfloat16' in finding.found) == (SKIPPED, True)
 

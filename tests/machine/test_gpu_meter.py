@@ -53,7 +53,7 @@ def in_turn(*values: Any, of_gpu: int = 0, otherwise: Any = 0) -> Any:
     return answer
 
 
-def test_the_clock_is_that_of_the_slowest_gpu(library):
+def test_the_slowest_gpu_decides_the_clock(library):
     clocks = in_turn(1128, 705, 987, of_gpu=1, otherwise=1410)
     noise = measure(library, num_samples=3, ClockInfo=clocks)
     assert noise['gpu_clock_share'] == pytest.approx(0.7)
@@ -109,7 +109,7 @@ def test_a_task_that_the_same_launcher_started_is_not_another_program(library):
     assert meter.stop()['gpu_other_processes'] == 0
 
 
-def test_the_process_numbers_of_the_host_of_a_container_say_nothing(library):
+def test_process_ids_of_a_containers_host_are_ignored(library):
     noise = measure(library, ComputeRunningProcesses_v3=lambda gpu: processes(4_000_001))
     assert noise['gpu_other_processes'] is None
 

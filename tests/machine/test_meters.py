@@ -33,7 +33,7 @@ def counters(*microjoules: int) -> dict[str, str]:
     return files
 
 
-def test_the_energy_is_that_of_the_packages(tmp_path):
+def test_the_packages_give_the_energy(tmp_path):
     # core is a part of its package, psys contains both packages.
     first = counters(10_000_000, 262_143_000_000, 5_000_000, 50_000_000)
     meter = EnergyMeter(root=write_files(tmp_path, first))
@@ -58,7 +58,7 @@ def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path):
     assert meter.stop() == ('RAPL', pytest.approx(2 * 262143.32885 + 20_000))
 
 
-def test_energy_that_cannot_be_read_is_not_known(tmp_path):
+def test_unreadable_energy_is_unknown(tmp_path):
     for files in ({}, {'sys/class/powercap/intel-rapl:0/name': 'package-0\n'}):
         meter = EnergyMeter(root=write_files(tmp_path, files))
         meter.start()

@@ -110,7 +110,7 @@ def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in, has_gpu):
         ('os._exit(7)', 7),
     ],
 )
-def test_all_but_notices_is_shown_however_the_process_fails(stand_in, action, exit_code):
+def test_everything_except_notices_is_shown_however_the_process_fails(stand_in, action, exit_code):
     process = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r}); {action}')
     assert process.returncode == exit_code
     assert SUBSTANCE in process.stderr

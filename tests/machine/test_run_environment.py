@@ -85,7 +85,7 @@ def test_an_arm_server_has_a_model_though_linux_does_not_name_it():
     assert facts['cpu_features'] == ['asimd', 'asimddp', 'asimdhp', 'asimdrdm', 'fphp']
 
 
-def test_this_machine_is_what_lscpu_says():
+def test_this_machine_is_described_as_by_lscpu():
     lscpu = subprocess.run(['lscpu'], capture_output=True, check=True, timeout=10, text=True)
     rows = [line.partition(':') for line in lscpu.stdout.splitlines()]
     says = {name.strip(): value.strip() for name, _, value in rows}
@@ -141,7 +141,7 @@ def test_without_these_files_there_is_no_limit(tmp_path):
     json.dumps(facts, allow_nan=False)
 
 
-def test_this_machine_is_what_its_kernel_says():
+def test_this_machine_is_described_as_by_its_kernel():
     facts, cores = describe_machine(), sorted(os.sched_getaffinity(0))
     assert (facts['hostname'], facts['kernel']) == os.uname()[1:3]
     assert facts['affinity'] == cores
@@ -153,7 +153,7 @@ def test_this_machine_is_what_its_kernel_says():
     assert facts['gpus'] or versions['cuda'] is versions['cudnn'] is versions['nccl'] is None
 
 
-def test_the_threads_of_tensorflow_are_those_of_the_flags_or_one_for_each_core():
+def test_tensorflow_has_the_threads_of_the_flags_or_one_for_each_core():
     count = len(os.sched_getaffinity(0))
     default = {'intra_op': count, 'inter_op': count, 'reason': None}
     assert describe_machine()['threads'] == default
@@ -238,14 +238,14 @@ def test_a_name_of_a_host_counts_however_generated_it_looks():
         assert len({fingerprint_with(root, hostname=name) for name in names}) == len(names)
 
 
-def test_only_variables_that_change_the_computation_are_kept():
-    kept = (
+def test_only_variables_that_change_the_computation_are_recorded():
+    relevant = (
         'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES '
         'NCCL_DEBUG XLA_FLAGS LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ '
         'GRPC_VERBOSITY GLIBC_TUNABLES TF_GPU_HOST_MEM_LIMIT_IN_MB TF_NUM_INTRAOP_THREADS '
         'NCCL_IB_ADDR_RANGE NVIDIA_TF32_OVERRIDE'
     )
-    others = (
+    irrelevant = (
         'HOME AWS_SECRET_ACCESS_KEY MY_TF_TOKEN CUDA_VISIBLE_DEVICES_OLD LD '
         # What a launcher tells each process differs from run to run, and would make each run a
         # setting of its own.
@@ -254,17 +254,17 @@ def test_only_variables_that_change_the_computation_are_kept():
         # Secrets of other programs that begin alike.
         'TF_VAR_db_password TF_TOKEN_app_terraform_io HOROVOD_SECRET_KEY TF_VAR_DB TF_CLI_ARGS '
         'TF_ENCRYPTION TF_HTTP_USERNAME GRPC_PROXY '
-        # Those of Kubernetes, for services of these names.
+        # Variables that Kubernetes sets for services of these names.
         'TF_SERVING_SERVICE_HOST TF_SERVING_PORT GRPC_PORT_80_TCP_ADDR'
     )
     prefixes = 'KMP XLA ONEDNN GOMP NCCL OMP TF GRPC MALLOC'
     secrets = 'TOKEN API_KEY CLIENT_SECRET PASSWORD DB_PASS CREDENTIALS AUTH_HEADER'
-    names = [*kept.split(), *others.split()]
+    names = [*relevant.split(), *irrelevant.split()]
     names += [f'{prefix}_{secret}' for prefix in prefixes.split() for secret in secrets.split()]
-    assert [*library_variables(dict.fromkeys(names, '1'))] == sorted(kept.split())
+    assert [*library_variables(dict.fromkeys(names, '1'))] == sorted(relevant.split())
 
 
-def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path):
+def test_the_commit_is_from_the_programs_checkout(tmp_path):
     def git(*arguments: str) -> str:
         who = ('-c', 'user.name=A', '-c', 'user.email=a@example.org')
         command = ['git', '-C', str(tmp_path), *who, *arguments]

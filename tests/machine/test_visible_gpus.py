@@ -151,7 +151,7 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine():
 
 @pytest.mark.usefixtures('four_gpus')
 @pytest.mark.parametrize('first', [2, 0])
-def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first):
+def test_a_later_run_in_the_process_uses_the_gpus_of_the_first(first):
     expected = '0,1'[: 2 * first]
     # TensorFlow finds the visible GPUs.
     gpus = [object()] * first

@@ -1,5 +1,5 @@
-"""Models are found by name, pattern and data set; those of a user's own file are counted and
-trained like the others.
+"""Models are found by name, pattern and data set; a model in a user's file is counted and trained
+like the others.
 
 Errors in a file name it and its line.
 """

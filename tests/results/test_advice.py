@@ -28,12 +28,12 @@ def steps(
     """
     draw = np.random.default_rng(seed)
     kicks = draw.normal(0, noise * math.sqrt(1 - likeness**2), num_steps)
-    found = np.empty(num_steps)
+    deviations = np.empty(num_steps)
     now = draw.normal(0, noise)
     for index, kick in enumerate(kicks):
         now = likeness * now + kick
-        found[index] = now
-    return 0.3 * (1 + found)
+        deviations[index] = now
+    return 0.3 * (1 + deviations)
 
 
 def steps_with(slow: dict[int, float], num_steps: int = 100) -> NDArray[np.float64]:
@@ -53,9 +53,9 @@ def codes(document: dict[str, Any]) -> list[str]:
     return [warning.code for warning in advice.find_warnings(record_of(document))]
 
 
-def check_warning(found: Result | dict[str, Any], code: str, *facts: str) -> str:
+def check_warning(run: Result | dict[str, Any], code: str, *facts: str) -> str:
     """Returns the text of the only warning; fails unless it names these facts."""
-    result = found if isinstance(found, Result) else record_of(found)
+    result = run if isinstance(run, Result) else record_of(run)
     (warning,) = advice.find_warnings(result, ['--model=lenet'])
     assert warning.code == code
     return check_line(warning.text, *facts)
@@ -64,12 +64,12 @@ def check_warning(found: Result | dict[str, Any], code: str, *facts: str) -> str
 @pytest.mark.parametrize('likeness', [0.0, 0.5, 0.8])
 @pytest.mark.parametrize('num_steps', [20, 50, 400])
 def test_clean_runs_have_no_warnings(num_steps, likeness):
-    found = Counter(
+    counts = Counter(
         code
         for seed in range(100)
         for code in codes(sample_document(seconds=steps(seed, num_steps, likeness=likeness)))
     )
-    assert found.total() <= 2, found
+    assert counts.total() <= 2, counts
 
 
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings():
@@ -85,7 +85,7 @@ def test_a_slow_first_step_asks_for_more_warm_up():
         check_warning(document, 'slow_first_step', '--num_warmup_batches=', *facts)
 
 
-def test_unsteady_and_few_steps_are_told_by_one_warning():
+def test_unsteady_and_few_steps_give_one_warning():
     noisy, trend = steps(noise=0.3, likeness=0), np.linspace(0.9, 1.1, 100)
     outliers = steps_with({30: 2.4, 60: 1.8})
     for seconds, code, *facts in (
@@ -101,7 +101,7 @@ def test_unsteady_and_few_steps_are_told_by_one_warning():
         check_warning(sample_document(seconds=seconds), code, *facts)
 
 
-def test_outliers_that_cost_little_are_no_news():
+def test_outliers_that_cost_little_give_no_warning():
     seconds = steps_with({500: 1.2}, num_steps=1000)
     assert StatisticsSection.of(seconds).num_outliers == 1
     assert codes(sample_document(seconds=seconds)) == []
@@ -114,13 +114,13 @@ def test_two_runs_of_many_steps_show_no_drift_beyond_noise():
     assert codes(document) == []
 
 
-def test_the_cause_of_unsteady_steps_is_told_in_place_of_them():
+def test_the_cause_of_unsteady_steps_is_reported_in_their_place():
     document = sample_document(seconds=steps(noise=0.3, likeness=0))
     document['noise'] = {'seconds': 30.0, 'other_cpu_share': 0.35}
     check_warning(document, 'machine_loaded', '35 %')
 
 
-def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps():
+def test_a_stopped_run_gets_no_advice_to_take_more_steps():
     for seconds, code in (([0.01] * 20, 'too_short'), ([3.0] * 4, 'few_steps')):
         flags = {'target_seconds': 600.0, 'num_batches': None}
         document = sample_document(seconds=seconds, flags=flags, **cut_off('stopped by SIGINT'))
@@ -128,7 +128,7 @@ def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps():
         assert '--' not in text
 
 
-def test_only_a_run_that_was_not_stopped_is_told_in_tables_to_ask_for_more_steps():
+def test_tables_advise_more_steps_only_for_runs_that_were_not_stopped():
     stopped = sample_record(seconds=[0.1] * 10, **cut_off('stopped by SIGINT'))
     complete = sample_record(seconds=[0.1] * 10)
     assert '--target_seconds' not in advice.noise_warnings([stopped])[0]
@@ -171,7 +171,7 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short():
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
-def test_a_loss_that_is_no_number_is_told_with_its_step(value):
+def test_a_loss_that_is_no_number_is_reported_with_its_step(value):
     result = sample_record(seconds=steps(), cluster={'num_workers': 2})
     losses = result.workers[1].steps.loss
     result.workers[1].steps.loss = [*losses[:90], *[value] * 12]
@@ -180,12 +180,12 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(value):
     check_warning(result, 'loss_not_finite', *facts)
 
 
-def test_a_run_that_waits_for_its_input_is_told():
+def test_a_run_that_waits_for_its_input_has_a_warning():
     check_warning(changed('input', wait_seconds=6.0, wait_share=0.2), 'input_bound', '20 %', '6 s')
     assert codes(changed('input', wait_seconds=1.5, wait_share=0.05)) == []
 
 
-def test_time_between_steps_is_told_with_its_cause():
+def test_time_between_steps_is_reported_with_its_cause():
     spent = {'printing': 1.0, 'checkpoint': 3.0, 'evaluation': 50.0}
     document = changed('throughput', wall_seconds=34.0, between_seconds=spent)
     facts = ('12 %', '4 s', '3 s of it with checkpoint', '--save_model_secs')
@@ -194,7 +194,7 @@ def test_time_between_steps_is_told_with_its_cause():
     check_warning(document, 'between_steps', '25 %', 'other')
 
 
-def test_what_else_the_machine_did_is_told():
+def test_other_work_and_limits_of_the_machine_give_warnings():
     quiet = {
         'seconds': 30.0,
         'steal_share': 0.001,
@@ -251,14 +251,14 @@ def test_a_quiet_gpu_has_no_warnings():
         ({'gpus_lost': 1}, 'gpu_lost', ('1 GPU ', 'Xid')),
     ],
 )
-def test_what_disturbed_a_gpu_is_told_and_makes_the_run_doubtful(noise, code, facts):
+def test_a_disturbed_gpu_gives_a_warning_and_a_doubtful_run(noise, code, facts):
     document = on_gpu(**noise)
     check_warning(document, code, *facts)
     warned = record_of(document | {'warnings': [{'code': code, 'text': ''}]})
     assert advice.doubtful_codes(warned) == [code]
 
 
-def test_a_power_limit_is_told_if_it_is_below_the_default_and_holds_the_clock_down():
+def test_a_power_limit_is_reported_if_it_is_below_the_default_and_lowers_the_clock():
     facts = ('300 W', '400 W', '80 %', '93 %', '--power-limit')
     limited = on_gpu(power_limit=300.0, gpu_power_cap_share=0.8)
     check_warning(limited, 'gpu_power_limit', *facts)
@@ -266,7 +266,7 @@ def test_a_power_limit_is_told_if_it_is_below_the_default_and_holds_the_clock_do
     assert codes(on_gpu(power_limit=300.0, gpu_power_cap_share=0.1)) == []
 
 
-def test_threads_without_cores_are_told():
+def test_threads_without_cores_give_a_warning():
     def on_cores(num_threads: int, **machine: Any) -> dict[str, Any]:
         return changed('machine', threads={'intra_op': num_threads, 'inter_op': 2}, **machine)
 
@@ -283,7 +283,7 @@ def test_threads_without_cores_are_told():
     check_warning(quota, 'fewer_cores', '1 of the 2 cores', 'cgroup')
 
 
-def test_where_tensorflow_leaves_onednn_off_the_command_that_measures_both_is_told():
+def test_where_tensorflow_leaves_onednn_off_a_command_that_measures_both_is_advised():
     document = changed('run', onednn=False)
     runs = "compare --run='--model=lenet --onednn=false' --run='--model=lenet --onednn=true'"
     check_warning(document, 'onednn_off', runs)
@@ -305,14 +305,14 @@ def clocked(governor: str, driver: str | None, preference: str | None = None) ->
 
 
 @pytest.mark.parametrize('driver', ['acpi-cpufreq', 'intel_cpufreq', 'amd-pstate', 'cppc_cpufreq'])
-def test_powersave_is_told_where_it_holds_the_lowest_clock(driver):
+def test_powersave_gives_a_warning_where_it_holds_the_lowest_clock(driver):
     facts = ('performance, powersave', driver, 'cpupower')
     check_warning(clocked('performance, powersave', driver), 'powersave', *facts)
     assert codes(clocked('performance', driver)) == []
 
 
 @pytest.mark.parametrize('driver', ['intel_pstate', 'amd-pstate-epp'])
-def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_is_told(driver):
+def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_gives_a_warning(driver):
     for preference in ('power', 'balance_performance, balance_power'):
         facts = (preference, driver, 'cpupower')
         check_warning(clocked('powersave', driver, preference), 'powersave', *facts)
@@ -320,5 +320,5 @@ def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_is_told
         assert codes(clocked('powersave', driver, usual)) == []
 
 
-def test_powersave_with_an_unknown_driver_is_not_told():
+def test_powersave_with_an_unknown_driver_gives_no_warning():
     assert codes(clocked('powersave', None)) == []

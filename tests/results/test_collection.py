@@ -52,7 +52,7 @@ def without_permission(path: Path, mode: int = 0) -> Iterator[None]:
 @pytest.mark.parametrize(
     'name', ['results/locked', 'results/locked/deeper', 'results/locked/slow.json']
 )
-def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(name, results):
+def test_a_path_without_permission_in_a_folder_is_named_and_fails_a_gate(name, results):
     locked, before = results.parent / name, results.parent / 'before'
     for path in ('slow.json', 'deeper/slow.json'):
         write_sample(results / 'locked' / path, rate=1)
@@ -78,7 +78,7 @@ def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(name, result
         ('.', 'results/0.json'),
     ],
 )
-def test_a_path_that_may_not_be_read_says_so(locked, path, results):
+def test_a_path_without_permission_is_refused(locked, path, results):
     argument = str(results.parent / path)
     with without_permission(results.parent / locked):
         with refused(argument, 'Permission denied'):

@@ -1,4 +1,4 @@
-"""Result documents: their schema, what is read, and damaged files, which are named and passed over.
+"""Result documents: their schema, how they are read, and damaged ones, which are named.
 
 A damaged file is one that a user copied, cut off or edited, or that somebody sent.
 """
@@ -77,16 +77,16 @@ def test_the_page_of_the_schema_has_types_and_meanings():
     assert re.search('## Phase\n\n.*WARMUP steps are kept.*\n\n`timed` or `warmup`', page)
 
 
-def test_a_document_is_what_was_read():
+def test_a_document_is_written_as_it_was_read():
     assert as_json(sample_record()) == sample_document()
     assert list(as_json(sample_record())) == list(sample_document())
 
 
-def test_what_is_not_finite_is_unknown_in_a_document():
+def test_numbers_that_are_not_finite_are_null_in_a_document():
     unknown = partial_section(ComputeSection, flops_per_second=math.nan, share_of_peak=math.inf)
     assert {*as_json(unknown).values()} == {None}
-    found = as_json({'loss': [1.0, math.nan], 'path': '\udcff'})
-    assert found == {'loss': [1.0, None], 'path': '\udcff'}
+    document = as_json({'loss': [1.0, math.nan], 'path': '\udcff'})
+    assert document == {'loss': [1.0, None], 'path': '\udcff'}
 
 
 def holder_in(document: Any, path: Iterable[Any]) -> Any:
@@ -111,9 +111,9 @@ def test_keys_that_older_results_lack_have_defaults():
     run, inputs = document['run'], document['input']
     del run['tf32'], run['steps_per_run'], run['input_pipeline']
     del inputs['stages'], inputs['memory'], document['machine']['threads']['reason']
-    found = record_of(document)
-    assert (found.run.tf32, found.run.steps_per_run, found.run.input_pipeline) == (False, 1, None)
-    assert (found.input.stages, found.input.memory) == (None, None)
+    old = record_of(document)
+    assert (old.run.tf32, old.run.steps_per_run, old.run.input_pipeline) == (False, 1, None)
+    assert (old.input.stages, old.input.memory) == (None, None)
 
 
 NESTED = '[' * 200_000 + ']' * 200_000
@@ -146,26 +146,26 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
     for name, (text, *_) in damaged.items():
         (tmp_path / f'{name}.json').write_text(text)
     write_sample(tmp_path / 'good.json')
-    found = read_run_set(str(tmp_path))
-    assert [Path(good.source).name for group in found.groups for good in group.results] == [
+    run_set = read_run_set(str(tmp_path))
+    assert [Path(good.source).name for group in run_set.groups for good in group.results] == [
         'good.json'
     ]
-    problems = {Path(line.partition(':')[0]).stem: line for line in found.problems}
-    assert len(found.problems) == len(damaged)
+    problems = {Path(line.partition(':')[0]).stem: line for line in run_set.problems}
+    assert len(run_set.problems) == len(damaged)
     for name, (_, *facts) in damaged.items():
         check_line(problems[name], f'{name}.json', *facts)
-    assert len(max(found.problems, key=len)) < 1000
+    assert len(max(run_set.problems, key=len)) < 1000
 
 
-def test_files_that_would_be_read_for_ever_are_passed_over(tmp_path):
+def test_endless_files_are_not_read(tmp_path):
     os.mkfifo(tmp_path / 'pipe.json')
     (tmp_path / 'zeros.json').symlink_to('/dev/zero')
     with (tmp_path / 'large.json').open('wb') as file:
         file.truncate(1 << 40)
     write_sample(tmp_path / 'good.json')
-    found = collect([str(tmp_path)])
-    assert [Path(good.source).name for good in found.results] == ['good.json']
-    assert sorted(Path(line.partition(':')[0]).stem for line in found.problems) == [
+    collection = collect([str(tmp_path)])
+    assert [Path(good.source).name for good in collection.results] == ['good.json']
+    assert sorted(Path(line.partition(':')[0]).stem for line in collection.problems) == [
         'large',
         'pipe',
         'zeros',
@@ -221,14 +221,14 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place,
         holder[last] = [value] * len(holder[last]) if is_filled else value
     text = json.dumps(document)
     try:
-        found = read_document(text, 'changed.json')
+        outcome = read_document(text, 'changed.json')
     except UsageError as refusal:
         line = check_line(refusal, 'changed.json')
         assert line.isprintable()
         return
     assert not list(READER.iter_errors(json.loads(text)))
-    results = [found] if isinstance(found, Result) else []
-    failures = [found] if isinstance(found, Failure) else []
+    results = [outcome] if isinstance(outcome, Result) else []
+    failures = [outcome] if isinstance(outcome, Failure) else []
     check_comparison(results, failures, GOOD)
     check_comparison(GOOD, [], results)
     check_comparison(GOOD[:1], [], results)

@@ -1,4 +1,4 @@
-"""The live line on real pseudo-terminals: it is there while a run goes on, and leaves nothing
+"""The live line on real pseudo-terminals: it shows while a run goes on, and leaves nothing
 behind.
 """
 
@@ -25,7 +25,7 @@ def command(code: str) -> list[str]:
     return [sys.executable, '-c', PREAMBLE + code]
 
 
-def shown(terminal: Terminal) -> list[str]:
+def lines_on_screen(terminal: Terminal) -> list[str]:
     """The lines on the screen; tabs are spaces there."""
     assert terminal.screen.cursor.x == 0
     assert not terminal.screen.cursor.hidden
@@ -42,21 +42,23 @@ console.result('1\\timages/sec: 812.3'); console.note('Continuing from model.ckp
 console.result(format_total(812.3)); input()
 console.close()
 """
-    with Terminal(command(code)) as seen:
-        seen.read('Building the graph')
-        assert shown(seen) == ['Building the graph']
-        seen.type('\n')
-        seen.read(' left')
-        assert shown(seen)[0] == '=========='
-        assert shown(seen)[1].startswith('step 57 of 100, 812.3 +/- 4.1 images/sec, 0:00:0')
-        seen.type('\n')
+    with Terminal(command(code)) as terminal:
+        terminal.read('Building the graph')
+        assert lines_on_screen(terminal) == ['Building the graph']
+        terminal.type('\n')
+        terminal.read(' left')
+        assert lines_on_screen(terminal)[0] == '=========='
+        assert lines_on_screen(terminal)[1].startswith(
+            'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:00:0'
+        )
+        terminal.type('\n')
         # Once drawn again it stands below what was printed.
-        seen.read(' left')
-        assert shown(seen)[-1].startswith('step 57 of 100')
-        seen.type('\n')
-        seen.read(until=None)
+        terminal.read(' left')
+        assert lines_on_screen(terminal)[-1].startswith('step 57 of 100')
+        terminal.type('\n')
+        terminal.read(until=None)
         rule = '-' * 64
-        assert shown(seen) == [
+        assert lines_on_screen(terminal) == [
             '==========',
             'tf_cnn_benchmarks: warning: odd',
             '1       images/sec: 812.3',
@@ -68,11 +70,11 @@ console.close()
 
 
 @pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (9, 'a\nb\x1b[5mc')])
-def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(columns, text):
+def test_progress_is_one_line_even_in_a_narrow_terminal_or_with_line_breaks(columns, text):
     code = command(f'console.progress({text!r}); input()')
-    with Terminal(code, columns=columns) as seen:
-        seen.read('\x1b[K\r')
-        (line,) = shown(seen)
+    with Terminal(code, columns=columns) as terminal:
+        terminal.read('\x1b[K\r')
+        (line,) = lines_on_screen(terminal)
         assert text.replace('\n', ' ').replace('\x1b', ' ').startswith(line)
         assert line
 
@@ -93,18 +95,18 @@ def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(colu
 )
 def test_nothing_is_left_however_a_process_ends(end, exit_code, last):
     code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"
-    with Terminal(command(code)) as seen:
-        seen.read('Building')
-        seen.type('\n')
+    with Terminal(command(code)) as terminal:
+        terminal.read('Building')
+        terminal.type('\n')
         # It is drawn again below the other line.
-        seen.read('ending\r\n')
-        seen.read('Building\x1b[K\r')
-        seen.type('\n')
+        terminal.read('ending\r\n')
+        terminal.read('Building\x1b[K\r')
+        terminal.type('\n')
         if end.startswith('while'):
-            seen.type('\x03')
-        seen.read(until=None)
-        assert seen.process.returncode == exit_code
-        lines = shown(seen)
+            terminal.type('\x03')
+        terminal.read(until=None)
+        assert terminal.process.returncode == exit_code
+        lines = lines_on_screen(terminal)
         assert (lines[0], lines[-1]) == ('ending', last)
         assert not [line for line in lines if 'Building' in line and not line.startswith(' ')]
 
@@ -120,9 +122,9 @@ else:
     console.close()
     console.result('done')
 """
-    with Terminal(command(code)) as seen:
-        seen.read(until=None)
-        assert seen.written == b'done\r\n'
+    with Terminal(command(code)) as terminal:
+        terminal.read(until=None)
+        assert terminal.written == b'done\r\n'
 
 
 def test_without_control_sequences_progress_is_lines():
@@ -130,17 +132,17 @@ def test_without_control_sequences_progress_is_lines():
         "console.progress('Building'); console.phase('a'); console.steps('b', 1, 2); "
         "console.result('c')"
     )
-    with Terminal(command(code), TERM='dumb') as seen:
-        seen.read(until=None)
-        assert seen.written == b'Building\r\nc\r\n'
+    with Terminal(command(code), TERM='dumb') as terminal:
+        terminal.read(until=None)
+        assert terminal.written == b'Building\r\nc\r\n'
     assert run_process(command(code), ROOT, 60.0) == (0, 'c\n', 'Building\n')
 
 
-def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch):
+def test_the_steps_so_far_give_the_time_left(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
     now = 0.0
-    own, other = pty.openpty()
-    with open(other, 'w') as stream:
+    controller, screen = pty.openpty()
+    with open(screen, 'w') as stream:
         line = LiveLine(stream, clock=lambda: now)
         line.steps('warm-up step', 1, 10)
         assert line.text == 'warm-up step 1 of 10'
@@ -155,15 +157,15 @@ def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch):
         assert line.text == 'step 1 of 100'
         line.close()
         assert line.text == ''
-    os.close(own)
+    os.close(controller)
 
 
-def test_a_terminal_that_is_gone_is_no_error(monkeypatch):
+def test_a_closed_terminal_is_no_error(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
-    own, other = pty.openpty()
-    with open(other, 'w') as stream:
+    controller, screen = pty.openpty()
+    with open(screen, 'w') as stream:
         line = LiveLine(stream)
-        os.close(own)
+        os.close(controller)
         line.phase('Building')
         with line.hidden():
             pass

@@ -34,21 +34,21 @@ def measured(*, is_synchronous: bool = True, **changes: Any) -> StepLog:
 
 
 def test_only_timed_steps_count_and_the_others_are_kept():
-    found, rates = measured(), measured().throughput
-    assert found.steps_section().phase == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
-    assert [step.index for step in found.timed_steps] == [1, 2]
+    step_log, rates = measured(), measured().throughput
+    assert step_log.steps_section().phase == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
+    assert [step.index for step in step_log.timed_steps] == [1, 2]
     assert (rates.step_seconds, rates.wall_seconds, rates.images) == (4.0, 5.0, 32)
     assert (rates.images_per_second_of_steps, rates.images_per_second) == (8.0, 6.4)
-    assert measured(steps=found.steps[:1]).throughput.images_per_second is None
+    assert measured(steps=step_log.steps[:1]).throughput.images_per_second is None
 
 
 def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out():
     pause = {PauseCause.EVALUATION: 0.5, PauseCause.CHECKPOINT: 0.25, PauseCause.OTHER: 0.25}
     # What lies before the first timed step and after the last one counts nowhere.
     between = ({PauseCause.CHECKPOINT: 9.0}, pause, {PauseCause.EVALUATION: 7.0})
-    found = measured(between=between)
-    assert found.between_seconds == pause
-    assert found.throughput.wall_seconds == 4.5
+    step_log = measured(between=between)
+    assert step_log.between_seconds == pause
+    assert step_log.throughput.wall_seconds == 4.5
     # Workers that do not wait for each other train while the chief evaluates.
     assert measured(between=between, is_synchronous=False).throughput.wall_seconds == 5.0
 
@@ -60,7 +60,7 @@ def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one
     assert measured(num_workers=3, cluster_total=(70, 7.0)).throughput.images_per_second == 10
 
 
-def test_the_banner_has_its_lines_without_those_that_say_nothing():
+def test_the_banner_omits_empty_lines():
     lines = [('Batch size', '128 global'), ('', '64 per device'), ('Input', ''), ('Sync', False)]
     assert console.format_banner(lines).split('\n') == [
         'Batch size:  128 global',
@@ -103,18 +103,18 @@ def test_errors_and_warnings_are_one_line():
 class Flushes(io.StringIO):
     """Remembers what had been written when it was flushed last."""
 
-    seen = ''
+    flushed_text = ''
 
     def flush(self) -> None:
-        self.seen = self.getvalue()
+        self.flushed_text = self.getvalue()
 
 
 def test_results_and_messages_go_to_their_streams_at_once(capfd):
     out, err = Flushes(), Flushes()
-    for shown in (console.Console(out, err), console.Console()):
-        shown.result('total')
-        shown.progress('Building')
-        shown.note('odd')
-    assert (out.seen, err.seen) == ('total\n', 'Building\nodd\n')
+    for output in (console.Console(out, err), console.Console()):
+        output.result('total')
+        output.progress('Building')
+        output.note('odd')
+    assert (out.flushed_text, err.flushed_text) == ('total\n', 'Building\nodd\n')
     # Without streams a console is silent.
     assert capfd.readouterr() == ('', '')

@@ -1,4 +1,4 @@
-"""Rates of steps and the distribution of their seconds, held against NumPy, SciPy and the standard
+"""Rates of steps and the distribution of their seconds, compared with NumPy, SciPy and the standard
 library.
 """
 
@@ -36,21 +36,21 @@ def test_a_single_step_has_no_spread():
 
 
 @given(st.integers(1, 1000), SECONDS)
-def test_rates_are_those_of_the_standard_library(images, seconds):
-    found, rates = summarize(images, seconds), [images / second for second in seconds]
-    assert found.images_per_second == pytest.approx(statistics.harmonic_mean(rates))
+def test_rates_equal_the_standard_librarys(images, seconds):
+    rate, rates = summarize(images, seconds), [images / second for second in seconds]
+    assert rate.images_per_second == pytest.approx(statistics.harmonic_mean(rates))
     tiny = 1e-9 * max(rates)
-    assert found.standard_error == pytest.approx(
+    assert rate.standard_error == pytest.approx(
         statistics.stdev(rates) / math.sqrt(len(rates)), rel=1e-6, abs=tiny
     )
     middle = statistics.median(rates)
-    deviation = statistics.median([abs(rate - middle) for rate in rates])
-    assert found.jitter == pytest.approx(1.4826 * deviation, rel=1e-6, abs=tiny)
+    deviation = statistics.median([abs(value - middle) for value in rates])
+    assert rate.jitter == pytest.approx(1.4826 * deviation, rel=1e-6, abs=tiny)
 
 
 @given(SECONDS)
-def test_the_distribution_is_that_of_numpy_and_scipy(seconds):
-    found = StatisticsSection.of(seconds)
+def test_the_distribution_equals_numpys_and_scipys(seconds):
+    distribution = StatisticsSection.of(seconds)
     expected = {
         'mean': statistics.fmean(seconds),
         'median': statistics.median(seconds),
@@ -59,18 +59,18 @@ def test_the_distribution_is_that_of_numpy_and_scipy(seconds):
         'max': max(seconds),
         **{f'p{percent}': np.percentile(seconds, percent) for percent in (50, 90, 95, 99)},
     }
-    assert found.num_steps == len(seconds)
-    assert asdict(found.step_seconds) == pytest.approx(expected)
+    assert distribution.num_steps == len(seconds)
+    assert asdict(distribution.step_seconds) == pytest.approx(expected)
     half = len(seconds) // 2
     first, second = (len(part) / sum(part) for part in (seconds[:half], seconds[half:]))
-    assert found.drift == pytest.approx(second / first - 1)
+    assert distribution.drift == pytest.approx(second / first - 1)
 
 
 def test_no_steps_have_no_distribution_and_few_have_no_drift():
-    found = StatisticsSection.of([])
-    assert found.num_steps == found.num_outliers == 0
-    assert set(asdict(found.step_seconds).values()) == {None}
-    assert found.drift is None
+    distribution = StatisticsSection.of([])
+    assert distribution.num_steps == distribution.num_outliers == 0
+    assert set(asdict(distribution.step_seconds).values()) == {None}
+    assert distribution.drift is None
     assert StatisticsSection.of([1.0, 2.0, 3.0]).drift is None
 
 
@@ -102,9 +102,9 @@ def test_the_halves_are_compared_as_by_hand():
 
 def test_without_drift_the_halves_differ_by_about_one_standard_error():
     draw = np.random.default_rng(4)
-    found = [drift_deviations(draw.normal(0.5, 0.01, 200)) for _ in range(1000)]
+    deviations = [drift_deviations(draw.normal(0.5, 0.01, 200)) for _ in range(1000)]
     # Student's t of few degrees of freedom, here compared in the middle, where these hardly matter.
-    assert np.mean(np.abs(found) < 1) == pytest.approx(2 * stats.t(6).cdf(1) - 1, abs=0.05)
+    assert np.mean(np.abs(deviations) < 1) == pytest.approx(2 * stats.t(6).cdf(1) - 1, abs=0.05)
 
 
 def test_a_trend_is_no_noise():

@@ -24,16 +24,16 @@ def main() -> None:
     behaviours = json.loads(os.environ.get('FAKE_BEHAVIOURS', '{}'))
     with open(os.environ['FAKE_LOG']) as log:
         number = str(len(log.readlines()))
-    found = [behaviours[word] for word in words if word in behaviours]
-    found = [does.get(number) if isinstance(does, dict) else does for does in found]
-    for does in found:
+    actions = [behaviours[word] for word in words if word in behaviours]
+    actions = [does.get(number) if isinstance(does, dict) else does for does in actions]
+    for does in actions:
         misbehave(does, size)
     with open(os.environ['FAKE_DOCUMENT']) as file:
         document = json.load(file)
     document['id'] = uuid.uuid4().hex
     document['run']['batch_size'] = size
     document['throughput']['images_per_second'] = 10.0 * size
-    if 'stop early' in found or 'stop when told' in found:
+    if 'stop early' in actions or 'stop when told' in actions:
         document |= {
             'complete': False,
             'exit_status': {'exit_code': 1, 'reason': 'the loss is nan'},

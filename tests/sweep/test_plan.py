@@ -1,6 +1,4 @@
-"""Files and grids become lists of configurations; what cannot be is refused before anything
-runs.
-"""
+"""Files and grids become lists of configurations; impossible ones are refused before any run."""
 
 import pytest
 
@@ -33,10 +31,10 @@ shape = ["1*1", "1*2", "2*1+1"]
 """
 
 
-def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path):
+def test_a_grid_is_all_combinations_in_order_except_impossible_ones(tmp_path):
     plan = plan_of(tmp_path, TABLE)
     assert plan.columns == ('variable_update', 'batch_size', 'shape')
-    assert [tuple(one.varied.values()) for one in plan.configurations] == [
+    assert [tuple(configuration.varied.values()) for configuration in plan.configurations] == [
         ('replicated', '32', '1*1'),
         ('replicated', '32', '1*2'),
         ('replicated', '64', '1*1'),
@@ -48,14 +46,20 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path)
         ('parameter_server', '64', '1*2'),
         ('parameter_server', '64', '2*1+1'),
     ]
-    assert len({one.id for one in plan.configurations}) == 10
-    left_out = [(one.varied['batch_size'], one.varied['shape']) for one in plan.left_out]
+    assert len({configuration.id for configuration in plan.configurations}) == 10
+    left_out = [
+        (configuration.varied['batch_size'], configuration.varied['shape'])
+        for configuration in plan.left_out
+    ]
     assert left_out == [('32', '2*1+1'), ('64', '2*1+1')]
     check_line(plan.left_out[0].reason, 'replicated')
 
 
 def test_a_shape_says_how_a_run_is_started(tmp_path):
-    commands = {one.caption: one.command for one in plan_of(tmp_path, TABLE).configurations}
+    commands = {
+        configuration.caption: configuration.command
+        for configuration in plan_of(tmp_path, TABLE).configurations
+    }
     flags = '--model=lenet --device=cpu --num_batches=5 --variable_update=parameter_server'
     alone = commands['variable_update=parameter_server batch_size=32 shape=1*2']
     assert ' '.join(alone) == f'{flags} --batch_size=32 --num_gpus=2'
@@ -99,7 +103,7 @@ def test_several_grids_and_included_rows(tmp_path):
     batch_size = 8
     """
     plan = plan_of(tmp_path, text)
-    assert [one.caption for one in plan.configurations] == [
+    assert [configuration.caption for configuration in plan.configurations] == [
         'variable_update=replicated batch_size=8 xla=false shape=1*1',
         'variable_update=parameter_server batch_size=8 xla=false shape=1*1',
         'variable_update=parameter_server batch_size=8 xla=false shape=2*1+1',
@@ -129,7 +133,7 @@ def plan_grid(grid: list[str], flags: list[str] | None = None, **settings: objec
 
 def test_a_grid_of_flags_is_one_of_a_file():
     plan = plan_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
-    varied = [tuple(one.varied.values()) for one in plan.configurations]
+    varied = [tuple(configuration.varied.values()) for configuration in plan.configurations]
     assert varied == [('8', '1*1'), ('8', '1*2'), ('16', '1*1'), ('16', '1*2')]
 
 
@@ -181,7 +185,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path):
             plan_of(tmp_path, text)
 
 
-def test_what_is_no_file_of_text_is_refused(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / 'binary.toml').write_bytes(b'\xff\xfe\x00')
     with refused(tmp_path / 'binary.toml'):
         read_sweep_file(tmp_path / 'binary.toml')
@@ -199,7 +203,9 @@ def test_the_sweeps_that_come_with_the_program_can_run(name):
     assert len(plan.configurations) > 2
     assert plan.title != name
     if name == 'all_models':
-        assert [one.varied['model'] for one in plan.configurations] == MODELS.list_models()
+        assert [
+            configuration.varied['model'] for configuration in plan.configurations
+        ] == MODELS.list_models()
 
 
 def test_the_published_table_is_planned_row_by_row_also_for_a_laptop():
@@ -216,14 +222,16 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop():
     laptop = ['--model=lenet', '--num_batches=20']
     for request in (published, add_device_cpu(override(published, laptop, {}))):
         plan = make_sweep_plan(request, check_launch_of)
-        assert [tuple(one.varied.values()) for one in plan.configurations] == rows
+        assert [
+            tuple(configuration.varied.values()) for configuration in plan.configurations
+        ] == rows
         assert not plan.left_out
         assert [plan.configurations[row].published for row in (0, 11, 41)] == [27.21, 196.96, 206.3]
         # As the report prints them, although the rates give 1.00, 3.35 and 6.79.
         speed_ups = [plan.configurations[row].published_speed_up for row in (24, 26, 19)]
         assert speed_ups == [1.005, 3.45, 6.7]
         assert 'K40' in plan.published_in
-    assert all({*laptop} <= {*one.argv} for one in plan.configurations)
+    assert all({*laptop} <= {*configuration.argv} for configuration in plan.configurations)
 
 
 def test_the_guess_of_the_duration_knows_the_data_set_and_computes_nothing_on_a_gpu():

@@ -20,7 +20,7 @@ def test_a_steady_drift_cancels_over_each_pair_of_rounds(count, pair):
     assert sorted(first) == sorted(second) == list(range(count))
     assert first == order_of_round(count, 2 * pair - 1)
     # When each configuration runs, counted over both rounds.
-    assert {first.index(one) + count + second.index(one) for one in range(count)} == {2 * count - 1}
+    assert {first.index(i) + count + second.index(i) for i in range(count)} == {2 * count - 1}
 
 
 def test_the_first_round_is_in_order_and_later_ones_differ():
@@ -30,7 +30,7 @@ def test_the_first_round_is_in_order_and_later_ones_differ():
     orders = [order_of_round(6, number) for number in range(1, 11)]
     pairs = {pair for order in orders for pair in itertools.pairwise(order)}
     followers = Counter(first for first, _ in pairs)
-    assert min(followers[one] for one in range(6)) >= 3
+    assert min(followers[i] for i in range(6)) >= 3
 
 
 @given(st.integers(0, MAX_SIZE), st.integers(1, 2000))
@@ -43,14 +43,14 @@ def test_the_search_finds_the_largest_size_that_fits(limit, start):
     assert len(fits) <= 35
 
 
-def test_the_search_doubles_then_halves_what_is_left():
+def test_the_search_doubles_then_halves_the_interval():
     fits: dict[int, bool] = {}
     while size := next_size(32, fits):
         fits[size] = size <= 150
     assert list(fits) == [32, 64, 128, 256, 192, 160, 144, 152, 148, 150, 151]
 
 
-def test_a_failure_is_explained_by_what_the_run_said():
+def test_a_failure_is_explained_by_the_output_of_the_run():
     start = 'tf_cnn_benchmarks: error: '
     for output, code, reason, cause in (
         (f'step\n{start}first\n{start}second\nmore\n', 1, 'second', ERROR),

@@ -38,13 +38,13 @@ class Repeats:
         return self._err.getvalue().splitlines()
 
 
-def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path):
+def test_each_run_is_a_process_and_the_total_covers_all(tmp_path):
     repeats = Repeats(fake_runner(tmp_path))
     path = f'{tmp_path}/{{model}}-{{batch_size}}.json'
     argv = ('--model=lenet', '--batch_size=8', '--repeat=3', f'--result_file={path}')
     assert repeats.run(*argv) == 0
     results = [read_result(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3)]
-    assert len({found.id for found in results}) == 3
+    assert len({result.id for result in results}) == 3
     assert repeats.out == f'{format_total(80)}\n'
     text = '\n'.join(repeats.err)
     for number in (1, 2, 3):
@@ -94,7 +94,7 @@ def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path):
     assert told == ['a', 'b', 'c']
 
 
-def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path):
+def test_a_run_that_stopped_early_is_reported_with_its_reason_and_stays(tmp_path):
     repeats = Repeats(fake_runner(tmp_path, {'--batch_size=8': {'2': 'stop early'}}))
     assert repeats.run('--repeat=3', '--batch_size=8', f'--result_file={tmp_path}/r.json') == 1
     assert repeats.out == f'{format_total(80)}\n'
@@ -113,7 +113,7 @@ def test_without_a_run_that_ends_well_there_is_no_total(tmp_path):
     assert repeats.out == ''
 
 
-def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path):
+def test_ctrl_c_shows_the_total_of_the_finished_runs(tmp_path):
     repeats = Repeats(fake_runner(tmp_path, {'--batch_size=8': {'3': 'wait'}}))
     with interrupt_when_waiting(tmp_path), pytest.raises(KeyboardInterrupt):
         repeats.run('--repeat=5', '--batch_size=8')
@@ -125,7 +125,7 @@ def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path):
     assert '95 %' not in line
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused_before_the_first_run(tmp_path):
     (tmp_path / 'lenet').touch()
     impossible = f'{tmp_path}/{{model}}/{{batch_size}}.json'
     with refused(f'--result_file={tmp_path}/lenet/32.1.json', 'a file is where a folder must be'):
@@ -142,6 +142,6 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path):
         '--benchmark_log_dir=logs',
     ],
 )
-def test_what_runs_would_overwrite_is_refused(flags):
+def test_files_that_a_later_run_would_overwrite_are_refused(flags):
     with refused('--repeat=2', flags.split()[0]):
         parse_argv(['--repeat=2', *flags.split()])

@@ -33,7 +33,7 @@ def run_all(plan: SweepPlan, folder: Folder, runner: Runner) -> list[Outcome]:
     for _ in runs.run():
         pass
     assert runs.num_remaining == 0
-    return [runs.outcomes[one.id][0] for one in plan.configurations]
+    return [runs.outcomes[configuration.id][0] for configuration in plan.configurations]
 
 
 def sweep(
@@ -59,7 +59,7 @@ def test_repeats_are_interleaved_and_reported(tmp_path):
     check_line(lines[4], 'batch_size=2 shape=1*1 (repeat 2): 20.0 images/sec')
 
 
-def test_the_configuration_that_runs_next_is_known(tmp_path):
+def test_the_next_configuration_has_a_caption(tmp_path):
     plan, folder = make_sweep(tmp_path, SIZES)
     runs = make_runs(plan, folder, fake_runner(tmp_path))
     captions = [runs.next_caption, *(runs.next_caption for _ in runs.run())]
@@ -73,8 +73,8 @@ def test_each_run_leaves_a_result_and_a_log(tmp_path):
     assert sorted(path.stem for path in folder.logs.iterdir()) == names
     assert 'total images/sec: 20.00' in (folder.logs / '2-2-1x1.1.log').read_text()
     # The plan is no result, and no problem either.
-    found = collect([str(folder.path)])
-    assert (len(found.results), found.failures, found.problems) == (6, (), ())
+    collection = collect([str(folder.path)])
+    assert (len(collection.results), collection.failures, collection.problems) == (6, (), ())
 
 
 def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path):
@@ -137,7 +137,7 @@ def test_a_run_above_its_time_is_ended_with_all_its_processes(tmp_path):
     assert_ended([int(line) for line in (tmp_path / 'log.txt.waiting').read_text().split()])
 
 
-def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path):
+def test_the_steps_of_a_run_beyond_its_time_are_an_incomplete_result(tmp_path):
     behaviours = {'--batch_size=2': 'stop when told'}
     folder, (_, stopped) = sweep(tmp_path, TWO_SIZES, behaviours, timeout_secs=1)
     assert isinstance(stopped, Result)
@@ -145,20 +145,22 @@ def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_p
     check_line(stopped.reason, '--timeout_secs=1')
     assert stopped.step_seconds().size
     check_line(describe_outcome(stopped), 'failed', '--timeout_secs=1')
-    kept = collect([str(folder.results)])
-    assert [result.reason for result in kept.results if not result.is_complete] == [stopped.reason]
-    assert not kept.failures
+    collection = collect([str(folder.results)])
+    assert [result.reason for result in collection.results if not result.is_complete] == [
+        stopped.reason
+    ]
+    assert not collection.failures
 
 
-def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path):
+def test_a_process_that_ignores_sigterm_is_killed_with_its_descendants(tmp_path):
     stubborn = (
         'import signal, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n'
         'print(subprocess.Popen(["sleep", "100"], start_new_session=True).pid, flush=True)\n'
         'while True: signal.pause()'
     )
     argv = (*FAKE[:-1], '-c', stubborn)
-    ended = run_process(argv, tmp_path / 'log', 0.3, grace_secs=0.3)
-    assert (ended.exit_code, ended.cause) == (137, TIMEOUT)
+    process = run_process(argv, tmp_path / 'log', 0.3, grace_secs=0.3)
+    assert (process.exit_code, process.cause) == (137, TIMEOUT)
     assert_ended([int((tmp_path / 'log').read_text())])
 
 
