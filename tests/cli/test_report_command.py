@@ -1,14 +1,12 @@
 """The subcommand `report` writes a page."""
 
-import contextlib
 import re
-import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.files import file_size_limit
 from tests.support.outputs import check_line, check_warning, failed, refused
 from tests.support.programs import run, run_main
 from tests.support.sample_results import sample_document, write_document, write_sample
@@ -23,16 +21,6 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / 'results'
     write_sample(folder / 'first.json')
     return folder
-
-
-@contextlib.contextmanager
-def limited_file_size(size: int) -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_page_and_the_plots_are_written(results, tmp_path, monkeypatch):
@@ -115,7 +103,7 @@ def test_a_missing_extra_is_named(results, monkeypatch, name):
 def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results, tmp_path):
     page = tmp_path / 'page.html'
     page.write_text('<!doctype html>old')
-    with limited_file_size(10_000), failed(page):
+    with file_size_limit(10_000), failed(page):
         report.main([str(results), f'--output={page}'])
     assert page.read_text() == '<!doctype html>old'
     assert not list(tmp_path.glob('.*'))
@@ -129,7 +117,7 @@ def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(results, tmp_path, is_
         write_sample(results / 'second.json', seed=2)
     old = {path.name: path.read_bytes() for path in tmp_path.glob('plots/*')}
     # The SVG file fits, the PNG file does not.
-    with limited_file_size(12_000), failed(tmp_path / 'plots' / 'steps.png'):
+    with file_size_limit(12_000), failed(tmp_path / 'plots' / 'steps.png'):
         report.main(argv)
     new = {path.name: path.read_bytes() for path in tmp_path.glob('plots/*')}
     assert new.keys() == {'steps.svg', *old}
