@@ -106,7 +106,7 @@ def test_a_reserved_port_is_for_the_server_that_it_is_meant_for():
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind(('0.0.0.0', int(port)))
             server.listen()
-            # It is the server that is reached, not the one who holds the port.
+            # The client reaches the server, not the socket that reserves the port.
             with socket.create_connection((host, int(port)), timeout=10) as client:
                 assert server.accept()[1] == client.getsockname()
     with socket.socket() as anyone:
@@ -178,7 +178,7 @@ def test_the_flags_of_the_subcommand_take_effect(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with four GPUs, and a program in place of the benchmark that tells what it sees."""
+    """A machine with four GPUs; in place of the benchmark, a program prints its visible GPUs."""
     use_pynvml(monkeypatch, tmp_path, 4)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     sees = "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
@@ -196,7 +196,7 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             'GPU-35a2,GPU-15a2,GPU-05a2',
             {'ps 0': '', 'worker 0': 'GPU-35a2', 'worker 1': 'GPU-15a2'},
         ),
-        # They share the chosen ones out.
+        # The workers share the chosen GPUs.
         ('--gpu_indices=3,1', None, {'ps 0': '', 'worker 0': '3', 'worker 1': '1'}),
         ('--device=cpu', None, {'ps 0': '', 'worker 0': '', 'worker 1': ''}),
         # The controller needs to know whether there are GPUs, and hides them itself.
@@ -210,7 +210,7 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_processes_see_their_gpus(flag, listed, expected, capsys, monkeypatch):
     if listed:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
-    # What an outer job says about its own tasks is nothing to these.
+    # The variables of an outer job do not concern these processes.
     monkeypatch.setenv('SLURM_GPUS_ON_NODE', '1')
     monkeypatch.setenv('SLURM_GPUS_PER_TASK', '1')
     assert cluster_command.main(['--verbose', '--', *flag.split()]) == 0

@@ -65,7 +65,7 @@ def errors_of(*argv: str, code: int = 1) -> list[str]:
 def write_repeats(
     folder: str, rate: float, batch_sizes: tuple[int, ...] = (32,), **flags: Any
 ) -> None:
-    """Writes three results of each batch size, which differ by 0.2 %."""
+    """Writes three results of each batch size; their rates differ by 0.2 %."""
     for number in range(3):
         for size in batch_sizes:
             write_sample(
@@ -140,7 +140,7 @@ def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list():
 
 def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json():
     write_repeats('old', 100, (32, 64, 16))
-    # What all runs of a folder share may differ from the other folder.
+    # A setting that all runs of a folder share may differ between the folders.
     write_repeats('new', 90, (64, 32, 128), xla=True)
     rows = {(row['argument'], row['flags']['batch_size']): row for row in rows_of('old', 'new')}
     for size in (32, 64):
@@ -198,7 +198,7 @@ def test_fail_below_fails_for_significantly_slower_results_only():
         ('slow', 'a', '--fail_below=0.95'),
     ):
         assert errors_of(*argv, code=0) == []
-    # A single run cannot be judged, which scripts must see.
+    # A single run gets no verdict, and scripts must see that.
     (warning,) = errors_of('a', 'slow/32-0.json', '--fail_below=0.95', code=0)
     check_line(warning, '--fail_below=0.95', 'slow/32-0.json', 'too few runs')
 
@@ -323,7 +323,7 @@ def replace_program(
 def test_two_commands_run_in_turns(monkeypatch, tmp_path):
     replace_program(monkeypatch, tmp_path, {})
     out, err = run_main(*RUNS, '--rounds=3', '--output=out', '--format=json')
-    # Each round is backwards after the one before.
+    # Each round has the reverse order of the previous one.
     assert sizes_in(tmp_path)[:4] == [8, 16, 16, 8]
     assert sorted(sizes_in(tmp_path)[4:]) == [8, 16]
     first, second = json.loads(out)['rows']

@@ -107,7 +107,7 @@ def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes():
     ):
         after = ('--', f'--hosts={hosts}', '--variable_update=parameter_server', '--remote_dir=/x')
         out, _ = run_main('sweep', '--dry_run', f'--grid=shape=8*1,{shape}', *after)
-        # Whether this machine has a GPU says nothing of the hosts.
+        # A GPU of this machine does not show whether the hosts have one.
         assert '--device' not in out
         command = next(line for line in out.splitlines() if 'cluster' in line)
         assert shlex.split(command)[2:6] == flags.split()

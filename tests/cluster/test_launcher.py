@@ -187,7 +187,7 @@ def test_lines_that_cannot_be_written_end_the_cluster(reader_left):
     out = io.TextIOWrapper(io.BufferedWriter(io.FileIO(descriptor, 'w')))
     with pytest.raises(BrokenPipeError) if reader_left else failed(os.strerror(errno.ENOSPC)):
         launch([chatty, program('b', 'wait()')], out=out, err=io.StringIO())
-    # What was written last cannot be stored.
+    # The last text cannot be stored.
     with contextlib.suppress(OSError):
         out.close()
 
@@ -204,7 +204,7 @@ def test_a_failure_stops_the_others_and_gives_the_exit_code(code, exit_code, fac
     commands = server, program('worker 0', 'wait()'), program('worker 3', code)
     launch_code, out, [error] = run(*commands)
     assert (launch_code, out) == (exit_code, [])
-    # Which failed, how, and which are stopped.
+    # The failed process, its exit, and the processes that are stopped.
     check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
 
 
@@ -336,7 +336,7 @@ SERVER = program('ps 0', READY + 'wait()', is_server=True)
 
 @contextlib.contextmanager
 def launched(*commands: Command) -> Iterator[tuple['subprocess.Popen[str]', list[int]]]:
-    """A launcher in a process of its own, and its processes, which all have written a line."""
+    """A launcher in its own process; all its processes have written a line."""
     # SIGINT is ignored where the tests run in the background of a shell, SIGHUP under nohup.
     code = (
         'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'

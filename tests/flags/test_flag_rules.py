@@ -18,7 +18,7 @@ PIECEWISE = '--piecewise_learning_rate_schedule'
 
 
 def check(argv: list[str], *, is_single_process: bool = True) -> None:
-    """Refuses what the settings and the model alone decide."""
+    """Checks everything that depends only on the flags and the model."""
     params = parse_argv(argv).params
     is_residual = MODELS.find_model(params.run.model).is_residual
     params.check(RuleContext(is_single_process=is_single_process, is_residual=is_residual))

@@ -106,7 +106,7 @@ def warnings(argv: str, *, is_single_process: bool | None = None) -> list[str]:
 
 @pytest.mark.parametrize(
     'argv',
-    # A command line without a warning.
+    # Command lines without a warning.
     [
         '--allow_growth --compute_lr_on_cpu --display_every=1000 --slice_variables '
         '--server_protocol=grpc',
@@ -126,7 +126,7 @@ def warnings(argv: str, *, is_single_process: bool | None = None) -> list[str]:
         '--worker_hosts=c:1,d:1',
         '--noslice_variables --forward_only --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
         '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
-        # Defaults, written out.
+        # Explicit defaults.
         '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 '
         '--use_chrome_trace_format',
         '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
@@ -147,7 +147,7 @@ def test_an_ignored_flag_is_named_with_the_flag_that_decides(row):
     argv, *expected = row.split(' | ')
     lines = warnings(argv)
     assert len(lines) == len(expected), lines
-    # The order is not part of the promise.
+    # The warnings may come in any order.
     for facts in expected:
         flag, *words = facts.split()
         (line,) = (line for line in lines if line.startswith(flag))

@@ -15,7 +15,7 @@ ARRAYS = RuleContext(is_single_process=True, is_residual=False, has_records=Fals
 
 
 def ignored(argv: str, run: RuleContext = RECORDS) -> list[str]:
-    """The warnings about flags without effect."""
+    """Returns the warnings about ignored flags."""
     return parse_argv(argv.split()).params.ignored_flag_warnings(run)
 
 

@@ -37,7 +37,7 @@ def original_default(name: str) -> str:
 
 
 def test_help_names_the_originals_default_where_it_differs():
-    # The original's own number of warm-up steps is 10, too, where none is given.
+    # Without this flag the original takes 10 warm-up steps, too.
     for name in ORIGINAL.keys() & SPECS.keys() - {'num_warmup_batches'}:
         spec, default = SPECS[name], original_default(name)
         is_same = spec.read(default) == spec.default if default else not spec.default
@@ -45,7 +45,7 @@ def test_help_names_the_originals_default_where_it_differs():
         assert is_same != is_told, name
 
 
-# It is for clusters only.
+# --task_index is for clusters only.
 @pytest.mark.parametrize('name', [name for name in ORIGINAL if name != 'task_index'])
 def test_the_default_of_each_flag_of_the_original_is_accepted(name):
     default = original_default(name)

@@ -100,7 +100,7 @@ def test_no_file_is_written_through_a_link_that_another_user_could_have_made(nam
         with pytest.raises(OSError, match='others can write'):
             write_atomically('x', path)
     assert victim.read_text() == ''
-    # A new file in such a folder, and the standard output of this process, are no links of others.
+    # Other users cannot have made a link of a new file or of this process's standard output.
     check_file(name, str(shared / 'new'))
     check_file(name, '/dev/stdout')
 

@@ -80,7 +80,7 @@ def test_a_wrong_flag_file_is_refused(tmp_path):
 
 def test_an_unknown_flag_and_a_wrong_value_are_refused():
     for argv, *facts in (
-        # Unknown flags and choices are refused with the nearest known one.
+        # Unknown flags and choices are refused with the nearest name.
         ('--batchsize=3', '--batchsize', '--batch_size'),
         ('--nodistortion', '--nodistortion', '--distortions'),
         ('--qqq', '--qqq', '--help'),
@@ -148,8 +148,8 @@ def test_a_path_may_contain_typographic_characters():
         assert parse_argv(['--data_dir', path]).params.data.data_dir == path
 
 
-def check_all_told(argv: str, *starts: str) -> None:
-    """Fails unless each of these is the start of a line of the error, and no other line is."""
+def check_error_lines(argv: str, *starts: str) -> None:
+    """Fails unless the error has exactly one line for each of these starts."""
     with pytest.raises(UsageError) as caught:
         parse_argv(argv.split())
     lines = caught.value.lines
@@ -159,7 +159,7 @@ def check_all_told(argv: str, *starts: str) -> None:
 
 
 def test_all_unreadable_words_are_reported_together_each_in_a_line():
-    check_all_told(
+    check_error_lines(
         '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg '
         '--forward_only True --momentum',
         "'7'",
@@ -174,7 +174,7 @@ def test_all_unreadable_words_are_reported_together_each_in_a_line():
 
 
 def test_all_conflicts_are_reported_together_if_all_words_can_be_read():
-    check_all_told(
+    check_error_lines(
         '--num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars '
         '--variable_update=replicated',
         '--num_epochs',
@@ -217,7 +217,7 @@ def test_python_may_give_a_path_as_path():
     assert make_params(graph_file=Path('a') / 'b').instruments.graph_file == 'a/b'
 
 
-# A command line refuses what text processors put in place of dashes, quotes and spaces.
+# A command line refuses the dashes, quotes and spaces of text processors.
 ON_KEYBOARDS = st.characters(
     exclude_categories=('Cf', 'Cs', 'Pd', 'Pf', 'Pi', 'Ps', 'Zs'), exclude_characters='\0'
 )

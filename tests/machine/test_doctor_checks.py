@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.unit, *NEEDED]
 ON_BUS = {
     'sys/bus/pci/devices/0000:07:00.0/vendor': '0x10de\n',
     'sys/bus/pci/devices/0000:07:00.0/class': '0x030200\n',
-    # Its sound, and a GPU of another maker.
+    # The GPU's sound device, and a GPU of another maker.
     'sys/bus/pci/devices/0000:07:00.1/vendor': '0x10de\n',
     'sys/bus/pci/devices/0000:07:00.1/class': '0x040300\n',
     'sys/bus/pci/devices/0000:08:00.0/vendor': '0x1002\n',
@@ -31,7 +31,7 @@ WITH_DRIVER = {**ON_BUS, 'dev/nvidia0': ''}
 
 
 def check(finding: Finding, outcome: str, *facts: str) -> None:
-    """Checks a finding, and that what it found or advises has these facts."""
+    """Checks the outcome, and that the finding or its advice has these facts."""
     text = f'{finding.found}\n{finding.advice}'
     assert (finding.outcome, [fact for fact in facts if fact not in text]) == (outcome, []), text
 

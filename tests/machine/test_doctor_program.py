@@ -20,7 +20,7 @@ TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
 
 
 def test_a_gpu_for_which_the_driver_cannot_compile_kernels_is_wrong(monkeypatch):
-    # What users of TensorFlow 2.20 report of an RTX 5080.
+    # Users of TensorFlow 2.20 report this for an RTX 5080.
     message = "'cuLaunchKernel(function, gridX, ...)' failed with 'CUDA_ERROR_INVALID_HANDLE'"
     fault = mock.Mock(side_effect=tf.errors.InternalError(None, None, message))
     monkeypatch.setattr(doctor_checks, '_check_arithmetic', fault)

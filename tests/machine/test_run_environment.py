@@ -247,8 +247,7 @@ def test_only_variables_that_change_the_computation_are_recorded():
     )
     irrelevant = (
         'HOME AWS_SECRET_ACCESS_KEY MY_TF_TOKEN CUDA_VISIBLE_DEVICES_OLD LD '
-        # What a launcher tells each process differs from run to run, and would make each run a
-        # setting of its own.
+        # Launchers set these to other values in each run, so each run would be another setting.
         'TF_CONFIG NCCL_COMM_ID HOROVOD_RANK HOROVOD_LOCAL_SIZE HOROVOD_HOSTNAME '
         'HOROVOD_GLOO_RENDEZVOUS_PORT '
         # Secrets of other programs that begin alike.

@@ -97,7 +97,7 @@ def test_gpus_are_counted_by_the_driver_or_its_device_files(tmp_path, monkeypatc
     assert count_gpus(tmp_path) == 3
     (tmp_path / 'proc/driver/nvidia/gpus/0000:01:00.0').mkdir(parents=True)
     assert count_gpus(tmp_path) == 3
-    # The job has one of the three.
+    # The job has one GPU of the three.
     use_pynvml(monkeypatch, tmp_path, 1)
     assert count_gpus(tmp_path) == 1
     # In Windows' Linux the files do not show how many GPUs there are.

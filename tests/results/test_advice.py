@@ -158,7 +158,7 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short():
     results = [loaded, spread, saving, short]
     disturbed, too_short = advice.noise_warnings(results)
     check_line(disturbed, '! 2 of 4 runs were disturbed')
-    # One cause does not stand for another one.
+    # Each run counts for its own cause.
     check_line(disturbed, 'other programs (1 run, up to 88 % of the cores)', 'spread (1 run)')
     check_line(too_short, '! 1 of 4 runs was too short')
     assert advice.noise_warnings([saving]) == []
@@ -175,7 +175,7 @@ def test_a_loss_that_is_no_number_is_reported_with_its_step(value):
     result = sample_record(seconds=steps(), cluster={'num_workers': 2})
     losses = result.workers[1].steps.loss
     result.workers[1].steps.loss = [*losses[:90], *[value] * 12]
-    # Of the 2 warm-up steps and 100 timed ones, the 91st.
+    # The 91st of the 2 warm-up steps and 100 timed steps.
     facts = ('worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
     check_warning(result, 'loss_not_finite', *facts)
 
@@ -287,7 +287,7 @@ def test_where_tensorflow_leaves_onednn_off_a_command_that_measures_both_is_advi
     document = changed('run', onednn=False)
     runs = "compare --run='--model=lenet --onednn=false' --run='--model=lenet --onednn=true'"
     check_warning(document, 'onednn_off', runs)
-    # Somebody chose it, or it computes nothing that was measured.
+    # The user chose the value, or oneDNN computes none of the steps.
     for section, values in (
         ('environment', {'TF_ENABLE_ONEDNN_OPTS': '0'}),
         ('command', {'flags': {**document['command']['flags'], 'onednn': False}}),

@@ -190,7 +190,7 @@ def paths(value: object) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict):
         items = [*value.items()]
     elif isinstance(value, list):
-        # Two of the steps are as good as all.
+        # Two steps stand for all.
         items = [*enumerate(value[:2])]
     for key, inner in items:
         yield (key,)

@@ -52,7 +52,7 @@ console.close()
             'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:00:0'
         )
         terminal.type('\n')
-        # Once drawn again it stands below what was printed.
+        # After the next drawing the live line is below the printed lines.
         terminal.read(' left')
         assert lines_on_screen(terminal)[-1].startswith('step 57 of 100')
         terminal.type('\n')

@@ -44,7 +44,7 @@ def test_only_timed_steps_count_and_the_others_are_kept():
 
 def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out():
     pause = {PauseCause.EVALUATION: 0.5, PauseCause.CHECKPOINT: 0.25, PauseCause.OTHER: 0.25}
-    # What lies before the first timed step and after the last one counts nowhere.
+    # Time before the first timed step and after the last one does not count.
     between = ({PauseCause.CHECKPOINT: 9.0}, pause, {PauseCause.EVALUATION: 7.0})
     step_log = measured(between=between)
     assert step_log.between_seconds == pause
@@ -101,7 +101,7 @@ def test_errors_and_warnings_are_one_line():
 
 
 class Flushes(io.StringIO):
-    """Remembers what had been written when it was flushed last."""
+    """Remembers the text at the last flush."""
 
     flushed_text = ''
 

@@ -92,7 +92,7 @@ def test_the_halves_are_compared_as_by_hand():
     seconds = np.repeat(blocks, 4)
     assert drift_deviations(seconds) == pytest.approx(expected)
     assert drift_deviations(seconds[::-1]) == pytest.approx(-expected)
-    # What does not fill a block is left out at the start.
+    # Steps that do not fill a block are left out at the start.
     assert drift_deviations([9.0, 9.0, *seconds]) == pytest.approx(expected)
     # Without noise a drift is sure; with fewer than 4 steps in a block it is unknown.
     assert drift_deviations([1.0] * 40) == 0

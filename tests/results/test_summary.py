@@ -79,7 +79,7 @@ def test_what_is_unknown_is_left_out():
     document['compute'] = dict.fromkeys(document['compute']) | {'flops_per_second': 999.9e9}
     document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
     document['machine']['threads']['reason'] = None
-    # Rates that agree are not told twice.
+    # Equal rates are printed once.
     document['throughput'] |= {'images_per_second': 100.0, 'images_per_second_of_steps': 100.9}
     assert format_summary(document) == ['steps: median 320 ms (1 step)', 'compute: 1 TFLOP/s']
 

@@ -30,14 +30,14 @@ from tests.support.programs import ROOT, run_process
 
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'mount', 'ssh', 'sshd', 'ssh-keygen')
 _ADDRESSES = '10.77.0'
-# Each host has its own of these folders, which processes of one machine share.
+# Each host has these folders for itself; processes of one machine share them.
 _OWN_FOLDERS = ('/dev/shm', '/run', '/tmp')
 # Where tests and users sit: on the switch, with a link without limits.
 _DESK = 254
 _BASHRC = Path('~/.bashrc').expanduser()
 _SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
-# What a link takes at once after a pause. Less could not be timed; more would hide the rate from
-# small messages.
+# The bytes that a link passes at once after a pause. Fewer could not be timed; more would hide the
+# rate from small messages.
 _LEAST_BURST_BYTES, _BURST_SECS = 10_000, 0.0003
 # Packets wait this long for a link, then they are dropped.
 _QUEUE_SECS = 0.05
@@ -126,7 +126,7 @@ class _FirstProcess:
             raise RuntimeError('a process that makes hosts has ended; see its standard error')
 
     def close(self) -> None:
-        """Ends it; returns when all processes of its host have ended."""
+        """Ends this process; returns when all processes of its host have ended."""
         self._process.communicate(timeout=_END_SECS)
 
 
@@ -233,7 +233,8 @@ def make_hosts(
         files = [_mount('--bind', folder / 'hosts', '/etc/hosts')]
         if _SYSTEM_SSH_CONFIG.exists():
             files.append(_mount('--bind', folder / 'ssh_config', _SYSTEM_SSH_CONFIG))
-        # bash reads it in a command of ssh, too, where it may take longer than the command.
+        # bash reads this file for each command of ssh, and may take longer for it than for the
+        # command.
         if _BASHRC.exists():
             files.append(_mount('--bind', '/dev/null', _BASHRC))
         paths = [folder, *shared, ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
@@ -290,8 +291,7 @@ def _connect(switch: int, pids: Sequence[int], rate_mbit: float | None) -> None:
     burst = max(_LEAST_BURST_BYTES, int(bytes_per_sec * _BURST_SECS))
     limit = burst + int(bytes_per_sec * _QUEUE_SECS)
     for pid, ends in [(switch, ports), *((pid, ['eth0']) for pid in pids)]:
-        # What the kernel hands down in one piece must fit, else it would be split into single
-        # packets there.
+        # A piece of data from the kernel must fit, or the link splits it into single packets.
         if burst < 65536:
             _batch('ip', pid, [f'link set {end} gso_max_size {int(burst * 0.9)}' for end in ends])
         shape = f'root tbf rate {int(bytes_per_sec)}bps burst {burst} limit {limit}'

@@ -34,7 +34,7 @@ def sample_document(
     flags: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> dict[str, Any]:
-    """Returns a recorded result with changes; what follows from these is made to agree with them.
+    """Returns a recorded result with changes; values that depend on them are computed again.
 
     Args:
       rate, noise, num_steps: images/sec of all devices together, the relative spread of the steps

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 class Repeats:
-    """Runs of the small program, which reaches ten times its batch size; and what is printed."""
+    """Runs of the small program, at ten images/sec for each image of a batch, and their output."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self._out, self._err = runner, io.StringIO(), io.StringIO()
@@ -69,7 +69,7 @@ def test_no_result_is_replaced_where_its_path_has_the_number_of_the_run(tmp_path
 
 
 def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_path):
-    # A link to where no file can be made stands for a full disk.
+    # A link into a folder where nobody can make a file acts like a full disk.
     (tmp_path / 'r.2.json').symlink_to('/proc/r.json')
     repeats = Repeats(fake_runner(tmp_path))
     with failed(f'--result_file={tmp_path}/r.2.json'):

@@ -195,8 +195,8 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path):
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     assert batch_sizes(outcomes) == [37, 70]
     assert len(list(folder.tries.iterdir())) == 16
-    # The page of the sweep shows what was looked for, not the sizes that do not fit; who names
-    # their folder gets them.
+    # The page of the sweep shows the largest sizes. The sizes that do not fit appear only if the
+    # user names their folder.
     page = collect([str(folder.path)])
     assert batch_sizes([*page.results]) == [37, 70]
     assert page.failures == ()
