@@ -108,7 +108,7 @@ def test_text_of_a_result_cannot_control_the_terminal():
     assert not any(line.startswith('fake') for line in lines)
 
 
-def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes():
+def test_the_doubtful_runs_of_a_row_are_named_with_their_causes():
     for number, (rate, code) in enumerate(
         [(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')]
     ):
@@ -116,12 +116,8 @@ def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes():
         write_sample(f'good/{number}.json', seed=number)
         path = f'bad/{number}.json'
         write_sample(path, rate=rate, noise=0, num_steps=400, seed=number, warnings=warnings)
-    lines = lines_of('good', 'bad')
-    assert lines[2].endswith('baseline')
-    assert lines[3].endswith('2 of 3: other programs (1), drift (1)')
-    assert 'bad: doubtful: bad/0.json (2,404, drift), bad/2.json (1,553, machine_loaded)' in lines
-    (line,) = (line for line in lines if line.startswith('! '))
-    check_line(line, '2 of 6 runs were disturbed', 'other programs (1 run', 'drift (1 run')
+    note = 'bad: doubtful: bad/0.json (2,404, drift), bad/2.json (1,553, machine_loaded)'
+    assert note in lines_of('good', 'bad')
     good, bad = (row['doubtful_runs'] for row in rows_of('good', 'bad'))
     assert good == {}
     assert bad == {'bad/0.json': ['drift'], 'bad/2.json': ['machine_loaded']}

@@ -42,7 +42,6 @@ def test_a_part_of_a_name_suggests_a_pattern():
         ('resnet', "models 'resnet*'", 'and 17 more'),
         ('ResNet', "models 'resnet*'"),
         ('v2.5', "models '*v2.5*'", 'resnet50_v2.5'),
-        ('lenett', 'did you mean lenet?'),
         ('zzqq', "models 'resnet*'"),
     ):
         check_line(run_main('models', pattern, code=2)[1], pattern, *facts)

@@ -112,19 +112,6 @@ def test_workers_without_a_slot_are_refused(hosts, workers, slots):
 
 
 @pytest.mark.parametrize(
-    ('argv', 'facts'),
-    [
-        ('--hosts=a,b --hostfile=hosts', ['--hostfile=hosts', '--hosts']),
-        ('--remote_python=python3', ['--remote_python=python3', '--hosts']),
-        ('--hosts=a,b -- --variable_update=horovod', ['--variable_update=horovod']),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(argv, facts):
-    with refused(*facts):
-        cluster_command.main(argv.split())
-
-
-@pytest.mark.parametrize(
     ('hosts', 'mode', 'titles'),
     [
         ('me@a,b', 'parameter_server --ps=1', 'ps 0 on me@a, worker 0 on me@a, worker 1 on b'),

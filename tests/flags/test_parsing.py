@@ -84,7 +84,6 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused():
         ('--batchsize=3', '--batchsize', '--batch_size'),
         ('--nodistortion', '--nodistortion', '--distortions'),
         ('--qqq', '--qqq', '--help'),
-        ('--model=renset50', '--model=renset50', 'resnet50'),
         ('--optimizer=sdg', '--optimizer=sdg', 'momentum', 'rmsprop', 'adam', 'lars', '=sgd'),
         ('--data_name=imagnet', '--data_name=imagnet', 'cifar10', 'mnist', 'records', '=imagenet'),
         ('--nocontinue_on_nan=1', '--nocontinue_on_nan=1'),
