@@ -65,7 +65,7 @@ def test_functions_take_turns():
     assert turns == {'a': [1, 4, 6], 'b': [2, 3, 5]}
 
 
-def test_what_disturbs_both_turns_of_a_round_does_not_widen_the_interval(capsys):
+def test_noise_in_both_turns_of_a_round_does_not_widen_the_interval(capsys):
     noise = (1.0, 1.7, 0.4)
     turns = {'a': [{'s': 2 * factor} for factor in noise]}
     turns['b'] = [{'s': 1.6 * factor} for factor in noise]

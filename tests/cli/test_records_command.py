@@ -133,7 +133,7 @@ def test_a_missing_shard_is_named(shards, tmp_path):
     numbers_in(out, f'{missing}: ')
 
 
-def test_every_subset_is_checked_unless_one_is_asked_for(shards, tmp_path):
+def test_every_subset_is_checked_unless_a_flag_names_one(shards, tmp_path):
     write_files(tmp_path, content(shards))
     for index, path in enumerate(shard_paths(shards)):
         (tmp_path / shard_name('validation', index, 4)).write_bytes(path.read_bytes())

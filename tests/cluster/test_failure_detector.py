@@ -139,7 +139,7 @@ def test_a_task_that_has_ended_well_is_not_missed(make_cluster):
     assert detecting.watch.is_alive()
 
 
-def test_a_watch_that_was_stopped_misses_nobody(make_cluster):
+def test_a_stopped_watch_reports_no_lost_task(make_cluster):
     cluster = make_cluster()
     detecting = Detecting(cluster, cluster.start_all())
     detecting.watch.stop()

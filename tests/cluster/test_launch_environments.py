@@ -91,7 +91,7 @@ def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux():
     assert 29_000 < int(host.partition(':')[2]) < 30_000
 
 
-def test_the_ports_of_a_node_begin_where_asked():
+def test_a_flag_sets_the_first_port_of_a_node():
     hosts = cluster_of(slurm_step(4), cluster_port=4000, **COLLECTIVE).worker_hosts
     assert hosts == ('gpu01:4000', 'gpu01:4001', 'gpu01:4002', 'gpu02:4000', 'gpu03:4000')
 
@@ -190,7 +190,7 @@ def test_the_ranks_of_open_mpi_derive_their_ports_from_the_namespace():
     assert specs[0] != cluster_of(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
 
 
-def test_without_a_namespace_a_port_is_asked_for():
+def test_without_a_namespace_the_error_asks_for_a_port():
     environ = open_mpi(0, 2, 2)
     del environ['PMIX_NAMESPACE']
     with refused('OMPI_COMM_WORLD_RANK=0', '--cluster_port='):

@@ -125,7 +125,7 @@ def test_all_tasks_that_did_not_answer_are_named_and_no_others(absent, make_clus
     assert str(member.rendezvous.cluster.own_task) not in str(error.value)
 
 
-def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_cluster):
+def test_the_exit_of_a_task_is_known_until_a_new_process_takes_its_place(make_cluster):
     cluster = make_cluster()
     members = cluster.start_all()
     rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')

@@ -65,7 +65,7 @@ def test_a_log_of_the_original_is_read_as_a_result():
     assert 'tf32' not in settings
 
 
-def test_what_this_program_adds_to_data_format_and_precision_is_read():
+def test_data_format_and_precision_of_this_program_are_read():
     for text, expected in (
         ('NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision: fp16', ('NHWC', 'fp16', None)),
         (f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}', ('NCHW', 'fp32', True)),
@@ -75,7 +75,7 @@ def test_what_this_program_adds_to_data_format_and_precision_is_read():
         assert tuple(settings.get(name) for name in names) == expected
 
 
-def test_a_log_is_read_whatever_stands_around_its_lines():
+def test_a_log_is_read_with_any_text_around_its_lines():
     expected = read(LOG)
     for name, pattern, replacement in (
         ('crlf', '\n', '\r\n'),

@@ -154,7 +154,7 @@ def test_the_boxes_of_steps_include_all_repeats():
     assert plot.figure.axes[0].get_xlabel() == 'step time in % of the median'
 
 
-def test_warnings_of_one_code_stand_once_with_their_counts():
+def test_warnings_of_one_code_are_one_line_with_their_count():
     warnings = [{'code': 'others', 'text': 'others used up to 76 % of the cores'}]
     html = page_of(
         *(sample_record(seed=seed, warnings=warnings if seed else []) for seed in range(4))
@@ -317,7 +317,7 @@ def test_the_page_of_a_sweep_has_the_published_rates(tmp_path):
     assert '1 file could not be read' in page_in(folder).html
 
 
-def test_two_folders_stand_side_by_side(tmp_path, monkeypatch):
+def test_two_folders_are_columns_side_by_side(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for size, seed in itertools.product((32, 64), range(3)):
         for folder, rate in (('before', 100), ('after', 150)):

@@ -43,7 +43,7 @@ def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(monkeypat
     assert '1,000' in narrow
 
 
-def test_rows_stand_below_each_other_where_the_table_does_not_fit(monkeypatch):
+def test_rows_become_lists_where_the_table_does_not_fit(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
     monkeypatch.setenv('COLUMNS', '12')
     columns = (*COLUMNS, Column('rate', itemgetter(2), is_number=True))
@@ -144,6 +144,6 @@ def test_text_from_files_cannot_change_the_terminal():
     assert escape_unprintable('a\x1b[31m\nb ü') == 'a\\x1b[31m\\nb ü'
 
 
-def test_of_many_names_three_are_shown():
+def test_three_of_many_names_are_shown():
     assert abbreviate(['a', 'b', 'c']) == 'a, b, c'
     assert abbreviate(list('abcde')) == 'a, b, c and 2 more'

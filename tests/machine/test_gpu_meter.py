@@ -139,7 +139,7 @@ def test_values_that_a_driver_does_not_support_are_unknown(library):
         assert {key for key, value in noise.items() if value is None} == {*unknown}, name
 
 
-def test_a_gpu_that_falls_off_is_counted_and_its_samples_stand(library):
+def test_a_lost_gpu_is_counted_and_its_samples_remain(library):
     is_lost = library.NVMLError(library.NVML_ERROR_GPU_IS_LOST)
     noise = measure(library, num_samples=3, ClockInfo=in_turn(705, is_lost, otherwise=1410))
     assert (noise['gpus_lost'], noise['gpu_lowest_clock_share']) == (1, 0.5)

@@ -37,7 +37,7 @@ def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | N
     return write_files(root, files)
 
 
-def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path):
+def test_nodes_have_only_the_cores_that_the_process_may_use(tmp_path):
     root = machine_with(tmp_path, ['0-3,8-11', '4-7,12-15', ''])
     both = {0: (0, 1, 2, 3, 8, 9, 10, 11), 1: (4, 5, 6, 7, 12, 13, 14, 15)}
     assert cores_by_node(root, range(16)) == both

@@ -70,7 +70,7 @@ def run(
     )
 
 
-def test_notices_are_not_shown_and_the_rest_is(stand_in):
+def test_notices_are_hidden_and_other_lines_are_shown(stand_in):
     action = f"""
     os.write(2, {SUBSTANCE.encode()!r})
     print('own', file=sys.stderr)

@@ -72,7 +72,7 @@ def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it(
     assert format_summary(document)[-1] == best
 
 
-def test_what_is_unknown_is_left_out():
+def test_unknown_values_are_left_out():
     document = sample_document(seconds=[0.32])
     percentiles = dict.fromkeys(('p90', 'p95', 'p99'))
     document['statistics']['step_seconds'] |= percentiles

@@ -112,7 +112,7 @@ def test_several_grids_and_included_rows(tmp_path):
     assert not plan.left_out
 
 
-def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path):
+def test_flags_after_the_dashes_replace_flags_of_the_file(tmp_path):
     plan = plan_of(tmp_path, TABLE, '--model', 'alexnet', '--xla', '--num_batches=7')
     argv = plan.configurations[0].argv
     assert [word for word in argv if 'model' in word or 'num_batches' in word] == [
