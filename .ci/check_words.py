@@ -1,5 +1,5 @@
-"""Fails where code and docs become hard to read: too many phrases of translated sentences, names
-that say how a value came about and not what it is, long lines. CONTRIBUTING.md says why.
+"""Fails where code, tests and docs become hard to read: too many phrases of translated sentences,
+names that say how a value came about and not what it is, long lines. CONTRIBUTING.md says why.
 """
 
 import ast
@@ -56,26 +56,31 @@ def bindings(code: str) -> Iterator[tuple[str, int]]:
 
 def problems() -> Iterator[str]:
     code = texts('*.py')
+    tests = {path: text for path, text in code.items() if path.startswith('tests/')}
     program = {
         path: text for path, text in code.items() if not path.startswith(('tests/', 'benchmarks/'))
     }
-    for pages in ({path: prose(text) for path, text in program.items()}, texts('*.md')):
-        words = sum(len(text.split()) for text in pages.values())
+    for files in (program, tests, texts('*.md')):
+        pages = {path: prose(text) if path in code else text for path, text in files.items()}
         lines = [
             (f'{path}:{number}', line)
-            for path, text in pages.items()
-            for number, line in enumerate(text.split('\n'), 1)
+            for path, page in pages.items()
+            for number, line in enumerate(page.split('\n'), 1)
         ]
+        words = sum(len(line.split()) for _, line in lines)
         for phrase, most in PHRASES.items():
             places = [place for place, line in lines if re.search(phrase, line, re.IGNORECASE)]
             if len(places) * 1000 > most * words:
                 yield f'{len(places)} times {phrase} in {words} words: ' + ' '.join(places)
-    names = [
-        (name, f'{path}:{line}') for path, text in program.items() for name, line in bindings(text)
-    ]
-    weak = [f'{place} {name}' for name, place in names if WEAK_NAMES.fullmatch(name)]
-    if len(weak) > MOST_WEAK_NAMES * len(names):
-        yield f'{len(weak)} of {len(names)} names say how a value came about: ' + ', '.join(weak)
+        names = [
+            (name, f'{path}:{line}')
+            for path, text in files.items()
+            if path in code
+            for name, line in bindings(text)
+        ]
+        weak = [f'{place} {name}' for name, place in names if WEAK_NAMES.fullmatch(name)]
+        if len(weak) > MOST_WEAK_NAMES * len(names):
+            yield f'{len(weak)} of {len(names)} names say how a value came about: {", ".join(weak)}'
     for path, text in code.items():
         for number, line in enumerate(text.split('\n'), 1):
             if len(line) > MOST_COLUMNS:
