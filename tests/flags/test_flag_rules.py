@@ -4,10 +4,6 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
-<<<<<<< HEAD
-from tf_cnn.machine.this_process import ProcessEnvironment
-=======
->>>>>>> 61248855 (tests: names are nouns of the field, test names and sentences are plain English)
 from tf_cnn.plan.params import RuleContext
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import UsageError
