@@ -30,14 +30,14 @@ from tf_cnn.launch.hosts import ClusterTask, reserve_addresses
 # More steps than there is time for.
 ENDLESS = '--num_batches=1000000'
 
-# Two workers that train LeNet with a learning rate and an optimizer with which rounding, other in
-# each mode, does not grow.
+# Two workers train LeNet. Modes round differently; with this learning rate and optimizer the
+# differences stay small.
 TRAIN = (
     '--model=lenet --device=cpu --batch_size=4 --num_warmup_batches=2 --display_every=10 '
     '--connect_timeout_secs=120 --optimizer=momentum --nonesterov --momentum=0.9 '
     '--init_learning_rate=0.002 --weight_decay=0.01 --tf_random_seed=7'
 )
-# The flags and the numbers of tasks of ways to train.
+# The flags of each mode, and how many tasks it has besides the workers.
 MODES: dict[str, tuple[str, dict[str, Any]]] = {
     'parameter_server': ('--variable_update=parameter_server', {'ps': 1}),
     'two_servers': ('--variable_update=parameter_server', {'ps': 2}),
@@ -48,7 +48,7 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
     'distributed_all_reduce': ('--variable_update=distributed_all_reduce', {'controllers': 1}),
 }
 
-# ---- lines that tests wait for or read: who rewords one does so here, too ------------------------
+# ---- lines of the program that tests wait for or read -------------------------------------------
 
 STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
 TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
@@ -70,7 +70,7 @@ class Tasks(dict[str, Task]):
     def of(self, *jobs: str) -> list[Task]:
         return [task for name, task in self.items() if name.startswith(jobs)]
 
-    def others(self, name: str) -> list[Task]:
+    def all_but(self, name: str) -> list[Task]:
         return [task for task in self.values() if task.name != name]
 
     @property
@@ -79,14 +79,14 @@ class Tasks(dict[str, Task]):
         return self.of('controller') or self.of('worker')
 
     def start(self, until: str = '') -> None:
-        """Starts all; waits until those that train have written a line that matches, if given."""
+        """Starts all, and waits until each trainer has written a line that matches `until`."""
         for task in self.values():
             task.start()
         for task in self.trainers if until else []:
             task.await_line(until)
 
     def still_running(self, secs: float = DEADLINE_SECS) -> list[str]:
-        """Waits for all to end; returns the names of those that do not in that time."""
+        """Waits for all to end; returns the names of the tasks that still run after this time."""
         deadline = time.monotonic() + secs
         return [
             task.name for task in self.values() if not task.has_ended(deadline - time.monotonic())
@@ -95,15 +95,16 @@ class Tasks(dict[str, Task]):
     def assert_end(
         self,
         exit_code: int,
-        others: Mapping[str, int] | None = None,
+        exceptions: Mapping[str, int] | None = None,
         secs: float = DEADLINE_SECS,
     ) -> None:
-        """Asserts that all end in time, all with this exit code but for others={'ps 0': 1}, and
-        leave nothing.
+        """Asserts that all end in time and leave no process and no open port.
+
+        exceptions: the tasks with another exit code, such as {'ps 0': 1}.
         """
         assert not self.still_running(secs)
         exit_codes = {name: task.exit_code for name, task in self.items()}
-        assert exit_codes == dict.fromkeys(self, exit_code) | {**(others or {})}
+        assert exit_codes == dict.fromkeys(self, exit_code) | {**(exceptions or {})}
         assert not [task.name for task in self.values() if task.left_others]
         for address in re.findall(r'127\.0\.0\.1:(\d+)', ' '.join(t.title for t in self.values())):
             with socket.socket() as probe:
@@ -122,14 +123,14 @@ def assert_each_names(tasks: Sequence[Task], *facts: object) -> None:
 
 @contextlib.contextmanager
 def processes(tasks: Sequence[Task]) -> Iterator[Tasks]:
-    """Tasks that are not started yet. Kills them after the block, and prints their logs."""
-    found = Tasks({task.name: task for task in tasks})
+    """Yields the tasks without starting them. Kills them after the block, and prints their logs."""
+    tasks_by_name = Tasks({task.name: task for task in tasks})
     try:
-        yield found
+        yield tasks_by_name
     finally:
         for task in tasks:
             task.kill()
-        print(found.logs())
+        print(tasks_by_name.logs())
 
 
 @contextlib.contextmanager
@@ -142,10 +143,10 @@ def cluster(
     network: int | None = None,
     fresh: bool = False,
 ) -> Iterator[Tasks]:
-    """The tasks of a cluster with two workers, none of which is started yet.
+    """Yields the tasks of a cluster with two workers without starting them.
 
-    network: a process in a private network, in which they run.
-    fresh: they start Python anew, so they differ in the order of their sets.
+    network: a process; the tasks run in its private network.
+    fresh: each task starts Python anew, so the order of their sets differs.
     """
     counts = {'ps': ps, 'worker': 2, 'controller': controllers}
     ids = [(job, index) for job, count in counts.items() for index in range(count)]
@@ -154,8 +155,11 @@ def cluster(
             addresses = stack.enter_context(reserve_addresses(len(ids)))
         else:
             addresses = [f'127.0.0.1:{2222 + number}' for number in range(len(ids))]
-        places = [ClusterTask(*own, address) for own, address in zip(ids, addresses, strict=True)]
-        commands = make_commands(flags.split(), places, environment())
+        cluster_tasks = [
+            ClusterTask(job, index, address)
+            for (job, index), address in zip(ids, addresses, strict=True)
+        ]
+        commands = make_commands(flags.split(), cluster_tasks, environment())
         tasks = [
             Task(command, folder, address, network, fresh=fresh)
             for command, address in zip(commands, addresses, strict=True)
@@ -166,7 +170,7 @@ def cluster(
 def training(
     mode: str, flags: str, folder: Path, network: int | None = None
 ) -> contextlib.AbstractContextManager[Tasks]:
-    """A cluster of MODES, none of whose tasks is started yet."""
+    """Yields the tasks of a cluster of MODES without starting them."""
     mode_flags, jobs = MODES[mode]
     return cluster(f'{TRAIN} {mode_flags} {flags}', folder, network=network, **jobs)
 

@@ -1,5 +1,5 @@
-"""A cluster starts in any order of its tasks, or each task names the one, or the flag, because of
-which it does not.
+"""The tasks of a cluster start in any order. If the cluster cannot start, each task names the
+faulty task or flag.
 """
 
 import hashlib
@@ -58,16 +58,16 @@ register_model('mine', network)
 )
 def test_any_task_may_start_last(mode, last, tmp_path):
     with training(mode, '--target_seconds=0.2', tmp_path) as tasks:
-        for task in tasks.others(last):
+        for task in tasks.all_but(last):
             task.start()
-        for task in tasks.others(last):
+        for task in tasks.all_but(last):
             if task in tasks.trainers:
                 task.await_line(', waiting for ')
         tasks[last].start()
         tasks.assert_end(0)
         assert not any(task.errors for task in tasks.values())
         if mode != 'asynchronous':
-            # They agreed on a number of steps for these seconds.
+            # All tasks have agreed on a number of steps for these seconds.
             [num_steps] = {trainer.lines(STEP_LINE)[-1][0] for trainer in tasks.trainers}
             assert int(num_steps) > 0
 
@@ -81,7 +81,7 @@ def test_a_host_that_never_comes_is_named_by_all(tmp_path):
         assert_each_names([*tasks.values()], absent.title, flag)
 
 
-def test_a_port_that_is_taken_is_named():
+def test_a_port_in_use_is_named():
     with socket.create_server(('127.0.0.1', 0)) as stranger:
         host = f'127.0.0.1:{stranger.getsockname()[1]}'
         with failed(f'ps 0 ({host})'):
@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_is_named():
 
 
 def test_a_port_that_another_process_takes_after_the_check_is_named(monkeypatch):
-    """So it is when the same task is started twice at once."""
+    """This happens when a task is started twice at once."""
     with socket.create_server(('', 0), family=socket.AF_INET6, dualstack_ipv6=True) as other:
         host = f'127.0.0.1:{other.getsockname()[1]}'
         # The check finds nothing, as if the other process came a moment later.
@@ -111,7 +111,7 @@ def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables
     with training('asynchronous', f'{ENDLESS} --train_dir={tmp_path}', tmp_path) as tasks:
         tasks.start()
         tasks.assert_end(1)
-        assert_each_names(tasks.others('worker 0'), tasks['worker 0'].title, 'model.ckpt-7')
+        assert_each_names(tasks.all_but('worker 0'), tasks['worker 0'].title, 'model.ckpt-7')
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
 
 
 @pytest.mark.parametrize('servers_have_it', [True, False])
-def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(servers_have_it, tmp_path):
+def test_servers_need_not_have_the_file_of_a_users_mode(servers_have_it, tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text(MANAGER)
     with training('parameter_server', '--num_batches=2', tmp_path) as tasks:
@@ -166,7 +166,7 @@ def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(servers_
         assert tasks['worker 0'].lines(r'^Variables: +mine$')
 
 
-def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path):
+def test_all_tasks_name_the_line_of_a_manager_that_fails_in_one_worker(tmp_path):
     path = tmp_path / 'mine.py'
     body = """\
     def __init__(self, parts):
@@ -182,14 +182,14 @@ def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path):
         assert_each_names([*tasks.values()], fact)
 
 
-def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_path):
+def test_a_worker_without_the_file_of_its_mode_names_the_missing_flag(tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text(MANAGER)
     flags = f'{ENDLESS} --connect_timeout_secs=8'
     with training('parameter_server', flags, tmp_path) as tasks:
         for task in tasks.values():
             task.argv.append('--variable_update=mine')
-        for task in tasks.others('worker 1'):
+        for task in tasks.all_but('worker 1'):
             task.argv.append(f'--variable_mgr_file={path}')
         tasks.start()
         tasks.assert_end(1, {'worker 1': WRONG_USE})
@@ -197,7 +197,7 @@ def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_p
         assert_each_names([tasks['worker 1']], *facts)
 
 
-def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path):
+def test_workers_with_different_numbers_of_images_are_refused_if_epochs_count(tmp_path):
     for name, count in (('a', 16), ('b', 24)):
         for subset in ('train', 'validation'):
             images = np.zeros([count, 28, 28], np.uint8)

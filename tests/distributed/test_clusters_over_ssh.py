@@ -1,5 +1,5 @@
-"""`cluster --hosts` on real hosts in namespaces, over a real ssh: every mode trains, and whatever
-ends, all ends.
+"""`cluster --hosts` over a real ssh, on hosts in namespaces: every mode trains, and if one process
+ends, all end.
 """
 
 import contextlib
@@ -21,8 +21,7 @@ pytestmark = [pytest.mark.distributed, NEEDED]
 
 HOSTS = '--hosts=node1,node2,node3'
 UP = r'^(\w+ \d) +\| is up at (\S+) in (.*) with (\S+)$'
-# What stands in for the program where only its life counts: it listens at its address, and has a
-# child.
+# Stands in for the program: a process that listens at its address, and has a child.
 STAND_IN = """
 import os, signal, socket, subprocess, sys
 flags = dict(word.removeprefix('--').partition('=')[::2] for word in sys.argv[1:])
@@ -38,41 +37,43 @@ sys.exit(3)
 
 
 def files_of(host: Host) -> set[str]:
-    """Returns the files and folders in what each host has for itself."""
+    """Returns what is in the folders that each host has for itself."""
     return {*host.run('find', '/tmp', '/dev/shm', '-maxdepth', '1').split()}
 
 
 @pytest.fixture(scope='module')
 def shared_network() -> Iterator[tuple[Network, list[set[str]]]]:
     with make_hosts(3) as network:
-        # What the hosts have of this machine, such as the folder of the program if it is in /tmp.
+        # The hosts see some files of this machine, such as the program if it is in /tmp.
         yield network, [files_of(host) for host in network.hosts]
 
 
 @pytest.fixture
 def network(shared_network: tuple[Network, list[set[str]]]) -> Iterator[Network]:
-    """Three hosts, on which the test leaves neither processes beside sshd nor files."""
+    """Yields three hosts; fails if the test leaves processes or files there."""
     network, files = shared_network
     yield network
     # An idle machine needs less than 5 seconds, a loaded one longer.
     deadline = time.monotonic() + 30
-    left = None
-    while left != []:
-        assert time.monotonic() < deadline, left
-        left = [
+    leftovers = None
+    while leftovers != []:
+        assert time.monotonic() < deadline, leftovers
+        leftovers = [
             line
             for host in network.hosts
             for line in map(' '.join, host.processes().values())
             if 'sshd: /' not in line and 'sshd -D' not in line
         ]
-        left += [
-            f for host, own in zip(network.hosts, files, strict=True) for f in files_of(host) - own
+        leftovers += [
+            file
+            for host, files_before in zip(network.hosts, files, strict=True)
+            for file in files_of(host) - files_before
         ]
 
 
 @pytest.fixture(scope='module')
 def stand_in(shared_network: tuple[Network, list[set[str]]]) -> str:
-    """The options of 4 processes with all of the program, but with STAND_IN as its command."""
+    """Returns options of `cluster` that start four processes of STAND_IN instead of the program."""
     folder = shared_network[0].folder / 'stand_in'
     folder.mkdir()
     for path in ROOT.iterdir():
@@ -100,7 +101,7 @@ def newest(host: Host, words: str) -> int:
 @pytest.mark.parametrize(
     ('mode', 'options'),
     [
-        # More servers than hosts: taken host by host, their order is not that of their indices.
+        # More servers than hosts: host by host, they are not in the order of their indices.
         ('parameter_server', '--ps=4'),
         ('collective_all_reduce', ''),
         *all_modes(('distributed_replicated', '--ps=1'), ('distributed_all_reduce', '')),
@@ -108,14 +109,14 @@ def newest(host: Host, words: str) -> int:
 )
 def test_every_mode_trains_on_three_hosts(mode, options, network):
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
-    done = run(network, f'{HOSTS} {options} -- {flags} --variable_update={mode}')
-    assert done.code == 0, done.err
-    assert len(re.findall(r'^total images/sec: [0-9.]+$', done.out, re.MULTILINE)) == 1
-    assert '6 global' in done.out
+    process = run(network, f'{HOSTS} {options} -- {flags} --variable_update={mode}')
+    assert process.code == 0, process.err
+    assert len(re.findall(r'^total images/sec: [0-9.]+$', process.out, re.MULTILINE)) == 1
+    assert '6 global' in process.out
 
 
 def test_processes_run_where_and_how_the_user_says(network, stand_in, tmp_path):
-    # Only the settings of libraries pass; the folder is that of the launcher, if the host has it.
+    # Only settings of libraries reach the hosts. A host uses the launcher's folder if it has it.
     environ = {**os.environ, 'TF_ENABLE_ONEDNN_OPTS': '1', 'TF_CONFIG': '{}'}
     words = command(network, f'--hosts=node1:2,node3 {stand_in}')
     with launched(words, tmp_path, environ) as launcher:
@@ -171,8 +172,8 @@ def test_all_end_when_the_launcher_is_killed(network, stand_in, tmp_path):
 )
 def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs, network, stand_in, tmp_path):
     with launched(command(network, f'{HOSTS} {stand_in}'), tmp_path) as launcher:
-        # Before the program runs, Python would print a traceback. Then any moment will do, while it
-        # imports, connects, or starts the processes.
+        # Before the program has its handler, Python would print a traceback. Afterwards the signal
+        # may come while it imports, connects, or starts processes.
         deadline = time.monotonic() + 60
         while not catches_sigterm(launcher.pid):
             assert time.monotonic() < deadline
@@ -200,6 +201,6 @@ def test_hosts_that_cannot_be_used_are_named_in_a_line_each(network):
             ['node1', '/usr', 'tf_cnn_benchmarks.py', '--remote_dir'],
         ),
     ):
-        done = run(network, f'{options} -- --model=trivial --device=cpu')
-        assert (done.code, done.out) == (1, ''), options
-        check_line(done.err.strip(), *facts)
+        process = run(network, f'{options} -- --model=trivial --device=cpu')
+        assert (process.code, process.out) == (1, ''), options
+        check_line(process.err.strip(), *facts)

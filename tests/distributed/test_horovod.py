@@ -1,5 +1,4 @@
-"""Processes that the real Horovod brings together take the steps of one tower with all their
-images.
+"""Processes that train with the real Horovod take the same steps as one tower with all images.
 
 Skipped where Horovod is not installed; docs/launchers.md says what it takes to build it.
 """
@@ -60,8 +59,8 @@ ROWS = {
 
 
 @contextlib.contextmanager
-def brought_together(flags: str, folder: Path) -> Iterator[Tasks]:
-    """Two processes as horovodrun --gloo starts them, none of which is started yet.
+def horovod_processes(flags: str, folder: Path) -> Iterator[Tasks]:
+    """Yields two processes that are ready to start as horovodrun --gloo would start them.
 
     RANK in a flag stands for the number of the process.
     """
@@ -84,7 +83,7 @@ def brought_together(flags: str, folder: Path) -> Iterator[Tasks]:
 
 
 def run(flags: str, folder: Path) -> Tasks:
-    with brought_together(flags, folder) as tasks:
+    with horovod_processes(flags, folder) as tasks:
         tasks.start()
         tasks.assert_end(0)
     return tasks
@@ -92,8 +91,9 @@ def run(flags: str, folder: Path) -> Tasks:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that is over, the --train_dir of each process, and the checkpoint from which the first
-    went on.
+    """A finished run, with the --train_dir of each process.
+
+    start: the checkpoint that the first process continued from.
     """
 
     row: Row
@@ -102,7 +102,7 @@ class Finished:
     start: str | None
 
     def expected(self, workers: tuple[int, ...] = (0, 1)) -> Trained:
-        """What one tower makes of the images of these processes."""
+        """Trains one tower on the images of these processes."""
         return one_tower(self.row.optimizer, workers=workers, num_towers=1, start=self.start)
 
 
@@ -122,7 +122,7 @@ def finish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
 
 
 @pytest.mark.parametrize('name', ROWS)
-def test_the_weights_are_those_of_one_tower_with_the_whole_batch(name, finish):
+def test_the_weights_equal_the_weights_of_one_tower_with_the_whole_batch(name, finish):
     finished = finish(name)
     row, tasks, after = finished.row, finished.tasks, values_in(finished.folders[0])
     expected, partial = finished.expected(), finished.expected(workers=(0,))
@@ -130,20 +130,20 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(name, finish):
     names = expected.after.keys() - {'global_step'}
     is_compact = COMPACT in row.flags
     assert_trained_alike(after, expected, partial, names, row.tolerance, is_compact=is_compact)
-    # Processes see other images, and the total counts those of all.
+    # Each process has its own images, and the total counts them all.
     losses = [[float(loss) for _, _, loss in task.lines(STEP_LINE)] for task in tasks.values()]
     assert losses[0][0] != losses[1][0]
-    # They are printed with three decimals.
+    # Losses are printed with three decimals.
     assert np.mean(losses, 0) == pytest.approx(expected.losses, rel=row.tolerance, abs=1e-3)
     [total] = tasks['worker 0'].lines(TOTAL_LINE)
     assert tasks['worker 1'].lines(TOTAL_LINE) == [total]
     *_, (_, rate, _) = tasks['worker 0'].lines(STEP_LINE)
-    # The step lines are of the images of all; the total also has the time between the steps.
+    # Step lines count the images of all processes; the total includes the time between steps.
     assert 0.7 < float(total) / float(rate) < 1.01
 
 
 def moves(dtype: type) -> str:
-    """The line of the banner about a step of two processes that sends gradients of this type."""
+    """Returns the banner's line about the bytes that two processes send in a step."""
     weights = one_tower('sgd').after
     size = sum(value.size for name, value in weights.items() if name != 'global_step')
     return f'Step moves:  {2 * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
@@ -171,9 +171,9 @@ def test_all_processes_skip_the_same_steps(tmp_path):
 
 def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path):
     flags = f'{RUN} {ENDLESS} --display_every=1 --train_dir={tmp_path}/train'
-    with brought_together(flags, tmp_path) as tasks:
+    with horovod_processes(flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
-        # The others first, which is the harder case.
+        # Worker 1 first, which is the harder case.
         for task in reversed(tasks.of('worker')):
             task.send(signal.SIGTERM)
         tasks.assert_end(128 + signal.SIGTERM)
@@ -182,7 +182,7 @@ def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path):
 
 
 def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path):
-    with brought_together(f'{RUN} {ENDLESS} --display_every=1', tmp_path) as tasks:
+    with horovod_processes(f'{RUN} {ENDLESS} --display_every=1', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks['worker 1'].kill()
         first = tasks['worker 0']
@@ -191,13 +191,13 @@ def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path):
     [error] = first.errors
     assert 'Horovod' in error
     assert 'Traceback' not in first.err
-    # No total, which readers of the output would take for that of a whole run.
+    # Scripts would take a total for the result of a whole run.
     assert not first.lines(TOTAL_LINE)
     check_warning(first.err, 'the run is incomplete', 'steps of 1000000')
 
 
 def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
-    # Not a multiple of a batch, nor of that of all.
+    # A multiple of neither batch size nor global batch size.
     write_noise(tmp_path, 11)
     common = f'--model=lenet --device=cpu --precision=bf16 --data_dir={tmp_path}'
     common += f' --train_dir={tmp_path}/train'
@@ -207,16 +207,16 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
     )
     launcher = [sys.executable, '-m', 'horovod.runner.launch', '--gloo', '-np', '2']
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    done = run_process([*launcher, *PROGRAM, *flags.split()], PATH=path)
-    print(done.out, done.err)
-    assert done.code == 0
+    process = run_process([*launcher, *PROGRAM, *flags.split()], PATH=path)
+    print(process.out, process.err)
+    assert process.code == 0
     assert (tmp_path / 'trace.json').stat().st_size > 0
     # Horovod sums no bfloat16.
-    assert moves(np.float32) in done.out
+    assert moves(np.float32) in process.out
     [alone] = ran(f'--eval {common}').result.evaluations
     assert alone.num_images == 11
     expected = f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [11 examples]'
     for rank in range(2):
-        lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', done.out, re.MULTILINE)
+        lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', process.out, re.MULTILINE)
         assert len(lines) == 2
         assert lines[-1] == expected

@@ -1,5 +1,5 @@
-"""Training learns: the recipe of docs/training.md, killed on the way, reaches its accuracy in every
-mode it names.
+"""Training learns: the recipe of docs/training.md reaches its accuracy in each of its modes, even
+after it was killed once.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, EXPORT, REPLICATED, 
 NUM_HELD_OUT = 1797 // 5
 # Ten to warm up, and five epochs of the other digits.
 NUM_STEPS = 10 + 225
-# The recipe reaches 0.98, and some 0.6 after the first steps.
+# The recipe reaches 0.98; its accuracy after the first steps is about 0.6.
 GOAL = 0.95
 ACCURACY = r'Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = \d\.\d{4} \[(\d+) examples\]'
 EVERY = '--eval_during_training_every_n_steps'
@@ -47,8 +47,10 @@ EVERY = '--eval_during_training_every_n_steps'
 
 @dataclass(frozen=True)
 class Killed:
-    """A training run that was killed: its last checkpoint, and the accuracy of the first one that
-    it found.
+    """A training run that was killed.
+
+    step: the global step of its last checkpoint.
+    top_1: the first accuracy that it printed.
     """
 
     train_dir: Path
@@ -57,18 +59,18 @@ class Killed:
 
 
 def running(words: Sequence[str], folder: Path) -> contextlib.AbstractContextManager[Task]:
-    """A command of the recipe as a process."""
+    """Runs a command of the recipe as a process."""
     return launched([sys.executable, str(ROOT / words[0]), *words[1:]], folder)
 
 
 def run_here(words: Sequence[str], flags: str) -> Result:
-    """A command of the recipe in this process, with more flags."""
+    """Runs a command of the recipe in this process, with more flags."""
     return BenchmarkCNN(parse_argv([*words[1:], *flags.split()]).params).run()
 
 
 @pytest.fixture(scope='module', autouse=True)
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All commands run in a folder that has the records of the digits in data/."""
+    """Runs all tests in a folder that has the records of the digits in data/."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('recipe'))
         command = [sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]]
@@ -81,7 +83,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope='module')
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """The recipe, killed as kill -9 does soon after it has saved and evaluated."""
+    """Kills the recipe soon after it has saved and evaluated."""
     folder = tmp_path_factory.mktemp('killed')
     flags = ['--save_model_steps=10', f'{EVERY}=10', f'--train_dir={folder}/train']
     with running([*TRAIN, *flags], folder) as process:
@@ -97,7 +99,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 @pytest.mark.parametrize(
     'command',
     [
-        # What was killed is this command.
+        # The fixture killed this command.
         pytest.param(TRAIN, marks=pytest.mark.all_modes, id='parameter_server'),
         pytest.param(REPLICATED, id='replicated'),
         pytest.param(CLUSTER, marks=pytest.mark.all_modes, id='cluster'),
@@ -105,7 +107,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 )
 def test_training_that_was_killed_goes_on_in_every_mode_and_learns(command, killed, tmp_path):
     train_dir, end = shutil.copytree(killed.train_dir, tmp_path / 'train'), killed.step + NUM_STEPS
-    # Evaluates after the last step, if it counts those that were taken before.
+    # An evaluation after this step shows that the run counts the steps before the kill.
     flags = [f'{EVERY}={end}', f'--train_dir={train_dir}']
     with running([*command, *flags], tmp_path) as process:
         assert process.has_ended()
@@ -115,11 +117,11 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(command, kill
     assert killed.step >= 10
     assert killed.top_1 < GOAL - 0.05
     assert (evaluation.top_1 or 0) >= GOAL
-    # Of a cluster the chief's lines are shown.
+    # `cluster` shows the lines of the chief.
     assert process.lines(ACCURACY) == [(f'{evaluation.top_1:.4f}', str(NUM_HELD_OUT))]
 
 
-def test_what_was_trained_is_exported(killed, tmp_path):
+def test_a_trained_network_is_exported(killed, tmp_path):
     flags = f'--train_dir={killed.train_dir} --export_saved_model={tmp_path}/model'
     [evaluation] = run_here(EXPORT, flags).evaluations
     assert evaluation.step == killed.step

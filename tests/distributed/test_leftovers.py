@@ -1,4 +1,4 @@
-"""A run writes where its flags say, and neither leaves nor removes anything in other folders."""
+"""Commands write where their flags say, and change no other folder."""
 
 import os
 from pathlib import Path
@@ -17,9 +17,8 @@ UNSET: dict[str, Any] = dict.fromkeys(
 )
 
 
-def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
-    # Names like those of temporary files of this program and others, whose numbers are of no
-    # process.
+def test_commands_create_and_remove_nothing_in_other_folders(tmp_path):
+    # Names that look like temporary files; no process has these numbers.
     files = (
         'tf_cnn_benchmarks_20261124_mine/notes',
         'tf_cnn_benchmarks-20261124/notes',
@@ -51,8 +50,8 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path):
         f'records --input={results}/photos --output={results}/shards --shards=1',
         f'report {results}/repeats --output={results}/page.html',
     ):
-        done = run(command, working, **UNSET, TMPDIR=str(tmp), HOME=str(home))
-        assert done.code == 0, done.err
+        process = run(command, working, **UNSET, TMPDIR=str(tmp), HOME=str(home))
+        assert process.code == 0, process.err
     assert times() == before
     assert all((results / file).read_text() == 'mine' for file in files)
     assert (train / 'model.ckpt-3.index').exists()

@@ -1,7 +1,6 @@
-"""A task is lost: all others end within seconds and name it, and the cluster goes on when it is
-started again.
+"""When a task is lost, the others name it and end within seconds; a restarted cluster goes on.
 
-A signal to all tasks ends them, too, and the chief saves its last step.
+A signal to all tasks ends them, and the chief saves its last step.
 """
 
 import os
@@ -30,11 +29,11 @@ from tf_cnn.results.document import Result, read_result
 
 pytestmark = pytest.mark.distributed
 
-# All steps of a run, and how many of these are timed. Where workers do not wait for each other
-# there are more, so that one that starts late takes some, too.
+# All steps of a run, and the flag for the timed steps among them. Asynchronous runs are longer, so
+# that a worker that starts late takes steps, too.
 NUM_STEPS, STEPS = 100, '--num_batches=98'
-NUM_STEPS_APART, STEPS_APART = 300, '--num_batches=298'
-# How long the others take to end after a loss, and how much longer a loaded machine may take.
+NUM_ASYNCHRONOUS_STEPS, ASYNCHRONOUS_STEPS = 300, '--num_batches=298'
+# How long tasks take to end after a loss, and how much longer on a loaded machine.
 LOSS_SECS, MARGIN_SECS = 15.0, 30.0
 KILLED = -int(signal.SIGKILL)
 LOSSES = [
@@ -50,8 +49,7 @@ LOSSES = [
     ('distributed_all_reduce', 'worker 1'),
     ('distributed_all_reduce', 'controller 0'),
 ]
-# The first server, or without any worker 0, is where the others find how a task ended, itself
-# included.
+# The first server, or worker 0 if there is none, stores how each task ended.
 USUAL = [
     ('two_servers', 'worker 1', 'SIGKILL'),
     ('staged', 'worker 1', 'SIGKILL'),
@@ -59,18 +57,19 @@ USUAL = [
     ('parameter_server', 'worker 1', 'SIGTERM'),
     ('collective_all_reduce', 'worker 0', 'SIGTERM'),
 ]
-OTHERS = [(*loss, name) for loss in LOSSES for name in ('SIGKILL', 'SIGTERM')]
+ALL_LOSSES = [(*loss, name) for loss in LOSSES for name in ('SIGKILL', 'SIGTERM')]
 
 
 def differences(weights: Weights, num_steps: int) -> dict[str, float]:
-    """Of each weight the largest difference to that of one tower that took so many steps, relative
-    to its largest magnitude.
+    """Compares weights with one tower after this number of steps.
+
+    Returns the largest difference in each weight, relative to the weight's largest magnitude.
     """
     expected = one_tower(
         'plain_momentum', num_towers=1, batch_size=4, num_steps=num_steps, learning_rate=0.002
     ).after
     assert weights.keys() == expected.keys()
-    # The optimizer's variables shrink, and with them what theirs would be relative to.
+    # Optimizer slots shrink, and a difference relative to them would say nothing.
     return {
         name: float(np.abs(weights[name] - value).max() / np.abs(value).max())
         for name, value in expected.items()
@@ -79,15 +78,15 @@ def differences(weights: Weights, num_steps: int) -> dict[str, float]:
 
 
 def assert_trained(mode: str, weights: Weights, num_steps: int) -> None:
-    """Asserts that they are those of so many steps, none of which was lost or taken twice."""
+    """Asserts that the weights are the result of this number of steps, each taken once."""
     assert weights['global_step'] == num_steps
-    # The first staged step after an interruption computes with variables that lack no update.
+    # After an interruption, the first staged step computes with current variables.
     if mode not in ('staged', 'asynchronous') and num_steps:
         assert max(differences(weights, num_steps).values()) < 1e-5
 
 
-def test_a_step_more_or_less_would_be_seen_in_the_weights():
-    """What the other tests rely on."""
+def test_one_step_less_changes_the_weights():
+    """The other tests rely on this."""
     before = one_tower(
         'plain_momentum', num_towers=1, batch_size=4, num_steps=NUM_STEPS - 1, learning_rate=0.002
     ).after
@@ -95,9 +94,9 @@ def test_a_step_more_or_less_would_be_seen_in_the_weights():
 
 
 @pytest.mark.parametrize(
-    ('mode', 'lost', 'name'), [*USUAL, *all_modes(*(row for row in OTHERS if row not in USUAL))]
+    ('mode', 'lost', 'name'), [*USUAL, *all_modes(*(row for row in ALL_LOSSES if row not in USUAL))]
 )
-def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
+def test_when_a_task_is_lost_all_others_name_it_and_end_and_the_chief_saves_its_last_step(
     mode, lost, name, tmp_path
 ):
     flags = f'{ENDLESS} --train_dir={tmp_path}/train --result_file={tmp_path}/result.json'
@@ -107,12 +106,12 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         tasks[lost].send(signal.Signals[name])
         assert tasks[lost].has_ended(LOSS_SECS + MARGIN_SECS)
         tasks.assert_end(1, {lost: KILLED if is_killed else 128 + signal.SIGTERM})
-        # A task that ends by itself says so: nobody waits for it.
+        # A task that ends by itself says so, and the others need not wait for it.
         deadline_secs = MARGIN_SECS + LOSS_SECS * is_killed
-        last = max(task.ended_at for task in tasks.others(lost))
+        last = max(task.ended_at for task in tasks.all_but(lost))
         assert last - tasks[lost].ended_at < deadline_secs
         facts = [] if is_killed else [128 + signal.SIGTERM, name]
-        assert_each_names(tasks.others(lost), tasks[lost].title, *facts)
+        assert_each_names(tasks.all_but(lost), tasks[lost].title, *facts)
         chief = tasks.trainers[0]
         if lost == chief.name:
             return
@@ -120,7 +119,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         assert isinstance(record, Result)
         assert tasks[lost].title in (record.reason or '')
         weights = values_in(tmp_path / 'train')
-        # Variables are updated one by one: a step that had begun leaves the last checkpoint.
+        # Variables are updated one by one: if a step had begun, nothing is saved after it.
         is_between_steps = 'a step is being applied' not in chief.err
         if is_between_steps and not (is_killed and tasks[lost] not in tasks.trainers):
             assert weights['global_step'] >= record.workers[0].steps.global_step[-1]
@@ -147,8 +146,8 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         ),
     ],
 )
-def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(mode, lost, tmp_path):
-    """The signal of the launcher comes before they have noticed."""
+def test_tasks_that_the_launcher_stops_after_a_loss_name_the_lost_task(mode, lost, tmp_path):
+    """The launcher's signal arrives before the tasks notice the loss."""
     mode_flags, jobs = MODES[mode]
     servers = f'--ps={jobs["ps"]}' if 'ps' in jobs else ''
     path = tmp_path / 'result.json'
@@ -171,52 +170,54 @@ def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(mode, l
 
 @pytest.mark.all_modes
 @pytest.mark.parametrize('lost', ['worker 0', 'worker 1'])
-def test_workers_that_do_not_wait_go_on_when_one_is_killed(lost, tmp_path):
-    with training('asynchronous', f'{STEPS_APART} --train_dir={tmp_path}', tmp_path) as tasks:
+def test_an_asynchronous_worker_goes_on_when_the_other_is_killed(lost, tmp_path):
+    with training(
+        'asynchronous', f'{ASYNCHRONOUS_STEPS} --train_dir={tmp_path}', tmp_path
+    ) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].kill()
         tasks.assert_end(0, {lost: KILLED})
-        [left] = [worker for worker in tasks.of('worker') if worker.name != lost]
-        assert 'total images/sec' in left.out
+        [survivor] = [worker for worker in tasks.of('worker') if worker.name != lost]
+        assert 'total images/sec' in survivor.out
         assert tasks[lost].title in tasks['ps 0'].err
         if lost == 'worker 1':
-            # They take the steps of the one that was lost.
-            assert values_in(tmp_path)['global_step'] >= 2 * NUM_STEPS_APART
+            # The survivor takes the steps of the lost worker.
+            assert values_in(tmp_path)['global_step'] >= 2 * NUM_ASYNCHRONOUS_STEPS
 
 
 @pytest.mark.all_modes
 @pytest.mark.parametrize('lost', ['worker 0', 'worker 1'])
-def test_a_worker_that_does_not_wait_comes_back_alone(lost, tmp_path):
-    flags = f'{STEPS_APART} --train_dir={tmp_path}/train'
+def test_an_asynchronous_worker_can_be_restarted_alone(lost, tmp_path):
+    flags = f'{ASYNCHRONOUS_STEPS} --train_dir={tmp_path}/train'
     with training('asynchronous', flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].kill()
-        # Otherwise the others would have taken all steps before it is there.
-        [left] = [worker for worker in tasks.of('worker') if worker.name != lost]
-        left.send(signal.SIGSTOP)
+        # Otherwise the survivor would take all steps before the other worker is back.
+        [survivor] = [worker for worker in tasks.of('worker') if worker.name != lost]
+        survivor.send(signal.SIGSTOP)
         tasks[lost].start()
         tasks[lost].await_line(FIRST_STEP, times=2)
-        left.send(signal.SIGCONT)
+        survivor.send(signal.SIGCONT)
         tasks.assert_end(0)
         # Each worker may be within a step when the last one is counted.
-        assert 0 <= values_in(tmp_path / 'train')['global_step'] - 2 * NUM_STEPS_APART <= 2
+        assert 0 <= values_in(tmp_path / 'train')['global_step'] - 2 * NUM_ASYNCHRONOUS_STEPS <= 2
 
 
 @pytest.mark.parametrize(
     ('mode', 'lost'), [LOSSES[0], *all_modes(*LOSSES[1:], ('two_servers', 'worker 1'))]
 )
-def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode, lost, tmp_path):
+def test_a_restarted_cluster_ends_at_the_same_step(mode, lost, tmp_path):
     flags = f'{STEPS} --train_dir={tmp_path}/train --save_model_steps=10'
     with training(mode, flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].kill()
         assert tasks[lost].exit_code == KILLED
-        # It comes back while the others still end, and waits for their new processes.
+        # The lost task restarts while the others end, and waits for their new processes.
         tasks[lost].start()
-        for task in tasks.others(lost):
+        for task in tasks.all_but(lost):
             assert task.has_ended(LOSS_SECS + MARGIN_SECS)
             assert task.exit_code == 1
-        for task in tasks.others(lost):
+        for task in tasks.all_but(lost):
             task.start()
         tasks.assert_end(0)
         assert all('total images/sec' in trainer.out for trainer in tasks.trainers)
@@ -225,7 +226,7 @@ def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode, lost, tmp_p
 
 # ---- signals -------------------------------------------------------------------------------------
 
-# A run that was interrupted has measured less than it should have; the number of timed steps.
+# The warning of an interrupted run, with the number of its timed steps.
 INCOMPLETE = r'the run is incomplete: it timed (\d+) step'
 
 
@@ -260,16 +261,16 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode, name,
     ['collective_all_reduce', *all_modes(('parameter_server',), ('distributed_replicated',))],
 )
 def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode, tmp_path):
-    """This happens when all get the signal, and one of them ends before the others."""
+    """This happens when all receive the signal and one ends first."""
     with training(mode, f'{ENDLESS} --train_dir={tmp_path}/train', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
-        chief, gone = tasks['worker 0'], tasks['worker 1']
-        gone.send(signal.SIGSTOP)
+        chief, worker = tasks['worker 0'], tasks['worker 1']
+        worker.send(signal.SIGSTOP)
         chief.send(signal.SIGTERM)
-        gone.kill()
+        worker.kill()
         tasks.assert_end(1, {'worker 0': 128 + signal.SIGTERM, 'worker 1': KILLED})
         [num_timed] = chief.lines(INCOMPLETE)
-        # A variable is updated as soon as its gradients are there, so some may be ahead.
+        # A variable is updated when its gradients arrive, so some may be one step ahead.
         if 'a step is being applied' not in chief.err:
             assert_trained(mode, values_in(tmp_path / 'train'), 2 + int(num_timed))
 
@@ -280,7 +281,7 @@ def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path):
         tasks.start()
         for worker in tasks.of('worker'):
             assert worker.has_ended()
-        # By itself it would end in less.
+        # Without the flag it would end sooner.
         assert not tasks['ps 0'].has_ended(6)
         tasks['ps 0'].send(signal.SIGTERM)
         tasks.assert_end(0, {'ps 0': 128 + signal.SIGTERM}, secs=MARGIN_SECS)

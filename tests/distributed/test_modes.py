@@ -1,9 +1,9 @@
-"""Two workers with two towers each, real processes, take the steps of one tower with all their
+"""Two workers with two towers each, as real processes, take the same steps as one tower with all
 images.
 
-Some of the clusters go on from a checkpoint that a mode of one process wrote in the other data
-format, and one tower of this process goes on from theirs. What modes of one process make of each
-other's checkpoints is in test_run_state.py.
+Some clusters continue from a checkpoint that replicated towers of one process wrote in the other
+data format, and one tower continues from the checkpoint of the cluster. test_run_state.py holds
+checkpoints between the modes of one process.
 """
 
 import functools
@@ -41,10 +41,9 @@ COLLECTIVE, CONTROLLED = (
 )
 COMPACT, REPACKED = '--compact_gradient_transfer', '--gradient_repacking=3'
 SUMMARIES = '--save_summaries_steps=1 --summary_verbosity=1'
-# From the first values, the third step with momentum meets two pixels of conv2's channel 8 that are
-# equal up to rounding, in one window of the max pooling. Which of them gets the gradient depends on
-# the batch size of a tower, and moves conv1/bias by 4e-5: so exact rows with momentum go on from a
-# checkpoint, whose values have no such window.
+# Exact rows with momentum go on from a checkpoint. From the first values, the third step has two
+# pixels of conv2's channel 8 in one window of the max pooling that are equal up to rounding. The
+# batch size of a tower decides which pixel gets the gradient, and that moves conv1/bias by 4e-5.
 SYNCHRONOUS = {
     'ps-1': Row(PS, 1, 'sgd'),
     'ps-2': Row(f'{PS} {SUMMARIES}', 2, 'momentum', goes_on=True),
@@ -64,14 +63,14 @@ SYNCHRONOUS = {
     ),
 }
 ROWS = {**SYNCHRONOUS, 'ps-1-async': Row(f'{PS} --nocross_replica_sync', 1, 'sgd')}
-# The rows of every run. tests/managers/ holds the other ways of sending gradients in one process.
+# The rows of every run. tests/managers/ tests the other ways to send gradients, in one process.
 USUAL = ('ps-2', 'replicated-2', 'collective', 'controlled', 'ps-1-async')
-# The kinds of clusters that no test of the launcher starts.
+# The kinds of clusters that no test of the launcher starts. They start Python anew.
 FRESH = ('replicated-2', 'collective')
 
 
 def rows_with(condition: Callable[[Row], object] = bool) -> list[Any]:
-    """The names of the synchronous rows that meet the condition, as parameters of a test."""
+    """Returns the names of the synchronous rows that meet the condition, as test parameters."""
     return [
         pytest.param(name, marks=[] if name in USUAL else pytest.mark.all_modes)
         for name, row in SYNCHRONOUS.items()
@@ -81,8 +80,10 @@ def rows_with(condition: Callable[[Row], object] = bool) -> list[Any]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that is over, the graph of its chief's step, and the checkpoint from which it went
-    on.
+    """A finished run.
+
+    start: the checkpoint that it continued from.
+    graph: the graph of the chief's step.
     """
 
     row: Row
@@ -97,20 +98,20 @@ class Finished:
 
     @property
     def step_lines(self) -> list[list[tuple[int, float, float]]]:
-        """Of each trainer the number, rate and loss that it printed of each of its steps."""
+        """Returns the (number, rate, loss) of each step line, a list for each trainer."""
         return [
             [(int(a), float(b), float(c)) for a, b, c in trainer.lines(STEP_LINE)]
             for trainer in self.tasks.trainers
         ]
 
     def expected(self, workers: tuple[int, ...] = (0, 1)) -> Trained:
-        """What one tower makes of the images of these workers from where the run began."""
+        """Trains one tower on the images of these workers, from the run's start."""
         staged = '--staged_vars' in self.row.flags
         return one_tower(self.row.optimizer, staged=staged, workers=workers, start=self.start)
 
     @property
     def model_names(self) -> set[str]:
-        """The names of the model's own variables, in a checkpoint that also has others."""
+        """Returns the names of the model's variables; a checkpoint has more."""
         return one_tower('sgd').after.keys() - {'global_step'}
 
 
@@ -142,14 +143,14 @@ def finish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
 
 @pytest.fixture
 def finished(name: str, finish: Callable[[str], Finished]) -> Finished:
-    """The run of the row called name. Its logs are shown with each test that fails."""
+    """Returns the run of the row called name, and prints its logs."""
     run = finish(name)
     print(run.tasks.logs())
     return run
 
 
 @pytest.mark.parametrize('name', rows_with())
-def test_the_steps_are_those_of_one_tower_with_the_whole_batch(finished):
+def test_the_steps_equal_the_steps_of_one_tower_with_the_whole_batch(finished):
     row, after = finished.row, values_in(finished.train_dir)
     expected, partial = finished.expected(), finished.expected(workers=(0,))
     first = finished.num_earlier_steps
@@ -159,21 +160,19 @@ def test_the_steps_are_those_of_one_tower_with_the_whole_batch(finished):
     assert_trained_alike(
         after, expected, partial, finished.model_names, row.tolerance, is_compact=is_compact
     )
-    # Workers see other images, and their losses are those of one tower on average. A controller
-    # shows the loss of all.
+    # Workers see different images; the mean of their losses is the loss of one tower. A controller
+    # prints the loss over all images.
     losses = [[loss for _, _, loss in lines] for lines in finished.step_lines]
-    assert {len(own) for own in losses} == {NUM_STEPS}
+    assert {len(trainer_losses) for trainer_losses in losses} == {NUM_STEPS}
     num_trainers = 1 if CONTROLLED in row.flags else 2
-    assert len({own[0] for own in losses}) == len(losses) == num_trainers
-    # They are printed with three decimals.
+    assert len({first_loss for first_loss, *_ in losses}) == len(losses) == num_trainers
+    # Losses are printed with three decimals.
     assert np.mean(losses, 0) == pytest.approx(expected.losses, rel=row.tolerance, abs=1e-3)
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: row.num_ps))
 def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_there(finished):
-    """Also where all processes are on one host: whoever compares the modes there compares what
-    their names say.
-    """
+    """This also holds if all processes are on one host, so modes can be compared there."""
 
     def size(shape: Any) -> int:
         return int(np.prod([dimension.size for dimension in shape.dim], dtype=int))
@@ -196,19 +195,20 @@ def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_th
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: row.goes_on))
-def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_steps(finished):
+def test_one_tower_continues_from_the_clusters_checkpoint_as_if_it_had_taken_all_steps(finished):
     start = finished.train_dir / f'model.ckpt-{NUM_EARLIER_STEPS}'
-    # The chief names the checkpoint from which it goes on.
+    # The chief names the checkpoint that it continues from.
     lines = re.findall(r'^Continuing from (.*)$', finished.tasks.logs(), re.MULTILINE)
     assert lines == [str(start)]
-    own = one_tower(finished.row.optimizer, start=latest_checkpoint(str(finished.train_dir)))
-    assert own.losses == pytest.approx(finished.expected().later_losses, rel=1e-5)
-    # That says something, since each step makes a difference.
-    assert min(np.abs(np.diff(own.losses))) > 1e-3 * own.losses[0]
+    checkpoint = latest_checkpoint(str(finished.train_dir))
+    losses = one_tower(finished.row.optimizer, start=checkpoint).losses
+    assert losses == pytest.approx(finished.expected().later_losses, rel=1e-5)
+    # Each step changes the loss, so the comparison means something.
+    assert min(np.abs(np.diff(losses))) > 1e-3 * losses[0]
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: SUMMARIES in row.flags))
-def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished):
+def test_the_chief_alone_writes_summaries_which_agree_with_its_step_lines(finished):
     [file] = finished.train_dir.glob('events.*')
     summaries: dict[str, list[float]] = {}
     for event in tf.train.summary_iterator(str(file)):
@@ -216,7 +216,7 @@ def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished):
             summaries.setdefault(value.tag, []).append(value.simple_value)
     lines = finished.step_lines[0]
     assert summaries['total_loss'] == pytest.approx([loss for _, _, loss in lines], abs=1e-3)
-    # A line has the rate of all steps until then.
+    # A step line has the mean throughput so far.
     assert summaries['images_per_second'][0] == pytest.approx(lines[0][1], abs=0.06)
 
 
@@ -231,24 +231,25 @@ def test_servers_end_within_5_seconds_and_workers_print_what_scripts_read(finish
         read_output(trainer.out)
         assert [number for number, _, _ in lines] == list(range(1, len(lines) + 1))
     # All print the total of the cluster, once.
-    [[total], *others] = [trainer.lines(TOTAL_LINE) for trainer in trainers]
-    assert all(other == [total] for other in others)
+    totals = [trainer.lines(TOTAL_LINE) for trainer in trainers]
+    assert len(totals[0]) == 1
+    assert all(total == totals[0] for total in totals)
 
 
 @pytest.mark.parametrize('name', ['ps-1-async'])
-def test_workers_that_do_not_wait_lose_no_step_and_the_total_counts_all(finished):
-    """Training ends after 2 * N steps, and a worker learns the count of all when it ends a step.
+def test_asynchronous_workers_lose_no_step_and_the_total_counts_all_steps(finished):
+    """Training ends after 2 * N steps, and a worker reads the count at the end of each step.
 
-    When the last of these ends, the other worker may be within a step: 1 too many.
+    At the end of the last step, the other worker may have begun one more.
     """
     start, after = (values_in(finished.train_dir / name) for name in ('model.ckpt-0', ''))
-    # The chief saves when it is done itself, the other may still be at it.
-    taken = sum(map(len, finished.step_lines))
-    assert 2 * NUM_STEPS <= after['global_step'] <= taken <= 2 * NUM_STEPS + 1
+    # The chief saves at its own end, while the other worker may still train.
+    num_steps = sum(map(len, finished.step_lines))
+    assert 2 * NUM_STEPS <= after['global_step'] <= num_steps <= 2 * NUM_STEPS + 1
     assert_equal_weights(start, one_tower('sgd', workers=(0,)).before)
     for name in finished.model_names:
         assert np.abs(after[name] - start[name]).max() > 1e-3 * np.abs(after[name]).max(), name
         assert np.isfinite(after[name]).all(), name
     [total] = finished.tasks.trainers[0].lines(TOTAL_LINE)
-    # A worker shows its own rate, and the time between its steps is in the total only.
+    # A step line has the throughput of one worker; only the total includes time between steps.
     assert float(total) > 0.8 * finished.step_lines[0][-1][1]

@@ -1,5 +1,5 @@
-"""Between hosts, values return while gradients are sent: both directions of a server's link are in
-use at once.
+"""Between hosts, a server's link is used in both directions at once: values return while gradients
+are sent.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ while True:
     print(numbers[0], numbers[8], flush=True)
     time.sleep(0.05)
 """
-# Of LeNet, as `models` lists them.
+# The parameters of LeNet, as `models` lists them.
 NUM_PARAMETERS = 2_173_353
 
 

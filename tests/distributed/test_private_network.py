@@ -1,4 +1,4 @@
-"""A cluster on one machine: nothing outside of it reaches its ports, or a line says how to close
+"""Other programs cannot reach the ports of a cluster on one machine, or a line says how to close
 them.
 """
 
@@ -59,7 +59,7 @@ WITHOUT_NETWORKS = [
 ]
 
 
-def why_none() -> str:
+def refusal() -> str:
     """Returns why this system allows no network namespace; '' if it allows one."""
     try:
         PrivateNetwork().close()
@@ -68,7 +68,7 @@ def why_none() -> str:
     return ''
 
 
-needs_namespace = pytest.mark.skipif(bool(why_none()), reason=why_none())
+needs_namespace = pytest.mark.skipif(bool(refusal()), reason=refusal())
 
 
 @needs_namespace
@@ -98,9 +98,9 @@ def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path, mode):
 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network():
-    done = run_process([sys.executable, '-c', AS_USER], ROOT, 60.0)
-    assert done.code == 0, done.err
-    answer = done.out.strip()
+    process = run_process([sys.executable, '-c', AS_USER], ROOT, 60.0)
+    assert process.code == 0, process.err
+    answer = process.out.strip()
     if answer != '1':
         pytest.skip(f'this system does not let an ordinary user make a network: {answer[1:]}')
 
@@ -110,13 +110,13 @@ def test_an_ordinary_user_makes_and_enters_a_private_network():
     reason='no user namespace can be made here',
 )
 @pytest.mark.skipif(is_private(), reason='this machine has no network')
-def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it():
+def test_without_a_private_network_a_line_names_the_open_ports_and_how_to_close_them():
     def run(words: str) -> Finished:
         return run_process([*WITHOUT_NETWORKS, *cluster_command(words)])
 
     trained = run(f'--workers=2 -- {TRAIN} --num_batches=2')
     assert trained.code == 0, trained.err
-    # Both workers write it, and it is shown once.
+    # Both workers write the warning; `cluster` shows it once.
     [line] = [line for line in trained.err.splitlines() if OPEN in line]
     [ports] = re.findall(r'--dports ([\d,]+) ', line)
     assert len(ports.split(',')) == 3

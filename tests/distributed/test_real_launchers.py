@@ -1,6 +1,4 @@
-"""Slurm and Open MPI, both real, start clusters between two hosts, which train, end, and tell of a
-loss.
-"""
+"""The real Slurm and Open MPI start clusters on two hosts, which train, end and name lost tasks."""
 
 import json
 import os
@@ -30,7 +28,7 @@ NEEDED_SLURM = pytest.mark.skipif(
 NEEDED_OPEN_MPI = pytest.mark.skipif(
     not shutil.which('mpirun'), reason='Open MPI is not installed: openmpi-bin'
 )
-# The hosts have more to do than their cores, and may have fewer than Slurm is told.
+# More processes than cores; a host may have fewer cores than this configuration says.
 SLURM_CONFIG = """
 ClusterName=test
 SlurmctldHost=node1
@@ -63,7 +61,7 @@ SERVED, COLLECTIVE = (
     '--variable_update=collective_all_reduce',
 )
 SHORT = '--num_batches=5'
-# What makes the batch scripts of docs/launchers.md fit two small nodes.
+# Replacements that fit the batch scripts of docs/launchers.md to two small nodes.
 SMALLER = {
     r'#SBATCH --gres=.*\n': '',
     r'--nodes=\d+': '--nodes=2',
@@ -72,9 +70,9 @@ SMALLER = {
     'python tf_cnn_benchmarks.py': RUN,
     '--model=resnet50 --batch_size=64 --num_gpus=8': SHORT,
 }
-# As mpirun is used by root, whose ranks may use all cores.
+# Root must allow itself to use mpirun; ranks may use all cores.
 MPIRUN = 'mpirun --allow-run-as-root --bind-to none'
-# A rank prints where it runs, and the cluster that it finds.
+# Each rank prints its host and the cluster that the program detects.
 PLACE = """
 import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
@@ -83,18 +81,18 @@ from tf_cnn.system.errors import UsageError
 from tf_cnn.plan.parsing import parse_argv
 try:
     cluster = find_cluster(parse_argv(sys.argv[2:]).params, os.environ)
-    found = cluster and {'spec': cluster.spec, 'source': cluster.source}
-    found = found and found | {'own': str(cluster.own_task)}
+    answer = cluster and {'spec': cluster.spec, 'source': cluster.source}
+    answer = answer and answer | {'task': str(cluster.own_task)}
 except UsageError as error:
-    found = {'error': str(error)}
-print(json.dumps({'host': socket.gethostname(), 'found': found}) + '\\n', end='', flush=True)
+    answer = {'error': str(error)}
+print(json.dumps({'host': socket.gethostname(), 'answer': answer}) + '\\n', end='', flush=True)
 """
 
 
 @pytest.fixture(scope='module')
 def network() -> Iterator[Network]:
-    with make_hosts(2) as made:
-        yield made
+    with make_hosts(2) as hosts:
+        yield hosts
 
 
 @pytest.fixture(scope='module')
@@ -139,37 +137,38 @@ def assert_trained(out: str) -> None:
     assert first == second
 
 
-def assert_none_left(network: Network) -> None:
-    """Asserts that no process of the program is left on a host, nor is soon."""
+def wait_for_all_to_end(network: Network) -> None:
+    """Waits until no process of the program runs on any host."""
     deadline = time.monotonic() + 10
     while any(map(ranks_on, network.hosts)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def placed(host: Host, launcher: str, flags: str, environ: dict[str, str]) -> list[dict]:
-    """What the ranks print that a launcher starts on this host and others."""
+def rank_answers(host: Host, launcher: str, flags: str, environ: dict[str, str]) -> list[dict]:
+    """Starts ranks with a launcher on this host; returns what each rank prints."""
     rank = (sys.executable, '-c', PLACE, str(ROOT), *flags.split())
     lines = host.run(*launcher.split(), *rank, **environ).splitlines()
     return [json.loads(line) for line in lines]
 
 
 def assert_agree(ranks: Sequence[dict], source: str, **hosts: Sequence[str]) -> None:
-    """Asserts that each rank runs where the others expect it, on these hosts: {job: hosts in
-    order}.
+    """Asserts that all ranks have detected the same cluster, and run on its hosts.
+
+    hosts: the hosts of each job, in order.
     """
-    spec = ranks[0]['found']['spec']
+    spec = ranks[0]['answer']['spec']
     names = {job: [address.split(':')[0] for address in spec[job]] for job in spec}
     assert names == hosts
     for rank in ranks:
-        assert (rank['found']['spec'], rank['found']['source']) == (spec, source)
-        host = re.search(r'\((.*):', rank['found']['own'])
+        assert (rank['answer']['spec'], rank['answer']['source']) == (spec, source)
+        host = re.search(r'\((.*):', rank['answer']['task'])
         assert host
         assert host[1] in (rank['host'], '127.0.0.1')
     tasks = [
         f'{job} {index} ({address})' for job in spec for index, address in enumerate(spec[job])
     ]
-    assert sorted(rank['found']['own'] for rank in ranks) == sorted(tasks)
+    assert sorted(rank['answer']['task'] for rank in ranks) == sorted(tasks)
 
 
 # ---- Slurm ---------------------------------------------------------------------------------------
@@ -187,20 +186,20 @@ def assert_agree(ranks: Sequence[dict], source: str, **hosts: Sequence[str]) -> 
 )
 def test_tasks_of_slurm_find_each_other(network, slurm, options, hosts):
     first, names = network.hosts[0], hosts.split()
-    assert_agree(placed(first, f'srun {options}', COLLECTIVE, slurm), 'Slurm', worker=names)
+    assert_agree(rank_answers(first, f'srun {options}', COLLECTIVE, slurm), 'Slurm', worker=names)
     if len(names) == 3:
-        ranks = placed(first, f'srun {options}', SERVED, slurm)
+        ranks = rank_answers(first, f'srun {options}', SERVED, slurm)
         assert_agree(ranks, 'Slurm', ps=names[:1], worker=names[1:])
 
 
 @NEEDED_SLURM
-def test_all_tasks_of_slurm_refuse_an_order_of_which_they_cannot_be_sure(network, slurm):
+def test_all_tasks_of_slurm_refuse_an_ambiguous_order(network, slurm):
     command = 'srun -n3 -N2 --distribution=cyclic'
-    ranks = placed(network.hosts[0], command, COLLECTIVE, slurm)
+    ranks = rank_answers(network.hosts[0], command, COLLECTIVE, slurm)
     assert len(ranks) == 3
     for rank in ranks:
         facts = 'SLURM_PROCID=', 'node1 with 2, node2 with 1', '--distribution=block'
-        check_line(rank['found']['error'], *facts)
+        check_line(rank['answer']['error'], *facts)
 
 
 @NEEDED_SLURM
@@ -218,18 +217,18 @@ def test_batch_scripts_of_the_documentation_train_and_end(network, slurm, number
     show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, **slurm).strip())
     is_under_way = 'JobState=(PENDING|RUNNING|COMPLETING) '
     deadline = time.monotonic() + DEADLINE_SECS
-    while re.search(is_under_way, shown := first.run(*show, **slurm)):
-        assert time.monotonic() < deadline, shown
+    while re.search(is_under_way, status := first.run(*show, **slurm)):
+        assert time.monotonic() < deadline, status
         time.sleep(0.1)
-    # pytest shows it if the test fails.
+    # pytest shows the log if the test fails.
     print(out := Path(f'{job}.out').read_text())
-    assert 'JobState=COMPLETED ' in shown
+    assert 'JobState=COMPLETED ' in status
     assert_trained(out)
-    assert_none_left(network)
+    wait_for_all_to_end(network)
 
 
 @NEEDED_SLURM
-def test_the_others_tell_of_a_task_of_slurm_that_is_killed(network, slurm, tmp_path):
+def test_the_other_tasks_of_slurm_name_a_killed_task(network, slurm, tmp_path):
     srun = f'srun --ntasks=3 --nodes=2 {RUN} {SERVED} {ENDLESS}'
     with launched(network.hosts[0].command(*srun.split()), tmp_path, slurm) as process:
         process.await_line(FIRST_STEP)
@@ -243,7 +242,7 @@ def test_the_others_tell_of_a_task_of_slurm_that_is_killed(network, slurm, tmp_p
         assert len(process.errors) == 2
         for error in process.errors:
             check_line(error, 'worker 1 (node2:')
-    assert_none_left(network)
+    wait_for_all_to_end(network)
 
 
 # ---- Open MPI ------------------------------------------------------------------------------------
@@ -252,11 +251,11 @@ def test_the_others_tell_of_a_task_of_slurm_that_is_killed(network, slurm, tmp_p
 @NEEDED_OPEN_MPI
 def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(network):
     first = network.hosts[0]
-    ranks = placed(first, f'{MPIRUN} --host node1:3', SERVED, environment())
+    ranks = rank_answers(first, f'{MPIRUN} --host node1:3', SERVED, environment())
     assert_agree(ranks, 'Open MPI', ps=['127.0.0.1'], worker=['127.0.0.1', '127.0.0.1'])
-    for rank in placed(first, f'{MPIRUN} --host node1:2,node2:1', COLLECTIVE, environment()):
+    for rank in rank_answers(first, f'{MPIRUN} --host node1:2,node2:1', COLLECTIVE, environment()):
         facts = 'OMPI_COMM_WORLD_RANK=', 'Open MPI', '--worker_hosts=HOST:PORT,... with 3'
-        check_line(rank['found']['error'], *facts)
+        check_line(rank['answer']['error'], *facts)
 
 
 @NEEDED_OPEN_MPI
@@ -268,4 +267,4 @@ def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(network, tmp_path
         assert process.has_ended()
         assert process.exit_code == 0
         assert_trained(process.out)
-    assert_none_left(network)
+    wait_for_all_to_end(network)

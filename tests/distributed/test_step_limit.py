@@ -1,6 +1,4 @@
-"""A step that waits for other tasks has a limit, and names them; nothing that is only slow is
-ended.
-"""
+"""A step that waits too long for other tasks ends and names them; a slow step does not end."""
 
 import contextlib
 import fcntl
@@ -38,7 +36,7 @@ def reset_connections(network: int, pid: int) -> int:
 @pytest.mark.parametrize(
     'mode', ['parameter_server', *all_modes(('staged',), ('collective_all_reduce',))]
 )
-def test_all_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_cut(mode, tmp_path):
+def test_when_a_workers_connections_are_cut_all_end_and_name_a_task_or_all_go_on(mode, tmp_path):
     with (
         contextlib.closing(PrivateNetwork()) as network,
         training(mode, f'{ENDLESS} {LIMIT}', tmp_path, network=network.pid) as tasks,
@@ -46,7 +44,7 @@ def test_all_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_c
         tasks.start(UNDER_WAY)
         assert reset_connections(network.pid, tasks['worker 1'].pid) > 0
         if tasks.still_running(5 + 60):
-            # TensorFlow had no call on the connections, and connects again.
+            # TensorFlow did not use the connections at this moment, and connects again.
             lines = tasks.trainers[0].out
             tasks.still_running(30)
             assert tasks.trainers[0].out != lines, 'some neither end nor go on'
@@ -56,15 +54,15 @@ def test_all_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_c
 
 
 @pytest.mark.parametrize('mode', ['parameter_server', *all_modes(('collective_all_reduce',))])
-def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(mode, tmp_path):
-    """Its server goes on answering, so it does not count as lost."""
+def test_a_step_that_waits_for_a_stopped_worker_ends_and_names_it(mode, tmp_path):
+    """The worker's server still answers, so the worker does not count as lost."""
     with training(mode, f'{ENDLESS} {LIMIT} --display_every=1', tmp_path) as tasks:
         chief, stuck = tasks['worker 0'], tasks['worker 1']
-        # Nobody reads its standard output, so it stands still when the pipe is full.
+        # The worker stops when the pipe is full, since nobody reads its standard output.
         os.mkfifo(stuck.out_file)
         reader = os.open(stuck.out_file, os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
-        # A pipe without a writer blocks whoever opens it to read the logs.
+        # The pipe is removed: to read the logs from a pipe without a writer would block.
         try:
             tasks.start()
             chief.await_line(UNDER_WAY)
@@ -78,7 +76,7 @@ def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(mode
         assert not tasks.still_running(30)
 
 
-# A network with an operation that takes longer than a task may be silent.
+# A network with an operation that takes longer than the limit for silent tasks.
 SLOW_MODEL = """
 import time
 import tensorflow.compat.v1 as tf
@@ -94,7 +92,7 @@ register_model('slow', network, data_set='cifar10', image_size=32, learning_rate
 
 
 @pytest.mark.parametrize('mode', ['collective_all_reduce', *all_modes(('parameter_server',))])
-def test_no_worker_is_lost_because_a_step_keeps_its_only_thread_busy(mode, tmp_path):
+def test_a_step_that_occupies_the_only_thread_does_not_count_as_a_lost_worker(mode, tmp_path):
     (tmp_path / 'slow.py').write_text(SLOW_MODEL)
     flags = f'--model=slow --model_file={tmp_path}/slow.py --num_inter_threads=1'
     with training(mode, f'{flags} --num_warmup_batches=0 --num_batches=1', tmp_path) as tasks:

@@ -1,6 +1,4 @@
-"""What a cluster makes of a whole run: one evaluation by all workers, steps that all skip, and an
-exported model.
-"""
+"""Whole runs of clusters: evaluations by all workers, skipped steps, users' models, exports."""
 
 import re
 from pathlib import Path
@@ -21,7 +19,7 @@ from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
-# Divided by no number of workers, towers or images of a batch.
+# A multiple of no number of workers or towers and of no batch size.
 NUM_VALIDATION = 23
 CPU = '--device=cpu --num_warmup_batches=0'
 FLAGS = f'{CPU} --batch_size=4 --init_learning_rate=0.05'
@@ -29,7 +27,7 @@ PS, REPLICATED = '--variable_update=parameter_server', '--variable_update=distri
 COLLECTIVE = '--variable_update=collective_all_reduce'
 CLUSTERS = [(PS, 1), *all_modes((COLLECTIVE, 0))]
 EVERY = '--eval_during_training_every_n_steps'
-# Any accuracy is as good, so that training ends long before its last step.
+# Any accuracy is enough, so training stops long before its last step.
 STOP = '--stop_at_top_1_accuracy=0 --num_batches=200'
 ACCURACY = r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) examples\]$'
 
@@ -38,29 +36,28 @@ ACCURACY = r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) exam
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('data')
     write_noise(folder, NUM_VALIDATION)
-    # A folder with classes of its own, on which every model trains.
+    # The folder names its classes, so every model can train on it.
     (folder / LABELS_FILE).write_text(''.join(f'class{number}\n' for number in range(NUM_LABELS)))
     return folder
 
 
 def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[Tasks, list[list]]:
-    """Two workers that have ended well, and the accuracies that each of them printed."""
+    """Runs two workers; returns the tasks, and the accuracies that each worker printed."""
     common = f'{FLAGS} --num_batches=4 --data_dir={data_dir} --train_dir={folder}/train'
     tasks = run(f'{common} {flags}', folder, ps=num_ps)
     return tasks, [task.lines(ACCURACY) for task in tasks.of('worker')]
 
 
 def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tuple[str, str, str]]:
-    """The step of the last checkpoint, and what one process would print that evaluates it."""
+    """Evaluates the last checkpoint; returns its step, and the accuracy as workers print it."""
     flags = f'--eval {model} --device=cpu --data_dir={data_dir} --train_dir={folder}/train'
-    [found] = ran(flags).result.evaluations
-    assert found.num_images == NUM_VALIDATION
-    return found.step, (f'{found.top_1:.4f}', f'{found.top_5:.4f}', str(NUM_VALIDATION))
+    [row] = ran(flags).result.evaluations
+    assert row.num_images == NUM_VALIDATION
+    return row.step, (f'{row.top_1:.4f}', f'{row.top_5:.4f}', str(NUM_VALIDATION))
 
 
-# How a cluster trains, its parameter servers, and after which steps all workers evaluate. The last
-# of these ends the training. Moving averages, which one worker keeps, are what an evaluation of
-# resnet20 computes with.
+# steps: all workers evaluate after these steps, and training ends with the last one. Evaluations of
+# resnet20 compute with moving averages, which one worker keeps.
 @pytest.mark.parametrize(
     ('model', 'flags', 'num_ps', 'steps'),
     [
@@ -74,7 +71,7 @@ def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tupl
         ),
     ],
 )
-def test_all_workers_print_what_one_process_finds_in_the_checkpoint(
+def test_all_workers_print_the_accuracy_that_one_process_measures(
     model, flags, num_ps, steps, data_dir, tmp_path
 ):
     tasks, printed = train(f'{model} {flags}', data_dir, tmp_path, num_ps)
@@ -87,7 +84,7 @@ def test_all_workers_print_what_one_process_finds_in_the_checkpoint(
 
 
 @pytest.mark.all_modes
-def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir, tmp_path):
+def test_the_chief_alone_evaluates_asynchronous_training(data_dir, tmp_path):
     flags = f'{PS} --nocross_replica_sync {EVERY}=3 --model=lenet'
     _, (of_chief, of_other) = train(flags, data_dir, tmp_path, num_ps=1)
     assert of_chief
@@ -97,8 +94,8 @@ def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir, tmp_path)
 
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_path):
-    own = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
-    ran(f'{FLAGS} {own}')
+    training = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
+    ran(f'{FLAGS} {training}')
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert checkpoint_step(before) == 4
@@ -134,7 +131,7 @@ def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
         assert any(re.search(r'\b(nan|inf)\b', line) for line in task.errors), task.name
 
 
-OWN_MODEL = """
+USER_MODEL = """
 from models.registry import register_model
 def network(cnn, x, num_classes):
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
@@ -143,15 +140,15 @@ register_model('own', network, data_set='cifar10', image_size=32, learning_rate=
 
 
 @pytest.mark.all_modes
-def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp_path):
+def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
     """A controller also evaluates with the workers."""
     images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
     for image, label in zip(images, labels, strict=True):
         image[8 * label : 8 * label + 8] = 255
     write_cifar(tmp_path, images, labels)
-    # As many as fill no batch of several towers.
+    # Several towers cannot divide these into full batches.
     write_cifar(tmp_path, images[:13], labels[:13], 'validation')
-    (tmp_path / 'own.py').write_text(OWN_MODEL)
+    (tmp_path / 'own.py').write_text(USER_MODEL)
     flags = (
         f'--model=own --model_file={tmp_path}/own.py --data_dir={tmp_path} --device=cpu '
         '--batch_size=10 --num_batches=20 --num_warmup_batches=1 --augmentation=none'
@@ -173,7 +170,9 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp
 
 
 @pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])
-def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeline, tmp_path):
+def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batch(
+    pipeline, tmp_path
+):
     images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
     write_cifar(tmp_path, images, np.arange(40) % 10)
     flags = (
@@ -191,7 +190,7 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeli
 
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
-    """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
+    """Kubeflow's operator starts all processes with the same flags, and TF_CONFIG."""
     argv = [*PROGRAM, *f'{FLAGS} --model=trivial --num_batches=5 {mode}'.split()]
     with reserve_addresses(2 + num_ps) as addresses:
         hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=False))
@@ -204,12 +203,11 @@ def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
 
 
 def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
-    """Two parameter servers, so that the largest variable is in parts, and 16 bits."""
+    """Two parameter servers hold slices of the largest variable; the precision is 16 bits."""
     flags = '--model=lenet --device=cpu --batch_size=4 --init_learning_rate=0.01'
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
     backbone = tmp_path / 'backbone'
-    run_here = f'{flags} {earlier} --train_dir={backbone}'
-    ran(run_here)
+    ran(f'{flags} {earlier} --train_dir={backbone}')
     tasks = run(
         f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
         f'--train_dir={tmp_path}/trained --export_saved_model={tmp_path}/model '
@@ -217,7 +215,7 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
         tmp_path,
         ps=2,
     )
-    # The chief alone reports it, with the numbers of variables that it took and that the model has.
+    # The chief alone reports how many variables it read, and how many the model has.
     report = rf'^(?=.*{re.escape(str(backbone))})(?=.*\b8\b.*\b8\b).*$'
     assert [len(task.lines(report)) for task in tasks.of('worker')] == [1, 0]
     trained = tmp_path / 'trained'

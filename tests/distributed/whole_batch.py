@@ -1,5 +1,5 @@
-"""One tower of this process trains on all images of some workers: the reference for what several
-processes train together.
+"""The reference for distributed training: one tower of this process trains on all images of some
+workers.
 """
 
 import functools
@@ -48,10 +48,10 @@ OPTIMIZER_FLAGS = {
 
 
 class Row(NamedTuple):
-    """A way for processes to train together.
+    """A mode with its flags, as two processes train in it.
 
-    tolerance is relative to the largest magnitude of each weight. goes_on: from what replicated
-    towers of one process saved in NCHW.
+    tolerance: relative to the largest magnitude of each weight.
+    goes_on: the run continues from a checkpoint that replicated towers saved in NCHW.
     """
 
     flags: str
@@ -61,7 +61,7 @@ class Row(NamedTuple):
     goes_on: bool = False
 
     def train_flags(self, num_towers: int, train_dir: object) -> str:
-        """The flags of processes that train as one_tower does, with num_towers each."""
+        """Returns the flags of processes that train as one_tower does, with num_towers each."""
         return (
             f'--model=lenet --device=cpu --num_gpus={num_towers} --batch_size={BATCH} '
             f'--num_warmup_batches=0 --display_every=1 --train_dir={train_dir} '
@@ -71,8 +71,9 @@ class Row(NamedTuple):
         )
 
     def take_earlier_steps(self, train_dir: Path) -> str | None:
-        """If it goes on, takes NUM_EARLIER_STEPS; returns a copy of their checkpoint, since who
-        goes on in the folder saves its first step once more.
+        """Takes NUM_EARLIER_STEPS if the run goes on; returns the checkpoint.
+
+        It is a copy, since a run that continues in train_dir saves its first step once more.
         """
         if not self.goes_on:
             return None
@@ -85,7 +86,7 @@ class Row(NamedTuple):
 
 
 class WholeBatch(InputPipeline):
-    """All images of some workers, each with num_towers towers of batch_size, for one tower."""
+    """All images of workers that have num_towers towers of batch_size each, for one tower."""
 
     def __init__(self, workers: tuple[int, ...], num_towers: int, batch_size: int) -> None:
         super().__init__()
@@ -96,11 +97,11 @@ class WholeBatch(InputPipeline):
         batches = []
         for worker in workers:
             seed = SEED + worker * num_towers
-            own = SyntheticInput(
+            images = SyntheticInput(
                 InputConfig(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed)
             )
-            self.initializers += own.initializers
-            batches += [own.tower_batch(tower) for tower in range(num_towers)]
+            self.initializers += images.initializers
+            batches += [images.tower_batch(tower) for tower in range(num_towers)]
         self._batch = Batch(
             tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0)
         )
@@ -111,9 +112,7 @@ class WholeBatch(InputPipeline):
 
 
 class Trained(NamedTuple):
-    """What a checkpoint holds before and after num_steps, and the losses of these and of as many
-    later steps.
-    """
+    """The variables before and after num_steps, their losses, and the losses of num_steps more."""
 
     before: Weights
     after: Weights
@@ -133,7 +132,7 @@ def one_tower(
     num_steps: int = NUM_STEPS,
     learning_rate: float = LEARNING_RATE,
 ) -> Trained:
-    """One tower takes the steps of these workers, from a checkpoint or from the beginning.
+    """Trains one tower on the images of these workers, from a checkpoint or the first values.
 
     optimizer: one of OPTIMIZER_FLAGS, or plain_momentum.
     """
@@ -163,12 +162,12 @@ def one_tower(
         def losses() -> list[float]:
             return [float(session.run(graph.fetches.as_dict())['loss']) for _ in range(num_steps)]
 
-        before, own_losses = session.run(values), losses()
-        return Trained(before, session.run(values), own_losses, losses())
+        before, first_losses = session.run(values), losses()
+        return Trained(before, session.run(values), first_losses, losses())
 
 
 def assert_equal_weights(weights: Weights, expected: Weights) -> None:
-    """Asserts that they are the same to the last bit."""
+    """Asserts that the weights are equal to the last bit."""
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(weights[name], value, name)
@@ -183,16 +182,16 @@ def assert_trained_alike(
     *,
     is_compact: bool,
 ) -> None:
-    """Asserts that the named weights are the expected ones. Of each the largest difference counts,
-    in terms of its largest magnitude; of all others, as the optimizer's, to 1e-5.
+    """Asserts that weights are as expected.
 
-    That says something since the steps moved each weight as a whole (its Euclidean norm counts)
-    much further, and would have moved it elsewhere without the images of the second worker, as
-    partial shows.
+    The largest difference in each named weight, relative to its largest magnitude, must be below
+    the tolerance; in all other variables, such as optimizer slots, below 1e-5. The differences are
+    also small compared with the way (the Euclidean norm) that the steps moved each weight, and
+    `partial`, which was trained without the images of the second worker, is far away.
 
-    is_compact: 16 bits travel, which must be seen. Some units of ReLU are then on instead of off,
-    and a gradient lacks the whole part of an image. Biases are what gradients made of zeros, so it
-    is the magnitude of the layer's kernel that counts for them.
+    is_compact: gradients travel in 16 bits, and the difference must show. A unit of ReLU may then
+    be on instead of off, and a gradient lacks an image's part. Biases start at zero, so their
+    differences are relative to the kernel of the layer.
     """
     assert after.keys() == expected.after.keys()
     for name in names:
@@ -203,9 +202,9 @@ def assert_trained_alike(
         assert np.linalg.norm(after[name] - value) < (0.15 if is_compact else 1e-3) * moved, name
         assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
     least = 1e-4 if is_compact else 1e-5
-    others = [
+    different = [
         name
-        for name, v in expected.after.items()
-        if np.abs(after[name] - v).max() > least * np.abs(v).max()
+        for name, value in expected.after.items()
+        if np.abs(after[name] - value).max() > least * np.abs(value).max()
     ]
-    assert bool(others) == is_compact, others
+    assert bool(different) == is_compact, different
