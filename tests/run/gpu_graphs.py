@@ -1,4 +1,4 @@
-"""Builds the graphs of runs on GPUs without a GPU, and inspects what they would do on GPUs."""
+"""Builds the graphs of runs on GPUs without a GPU, and inspects what GPUs would do."""
 
 import functools
 import os
@@ -24,8 +24,8 @@ Flags = Mapping[str, Any]
 
 _WORKERS: Flags = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1', 'job_name': 'worker'}
 _SERVERS: Flags = {**_WORKERS, 'ps_hosts': '10.0.0.3:1,10.0.0.4:1'}
-# Every way in which towers can train together, as the flags of one process.
-WAYS: Mapping[str, Flags] = {
+# The flags of one process in each mode, and in each variant of a mode.
+MODE_FLAGS: Mapping[str, Flags] = {
     'parameter_server': {},
     'parameter_server on the CPU': {'local_parameter_device': 'cpu'},
     'parameter_server, staged': {'local_parameter_device': 'cpu', 'staged_vars': True},
@@ -51,9 +51,7 @@ WAYS: Mapping[str, Flags] = {
 
 @dataclass(frozen=True)
 class GpuGraph:
-    """The graph of a run, with initial values, copies and evaluation, and the ops of one of its
-    steps.
-    """
+    """The graph of a run, with initial values, copies and evaluation; `step` has one step's ops."""
 
     plan: Plan
     graph: tf.Graph
@@ -62,7 +60,7 @@ class GpuGraph:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices in the step, including those of other processes."""
+        """The number of devices in the step, including devices of other processes."""
         return len({op.device for op in self.step})
 
     def of_type(self, *types: str) -> list[tf.Operation]:
@@ -70,9 +68,7 @@ class GpuGraph:
 
 
 def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> GpuGraph:
-    """Builds the graph of a run on a number of GPUs. flags are those of the process; the default
-    model is lenet.
-    """
+    """Builds the graph of a run with these flags on GPUs; the default model is lenet."""
     defaults = {
         'model': 'lenet',
         'batch_size': 2,
@@ -91,20 +87,21 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     assert isinstance(plan, Plan)
     device = plan.cluster_role.cluster.own_task.device if plan.cluster_role.cluster else ''
     with tf.Graph().as_default() as graph, tf.device(device):
-        built = build_step(plan, 0)
+        step_graph = build_step(plan, 0)
         if plan.evaluations:
             build_evaluation(
-                plan, [sliced_variables(built.slices) for _ in plan.devices.towers], 0, 1
+                plan, [sliced_variables(step_graph.slices) for _ in plan.devices.towers], 0, 1
             )
-    fetched = tf.nest.flatten(built.fetches.as_dict())
+    fetched = tf.nest.flatten(step_graph.fetches.as_dict())
     step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])
-    return GpuGraph(plan, graph, built, frozenset(step))
+    return GpuGraph(plan, graph, step_graph, frozenset(step))
 
 
 @functools.cache
 def _gpu_kernels(op_type: str) -> list[tuple[dict[str, set[int]], set[str]]]:
-    """Returns for each GPU kernel of an op the values that its type attributes may have, and its
-    arguments in host memory. Kernels for all devices are last, as TensorFlow prefers them.
+    """Returns the GPU kernels of an op: (allowed types by attribute, arguments in host memory).
+
+    Kernels for all devices are last, since TensorFlow prefers kernels for GPUs.
     """
     registered = kernels.get_registered_kernels_for_op(op_type).kernel
     return [
@@ -123,8 +120,9 @@ def _types(attribute: Any) -> set[int]:
 
 
 def _host_memory_args(op: tf.Operation) -> set[str] | None:
-    """Returns the arguments that an op on a GPU has in host memory; None if no GPU kernel fits:
-    TensorFlow then moves the op, with all colocated ops, to the CPU.
+    """Returns the arguments that an op on a GPU has in host memory.
+
+    None if no GPU kernel fits: TensorFlow would move the op, with all colocated ops, to the CPU.
     """
     # Each access to op.node_def parses it.
     attributes = op.node_def.attr
@@ -138,21 +136,20 @@ def is_on_gpu(op: tf.Operation) -> bool:
     return bool(re.search(r'gpu:\d+$', op.device, re.IGNORECASE))
 
 
-def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
+def ops_without_kernel(gpu_graph: GpuGraph) -> dict[str, int]:
     """Counts the ops, by type and dtype, that are placed on a GPU without a kernel for them."""
     return Counter(
         f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}'
-        for op in built.graph.get_operations()
+        for op in gpu_graph.graph.get_operations()
         if is_on_gpu(op) and _host_memory_args(op) is None
     )
 
 
 def crossings(ops: Iterable[tf.Operation]) -> list[str]:
-    """Returns the names of the tensors that the ops send to other devices, or between host memory
-    and a GPU's.
+    """Returns the names of tensors that cross between devices, or between host and GPU memory.
 
-    A GPU kernel may have some arguments in host memory, such as 32-bit integers: they cross if the
-    other end of the edge is in the memory of the GPU.
+    A GPU kernel may have some arguments in host memory, such as 32-bit integers. They cross if the
+    other op has them in the memory of the GPU.
     """
     ops = set(ops)
     return sorted(

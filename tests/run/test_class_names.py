@@ -1,4 +1,4 @@
-"""A checkpoint is used only with the classes that it was trained on, by name and in order."""
+"""A checkpoint is used only with the classes of its training, by name and in order."""
 
 import io
 import shutil
@@ -41,7 +41,7 @@ def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def trained(animals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with checkpoints of a training on cat, dog, owl."""
+    """Returns a folder with checkpoints of a training on cat, dog, owl."""
     folder = tmp_path_factory.mktemp('train')
     flags = '--eval_during_training_at_specified_steps=2 --precision=bf16 --num_gpus=2'
     train(flags, data_dir=animals, train_dir=folder)
@@ -56,12 +56,12 @@ def evaluate(train_dir: Path, data_dir: Path) -> Ran:
     return ran('--eval', train_dir=train_dir, data_dir=data_dir)
 
 
-def notes(ran: Ran) -> list[str]:
+def notes(run: Ran) -> list[str]:
     text = 'only the number of classes is compared'
-    return [line for line in ran.err.splitlines() if text in line]
+    return [line for line in run.err.splitlines() if text in line]
 
 
-def test_the_same_classes_are_evaluated_and_trained_further_wherever_the_files_are(
+def test_evaluation_and_training_go_on_with_the_same_classes_in_another_folder(
     trained, animals, tmp_path
 ):
     data_dir, train_dir = (
@@ -98,10 +98,10 @@ def test_other_classes_are_refused_with_both_lists(trained, tmp_path, classes, f
     assert sorted(trained.iterdir()) == before
 
 
-def test_a_checkpoint_without_names_goes_on_with_one_line_and_then_has_them(
+def test_a_checkpoint_without_names_is_used_with_a_note_and_the_next_one_has_names(
     trained, animals, tmp_path
 ):
-    # As before checkpoints had class names, and as other programs write.
+    # Older versions and other programs write checkpoints without class names.
     (old := tmp_path / 'old').mkdir()
     names, values = zip(*values_in(trained).items(), strict=True)
     tensors, slices = [*map(tf.constant, values)], [''] * len(names)
@@ -122,7 +122,7 @@ def test_steps_on_synthetic_images_leave_the_names_in_the_checkpoints(tmp_path):
     assert read_class_names(f'{train_dir}/model.ckpt-4') == DATA_SETS['mnist'].class_names
 
 
-def test_a_folder_without_names_goes_on_with_one_line(noise, tmp_path):
+def test_a_folder_without_names_is_used_with_a_note(noise, tmp_path):
     train(data_dir=noise, train_dir=tmp_path)
     assert read_class_names(str(tmp_path / 'model.ckpt-2')) is None
     [line] = notes(evaluate(tmp_path, noise))

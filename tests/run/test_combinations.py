@@ -1,5 +1,5 @@
-"""Every combination of flags is answered: by a plan that has them, or by lines that name them.
-Drawn at random.
+"""The program answers random combinations of flags: with a plan that has them, or with lines that
+name them.
 
 python -m pytest tests/run/test_combinations.py --combinations=100000 --combinations_seed=1
 """
@@ -34,9 +34,9 @@ from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-# ---- words that people could write: right ones, wrong ones, odd ones -----------------------------
+# ---- words of command lines: correct, wrong and odd ----------------------------------------------
 
-# Values of flags whose texts have a special form, and paths.
+# Values of flags that need a special form, and paths.
 _TEXTS = {
     'model': 'trivial lenet resnet20 resnet50 mobilenet',
     'all_reduce_spec': 'pscpu psgpu#2 xring pscpu:32k:xring nccl nccl/xring collective pscpu:2',
@@ -57,7 +57,7 @@ _TEXTS = {
     ),
 }
 _PATHS = 'out out/deeper/path folder folder/new file /dev/null/x ~/out ~nobody/x a*b .'
-# Values that nearly no flag takes.
+# Values that nearly all flags refuse.
 _ODD = (
     '\'\' "" nan inf -inf 1e999 -1 0x10 99999999999999999999 1.5 ٣ ½ +1 None ü 日本 \x7f - -- = '
     '--x=y %s{} \' "'
@@ -112,7 +112,7 @@ def _right(spec: FlagSpec) -> Iterator[str]:
 
 
 _TASKS = {'worker': ['127.0.0.1:5222', '127.0.0.1:5223'], 'ps': ['127.0.0.1:5224']}
-# Environments of a process, right and malformed.
+# Environments of a process, correct and malformed.
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
     *(tf_config(job, 0, **_TASKS) for job in ('worker', 'ps', 'evaluator', 'nonsense')),
     tf_config('worker', 7, **_TASKS),
@@ -138,32 +138,30 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 
 # ---- the answers ---------------------------------------------------------------------------------
 
-# No answer takes as long.
+# Every answer is faster.
 LIMIT_SECS = 5.0
 RIGHT, WRONG = right_words(), wrong_words()
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, which is the home directory too; what runs have changed in the process
-    is undone.
-    """
+    """Yields a new working directory, which is the home directory, too."""
     (tmp_path / 'folder').mkdir()
     (tmp_path / 'file').write_text('--batch_size=2\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))
     write_noise(tmp_path / 'folder', 10)
-    handler = signal.signal(signal.SIGALRM, _end)
+    handler = signal.signal(signal.SIGALRM, _fail)
     yield tmp_path
     signal.signal(signal.SIGALRM, handler)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _fail(number: int, frame: FrameType | None) -> None:
     raise AssertionError('it hangs')
 
 
 def test_every_combination_is_answered(place, request):
-    # Drawing takes as long as answering, so each draw is cut into four combinations.
+    # A draw takes as long as an answer, so each draw makes four combinations.
     draws = st.tuples(
         st.one_of(
             st.lists(st.sampled_from(RIGHT), min_size=2, max_size=12),
@@ -202,14 +200,14 @@ def test_every_combination_is_answered(place, request):
 
     answer()
     print(f'{answers.total()} combinations: {dict(answers)}')
-    # Otherwise the words are such that the draws say little.
+    # The words must lead to plans and refusals alike.
     assert min(answers['plan'], answers['refused']) >= number / 20, answers
 
 
 def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Checks the answer to a command line; returns what it is."""
+    """Checks the answer to a command line; returns its kind."""
     try:
-        with _undone():
+        with _restored_process():
             parsed = parse_argv(argv)
             plan = make_plan(parsed.params, ProcessEnvironment(environ))
     except BenchmarkError as error:
@@ -220,8 +218,8 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _undone(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
-    """Fails if the block takes too long; undoes what it sets for the whole process."""
+def _restored_process(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
+    """Fails if the block takes too long; restores the environment variables."""
     before = dict(os.environ)
     signal.setitimer(signal.ITIMER_REAL, limit_secs)
     try:
@@ -239,11 +237,11 @@ def _check_refusal(lines: Sequence[str], argv: Sequence[str], environ: Mapping[s
     bare = [word.lstrip('-') for word in written]
     names = {*bare, *(name.removeprefix('no') for name in bare), 'ps_hosts', 'worker_hosts'} - {''}
     flags = re.compile('|'.join(rf'--(no)?{re.escape(name)}(?!\w)' for name in names))
-    others = [*environ, *(repr(word) for word in argv), *argv, 'Slurm', 'Open MPI']
+    other_facts = [*environ, *(repr(word) for word in argv), *argv, 'Slurm', 'Open MPI']
     for line in lines:
         printed = format_error(line)
         assert printed.isprintable()
-        assert flags.search(line) or any(other in line + printed for other in others), line
+        assert flags.search(line) or any(fact in line + printed for fact in other_facts), line
 
 
 def _check_nothing_changed(
@@ -276,8 +274,8 @@ def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
     return any(re.search(rf'--(no)?{name}(?!\w)', line) for line in warnings)
 
 
-# What a run of a few steps in this process cannot have: another length or role, other processes,
-# settings that TensorFlow keeps, results instead of lines on standard output.
+# Flags that a run of a few steps in this process cannot have: another length or role, other
+# processes, settings that TensorFlow keeps, results instead of lines on standard output.
 _NOT_RUN = re.compile(
     r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|'
     r'num_warmup_batches|target_seconds|repeat|eval|job_name|task_index|\w+_hosts?|xla|'
@@ -290,14 +288,14 @@ SHORT = (
 )
 
 
-def test_what_can_be_planned_can_be_run(place, request, capsys):
-    # As many as the combinations that are only planned take part of the time.
+def test_a_plan_can_be_run(place, request, capsys):
+    # So few that runs take no longer than plans.
     number = max(1, request.config.getoption('--combinations') // 1250)
     draw = random.Random(request.config.getoption('--combinations_seed'))
     words = [word for word in RIGHT if not _NOT_RUN.match(word)]
     for _ in range(number):
         argv = _draw_runnable(draw, words)
-        with _undone(limit_secs=60.0):
+        with _restored_process(limit_secs=60.0):
             code = tf_cnn_benchmarks.main(argv)
         out, err = capsys.readouterr()
         assert code == 0, (argv, err)
@@ -307,10 +305,10 @@ def test_what_can_be_planned_can_be_run(place, request, capsys):
 
 
 def _draw_runnable(draw: random.Random, words: Sequence[str]) -> list[str]:
-    """A command line of 2 to 6 of the words, for 1 to 4 devices, that is not refused."""
+    """Returns an accepted command line of 2 to 6 of the words, for 1 to 4 devices."""
     while True:
-        chosen = draw.sample(words, draw.randint(2, 6))
-        argv = [*chosen, *SHORT.split(), f'--num_gpus={draw.randint(1, 4)}']
-        with contextlib.suppress(BenchmarkError), _undone():
+        flags = draw.sample(words, draw.randint(2, 6))
+        argv = [*flags, *SHORT.split(), f'--num_gpus={draw.randint(1, 4)}']
+        with contextlib.suppress(BenchmarkError), _restored_process():
             make_plan(parse_argv(argv).params, ProcessEnvironment({}))
             return argv

@@ -1,6 +1,4 @@
-"""--deterministic: the same seed gives the same losses bit for bit, in one process and in two fresh
-ones.
-"""
+"""--deterministic: the same seed gives the same losses bit for bit, in one process and in two."""
 
 import json
 import os
@@ -45,19 +43,19 @@ def exact_losses(flags: str) -> list[str]:
 
 
 def main(*modes: str) -> None:
-    """Runs in every mode, and prints the losses as JSON, by the flags of the run."""
+    """Prints the losses of a run in each mode as JSON, by the flags of the run."""
     for data_set, size in (('cifar10', 32), ('imagenet', 64)):
         name = f'network_of_{data_set}'
         register_model(
             name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05
         )
-    found = {flags: exact_losses(flags) for flags in (*modes, *ON_FILES)}
-    found['again'] = exact_losses(modes[0])
-    found['another seed'] = exact_losses(f'{modes[0]} --tf_random_seed=5')
-    # TensorFlow keeps it until the process ends.
+    losses_by_flags = {flags: exact_losses(flags) for flags in (*modes, *ON_FILES)}
+    losses_by_flags['again'] = exact_losses(modes[0])
+    losses_by_flags['another seed'] = exact_losses(f'{modes[0]} --tf_random_seed=5')
+    # TensorFlow keeps this setting until the process ends.
     with refused('--deterministic=False', '--deterministic=True'):
         made(NETWORK)
-    print(json.dumps(found))
+    print(json.dumps(losses_by_flags))
 
 
 @pytest.mark.parametrize(
@@ -98,14 +96,15 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path, modes):
         )
         for _ in range(2)
     ]
-    found = []
+    outputs = []
     for process in processes:
         out, err = process.communicate(timeout=900)
         assert process.returncode == 0, err.decode()[-3000:]
-        found.append(json.loads(out))
-    assert found[0] == found[1]
-    assert found[0]['again'] == found[0][modes[0]] != found[0]['another seed']
-    assert all(len(set(losses)) == len(losses) == 4 for losses in found[0].values())
+        outputs.append(json.loads(out))
+    first, second = outputs
+    assert first == second
+    assert first['again'] == first[modes[0]] != first['another seed']
+    assert all(len(set(losses)) == len(losses) == 4 for losses in first.values())
 
 
 def test_a_cluster_must_sum_in_one_order():
@@ -117,5 +116,5 @@ def test_a_cluster_must_sum_in_one_order():
             params_of(deterministic + mode).check(in_a_cluster)
     for mode in ('collective_all_reduce', 'distributed_all_reduce'):
         params_of(deterministic + mode).check(in_a_cluster)
-    # Nothing is summed.
+    # A forward pass sums nothing.
     params_of('--deterministic --forward_only').check(in_a_cluster)

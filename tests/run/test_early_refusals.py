@@ -1,6 +1,4 @@
-"""What is refused before TensorFlow is imported, which takes seconds; and that all of it is told at
-once.
-"""
+"""Most wrong uses are refused together, before the import of TensorFlow, which takes seconds."""
 
 import json
 import sys
@@ -12,7 +10,7 @@ from tf_cnn.machine.gpus import has_nvidia_gpu
 
 pytestmark = pytest.mark.unit
 
-# Command lines, each with what its lines begin with.
+# Command lines, each with the beginnings of its error lines.
 REPLICATED = '--variable_update=replicated --num_gpus=2 --device=cpu'
 REFUSED = {
     '--device=cpu --xla_compile --num_gpus=2': ['--xla_compile=True'],
@@ -36,7 +34,7 @@ REFUSED = {
     '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
     '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker '
     '--variable_update=collective_all_reduce': ['--worker_hosts=a:1,a:1: a:1'],
-    # What does not depend on each other is told at once.
+    # Independent mistakes are reported together.
     f'{REPLICATED} --xla_compile --data_dir=no/such --graph_file=file/g --trace_file=file/t': [
         '--data_dir=no/such',
         '--graph_file=file/g',
@@ -50,13 +48,13 @@ REFUSED = {
         '--graph_file=file',
     ],
 }
-# Refused where no GPU is to be seen; a machine that may have one has to ask TensorFlow.
+# Refused on machines without a GPU; other machines must ask TensorFlow first.
 WITHOUT_GPU = {
     '--device=gpu': ['--device=gpu'],
     '--num_gpus=2': ['--num_gpus=2'],
     '--variable_update=replicated --num_gpus=2 --use_nccl': ['--num_gpus=2'],
 }
-# Prints for each command line the exit code, what was printed, and whether TensorFlow was imported.
+# Prints for each command line the exit code, the output, and whether TensorFlow was imported.
 SCRIPT = """
 import contextlib, io, json, sys, tf_cnn_benchmarks
 answers = []
@@ -69,7 +67,7 @@ print(json.dumps(answers))
 """
 
 
-def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path):
+def test_wrong_use_is_refused_without_tensorflow_in_one_answer(tmp_path):
     (tmp_path / 'full' / 'something').mkdir(parents=True)
     (tmp_path / 'file').touch()
     (tmp_path / 'linked').mkdir()
@@ -77,14 +75,13 @@ def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path):
     (tmp_path / 'linked' / 'train-00001-of-00002').symlink_to('nothing')
     cases = REFUSED if has_nvidia_gpu() else {**REFUSED, **WITHOUT_GPU}
     command = [sys.executable, '-c', SCRIPT, json.dumps([*cases])]
-    done = run_process(command, tmp_path, 60, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
-    for (argv, told), (code, out, err, has_tensorflow) in zip(
-        cases.items(), json.loads(done.out), strict=True
+    process = run_process(command, tmp_path, 60, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
+    for (argv, beginnings), (code, out, err, has_tensorflow) in zip(
+        cases.items(), json.loads(process.out), strict=True
     ):
         assert (code, out, has_tensorflow) == (2, '', False), (argv, err)
         lines = [line.removeprefix('tf_cnn_benchmarks: error: ') for line in err.splitlines()]
-        assert len(lines) == len(told), (argv, err)
-        for beginning in told:
-            found = [line for line in lines if line.startswith(beginning)]
-            assert len(found) == 1, (argv, beginning, lines)
+        assert len(lines) == len(beginnings), (argv, err)
+        for beginning in beginnings:
+            assert sum(line.startswith(beginning) for line in lines) == 1, (argv, beginning, lines)
     assert not (tmp_path / 'new').exists()

@@ -1,5 +1,5 @@
-"""An evaluation counts each validation image once, on any number of towers, during training and
-apart from it.
+"""An evaluation, during training or apart, counts each validation image once on any number of
+towers.
 """
 
 import functools
@@ -43,13 +43,13 @@ from tf_cnn.training.checkpoint_files import has_training_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-# Neither divides the other, nor a batch of two towers.
+# Batches of one or two towers do not divide the number of images.
 NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
 
 
 @pytest.fixture(scope='module')
 def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with checkpoints of steps 0 and 4."""
+    """Returns a folder with checkpoints of steps 0 and 4."""
     folder = tmp_path_factory.mktemp('train')
     train(noise, train_dir=folder)
     return folder
@@ -66,17 +66,16 @@ def evaluate(
     return made(flags, train_dir=train_dir, data_dir=data_dir, **values).run().evaluations
 
 
-def counts(found: EvaluationRow) -> tuple[int, ...]:
-    num_top = (round(found.num_images * (accuracy or 0)) for accuracy in (found.top_1, found.top_5))
-    return found.step, found.num_images, *num_top
+def counts(row: EvaluationRow) -> tuple[int, ...]:
+    """Returns the step, the number of images, and how many are right in top 1 and in top 5."""
+    num_top = (round(row.num_images * (accuracy or 0)) for accuracy in (row.top_1, row.top_5))
+    return row.step, row.num_images, *num_top
 
 
 def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
-    """How many validation images have their label first, and among the first five: image by image,
-    ranked by NumPy.
-    """
+    """Returns how many validation images NumPy ranks right in top 1 and in top 5."""
     shards, weights = find_shards(str(data_dir), 'validation'), values_in(folder)
-    found = [0, 0]
+    num_right = [0, 0]
     with tf.Graph().as_default(), open_session() as session:
         options = ImageOptions(SIZE, SIZE, 3, training=False)
         element = tf.data.make_one_shot_iterator(
@@ -92,17 +91,17 @@ def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
         for _ in range(NUM_VALIDATION):
             image, label = session.run(element)
             ranking = np.argsort(-session.run(logits, {pixels: image}))
-            found[0] += label == ranking[0]
-            found[1] += label in ranking[:5]
-    return found[0], found[1]
+            num_right[0] += label == ranking[0]
+            num_right[1] += label in ranking[:5]
+    return num_right[0], num_right[1]
 
 
 def test_every_image_counts_once_as_numpy_counts(trained, noise):
-    [one] = evaluate(trained, noise)
-    assert counts(one) == (4, NUM_VALIDATION, *by_numpy(trained, noise))
-    assert 0 < counts(one)[-1] < NUM_VALIDATION
-    [more] = evaluate(trained, noise, '--num_gpus=3 --eval_batch_size=5 --data_format=NCHW')
-    assert counts(more) == counts(one)
+    [one_tower] = evaluate(trained, noise)
+    assert counts(one_tower) == (4, NUM_VALIDATION, *by_numpy(trained, noise))
+    assert 0 < counts(one_tower)[-1] < NUM_VALIDATION
+    [three] = evaluate(trained, noise, '--num_gpus=3 --eval_batch_size=5 --data_format=NCHW')
+    assert counts(three) == counts(one_tower)
 
 
 def test_training_waits_for_evaluations_of_the_same_variables(noise, tmp_path):
@@ -114,14 +113,14 @@ def test_training_waits_for_evaluations_of_the_same_variables(noise, tmp_path):
 
 
 def test_an_evaluation_writes_its_accuracies_as_summaries(trained, noise, tmp_path):
-    [found] = evaluate(trained, noise, eval_dir=tmp_path)
+    [row] = evaluate(trained, noise, eval_dir=tmp_path)
     [events] = tmp_path.glob('events.out.tfevents.*')
     written = {
         value.tag: (event.step, value.simple_value)
         for event in tf.train.summary_iterator(str(events))
         for value in event.summary.value
     }
-    assert written['eval_top_5_accuracy'] == (4, pytest.approx(found.top_5))
+    assert written['eval_top_5_accuracy'] == (4, pytest.approx(row.top_5))
 
 
 def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
@@ -139,7 +138,7 @@ def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
     ],
 )
 @pytest.mark.usefixtures('forget_models')
-def test_every_mode_evaluates_what_its_checkpoint_holds(mode, noise, tmp_path):
+def test_every_mode_evaluates_during_training_as_from_its_checkpoint(mode, noise, tmp_path):
     register_model('with_batch_norm', with_batch_norm, data_set='imagenet', image_size=SIZE)
     flags = '--batch_size=2 --num_batches=1 --eval_during_training_at_specified_steps=2'
     [during] = train(noise, f'{flags} {mode}', train_dir=tmp_path).result.evaluations
@@ -173,16 +172,15 @@ def test_training_stops_at_the_requested_accuracy(noise, tmp_path):
     assert (result.statistics.num_steps, result.is_complete) == (2, True)
     assert has_training_ended(str(tmp_path))
     document = document_in(path)
-    steps, [found] = document['workers'][0]['steps'], document['evaluations']
-    seconds = found['end'] - steps['start'][0]
-    # From the first step, a warm-up, to the end of the evaluation, which lies between its last step
-    # and the end.
-    assert seconds >= sum(steps['seconds']) + found['seconds']
+    steps, [evaluation] = document['workers'][0]['steps'], document['evaluations']
+    seconds = evaluation['end'] - steps['start'][0]
+    # The time from the first step, a warm-up, to the end of the evaluation includes both.
+    assert seconds >= sum(steps['seconds']) + evaluation['seconds']
     line = f'accuracy: top-1 0 reached at step 3, {seconds:.3g} s after the first step began'
     assert [text for text in err.splitlines() if text.startswith('accuracy: ')] == [line]
 
 
-def test_an_accuracy_that_is_reached_in_the_warm_up_stops_training_once(noise):
+def test_training_stops_once_if_the_warm_up_reaches_the_accuracy(noise):
     flags = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
     err = train(noise, f'--num_warmup_batches=3 {flags}').err
     assert len(re.findall('^Stopping after', err, re.MULTILINE)) == 1
@@ -215,7 +213,7 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_p
         train(noise, '--num_batches=5 --save_model_steps=3', train_dir=train_dir)
         assert follower.has_ended()
         assert follower.exit_code == 0
-    # Each is announced by its name, in a line that ends with it.
+    # A line that ends with the checkpoint's name announces each evaluation.
     evaluated = follower.lines(r'/train/model\.ckpt-(\d+)$')
     assert evaluated[-1] == '6'
     assert (
@@ -231,7 +229,7 @@ def test_a_signal_ends_an_evaluator_that_waits(trained, noise):
         evaluate(trained, noise, '--eval_interval_secs=600')
 
 
-def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(trained, noise, tmp_path):
+def test_a_missing_checkpoint_or_one_of_another_model_is_named(trained, noise, tmp_path):
     with failed(f'--train_dir={tmp_path}'):
         evaluate(tmp_path, noise)
     with refused(f'--train_dir={noise / shard_name("train", 0, 1)}'):
@@ -240,14 +238,14 @@ def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(trained, nois
         evaluate(trained, noise, '--model=trivial')
 
 
-def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
+def test_evaluation_takes_the_name_of_a_checkpoint_and_training_refuses_it(
     trained, noise, tmp_path
 ):
     folder = shutil.copytree(trained, tmp_path / 'train')
     [first] = evaluate(folder / 'model.ckpt-0', noise)
     assert counts(first) == (0, NUM_VALIDATION, *by_numpy(folder / 'model.ckpt-0', noise))
     before = sorted(folder.iterdir())
-    # Also where no checkpoint has this name.
+    # A name without a checkpoint is refused, too.
     for name in ('model.ckpt-0', 'model.ckpt-4', 'model.ckpt-7'):
         with refused(
             f'--train_dir={folder}/{name}',
@@ -263,7 +261,7 @@ def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
 
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
-def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
+def test_a_warning_names_the_newest_checkpoint_if_a_file_of_it_is_missing(
     trained, noise, tmp_path, suffix
 ):
     folder = shutil.copytree(trained, tmp_path / 'train')
@@ -272,12 +270,12 @@ def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
     check_warning(ran('--eval', train_dir=folder, data_dir=noise).err, *facts)
     check_warning(train(noise, backbone_model_path=folder).err, *facts)
     check_warning(train(noise, train_dir=folder).err, *facts)
-    # Now there is a whole one.
+    # Now the newest checkpoint is whole.
     assert 'newest checkpoint' not in train(noise, train_dir=folder).err
 
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
-def test_training_starts_anew_where_no_checkpoint_is_whole(trained, noise, tmp_path, suffix):
+def test_training_starts_anew_if_no_checkpoint_is_whole(trained, noise, tmp_path, suffix):
     folder = shutil.copytree(trained, tmp_path / 'train')
     for path in folder.glob(f'model.ckpt-*.{suffix}'):
         path.unlink()
@@ -286,7 +284,7 @@ def test_training_starts_anew_where_no_checkpoint_is_whole(trained, noise, tmp_p
 
 
 @pytest.mark.usefixtures('forget_models')
-def test_variables_that_only_training_has_are_left_out(noise, tmp_path):
+def test_evaluation_ignores_variables_that_only_training_has(noise, tmp_path):
     def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
         auxiliary = None
         if cnn.is_training:
@@ -304,19 +302,19 @@ def test_variables_that_only_training_has_are_left_out(noise, tmp_path):
     [after] = evaluate(tmp_path, noise, '--model=with_head', export_saved_model=tmp_path / 'model')
     assert counts(during) == counts(after)
     assert (tmp_path / 'model/saved_model.pb').exists()
-    # To other networks these variables are unexpected.
+    # Other networks do not expect these variables.
     with failed(tmp_path / 'model.ckpt-2', 'unexpected', 'auxiliary/'):
         evaluate(tmp_path, noise, '--model=with_batch_norm')
 
 
-# An evaluation during training is the first after step 2.
+# Evaluates during training, after step 2.
 DURING_TRAINING = f'--eval_during_training_at_specified_steps=2 --eval_batch_size={BATCH - 1}'
 
 
 def test_a_damaged_validation_image_or_shard_is_named(trained, noise, tmp_path):
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (noise / shard_name('validation', 0, 2)).read_bytes()
-    # Cut in the last of its nine records, and in the header of a tenth.
+    # Cut within the last of nine records, and within the header of a tenth.
     for num_bytes, record in ((len(whole) - 5, 8), (len(whole) + 7, 9)):
         shard.write_bytes((whole + whole)[:num_bytes])
         with failed(f'{shard}, record {record}'):
@@ -357,8 +355,8 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(trained, noise):
 
 
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
-def test_an_evaluation_lasts_until_its_last_image_has_come(num_images, seconds):
-    """In batches of 2; each takes 10 seconds by the clock of this test."""
+def test_an_evaluation_lasts_until_its_last_image(num_images, seconds):
+    """Batches have 2 images, and each takes 10 seconds by the clock of this test."""
     pixels, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
     digits, options = (
         Arrays('validation', pixels, labels),
@@ -372,13 +370,13 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images, seconds):
         evaluation = Evaluation(config, [variables], cpus(1), pipeline, 2, None)
         parts = [part for [part] in variables.slices.values()]
         session.run([part.variable.assign(tf.zeros(part.full_shape)) for part in parts])
-        # Only batches that count are followed by a look at the clock.
-        found = evaluation.run(session, step=7, clock=itertools.count(0.0, 10.0).__next__)
-    assert (found.num_images, found.seconds) == (num_images, seconds)
+        # The clock is read only after batches that count.
+        row = evaluation.run(session, step=7, clock=itertools.count(0.0, 10.0).__next__)
+    assert (row.num_images, row.seconds) == (num_images, seconds)
 
 
 @pytest.mark.parametrize('num_classes', [3, 12])
-def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes):
+def test_top_k_agrees_with_numpy_even_if_logits_are_equal(num_classes):
     generator = np.random.default_rng(4)
     logits = generator.integers(0, 3, [60, num_classes]).astype(np.float32)
     logits[0] = 0
@@ -395,22 +393,22 @@ def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes):
 
 
 def labels_of(num_towers: int, share: Share) -> list[int]:
-    """The labels that one process reads until no image is left; the pixels must fit the labels."""
+    """Returns the labels that one process reads; fails unless each image fits its label."""
     labels = np.arange(NUM_VALIDATION, dtype=np.int32)
     images = np.tile(labels.astype(np.uint8)[:, None, None, None], [1, 2, 2, 1])
     source = Arrays('validation', images, labels)
     options = ImageOptions(2, 2, 1, training=False)
-    found: list[int] = []
+    all_labels: list[int] = []
     with tf.Graph().as_default(), open_session(num_towers) as session:
         examples = functools.partial(array_examples, source, options, share)
         pipeline = ValidationInput(cpus(num_towers), BATCH, examples)
         session.run(pipeline.initializers)
         batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
-        while not found or found[-1] != NO_IMAGE:
+        while not all_labels or all_labels[-1] != NO_IMAGE:
             for pixels, read in session.run([(batch.images, batch.labels) for batch in batches]):
                 assert np.allclose(pixels[read >= 0, 0, 0, 0], read[read >= 0] / 127.5 - 1)
-                found += read.tolist()
-    return [label for label in found if label != NO_IMAGE]
+                all_labels += read.tolist()
+    return [label for label in all_labels if label != NO_IMAGE]
 
 
 @pytest.mark.parametrize(('num_processes', 'num_towers'), [(1, 1), (1, 3), (3, 2), (5, 1)])
@@ -427,8 +425,8 @@ def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise):
     pixels = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 3], np.uint8)
     arrays = Arrays('validation', pixels, np.zeros(6, np.int32))
 
-    def look(method: str) -> list[np.ndarray]:
-        """The images 1, 3 and 5, of records and of arrays."""
+    def resized(method: str) -> list[np.ndarray]:
+        """Returns the images 1, 3 and 5 of the records and of the arrays."""
         options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
         with tf.Graph().as_default(), open_session() as session:
             both = (
@@ -436,15 +434,15 @@ def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise):
                 array_examples(arrays, options, Share(1, 2)),
             )
             return [
-                session.run(tf.data.make_one_shot_iterator(of.batch(3)).get_next()[0])
-                for of in both
+                session.run(tf.data.make_one_shot_iterator(examples.batch(3)).get_next()[0])
+                for examples in both
             ]
 
-    for found, one, three in zip(
-        *map(look, ('round_robin', RESIZE_METHODS[1], RESIZE_METHODS[3])), strict=True
+    for images, first, third in zip(
+        *map(resized, ('round_robin', RESIZE_METHODS[1], RESIZE_METHODS[3])), strict=True
     ):
-        np.testing.assert_array_equal(found, [one[0], three[1], one[2]])
-        assert (one != three).any()
+        np.testing.assert_array_equal(images, [first[0], third[1], first[2]])
+        assert (first != third).any()
 
 
 def test_a_share_may_end_early_or_repeat_images():

@@ -1,6 +1,4 @@
-"""Runs that exchange gradients and compute nothing: every mode of one process gets the right
-sums.
-"""
+"""Runs that exchange gradients and compute nothing: every mode of one process sums correctly."""
 
 import numpy as np
 import pytest
@@ -32,7 +30,7 @@ NUM_STEPS = 3
         '--variable_update=replicated --precision=bf16 --fp16_vars',
     ],
 )
-def test_the_gradients_of_all_towers_meet_in_one_process(flags):
+def test_every_mode_of_one_process_averages_the_gradients_of_all_towers(flags):
     common = '--exchange_only --num_gpus=4 --model=lenet --init_learning_rate=0.125'
     plan = plan_of(f'{common} {flags}')
     with tf.Graph().as_default() as graph, open_session(4) as session:
@@ -43,17 +41,17 @@ def test_the_gradients_of_all_towers_meet_in_one_process(flags):
         step.prepare_first_step(session)
         for _ in range(NUM_STEPS):
             session.run(step.fetches.as_dict())
-        found = session.run(
+        variables = session.run(
             {name: part.variable.value for name, (part,) in step.model_slices.items()}
         )
-    assert {name: value.shape for name, value in found.items()} == {
+    assert {name: value.shape for name, value in variables.items()} == {
         variable.name: variable.shape for variable in step.variables
     }
-    assert len(found) == 8
+    assert len(variables) == 8
     # The gradient of tower i is (i + 1) / 4.
     expected = -0.125 * NUM_STEPS * (1 + 2 + 3 + 4) / 4
     tolerance = 1e-2 if 'precision' in flags else 1e-6
-    for name, value in found.items():
+    for name, value in variables.items():
         np.testing.assert_allclose(np.float32(value), expected, rtol=tolerance, err_msg=name)
 
 
@@ -86,6 +84,6 @@ def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_pa
         '--exchange_bytes=4098',
     ],
 )
-def test_what_needs_a_model_or_exchanges_nothing_is_refused(flag):
+def test_flags_that_need_a_model_or_exchange_nothing_are_refused(flag):
     with refused(flag):
         params_of(f'--exchange_only {"--train_dir=t" if flag == "--eval" else ""} {flag}')

@@ -1,4 +1,4 @@
-"""What a plan says before the run, and in its result."""
+"""The plan of a run in its banner and in its result."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 
 def banner(flags: str) -> list[str]:
-    """The lines of the banner before those about the machine and the version of TensorFlow."""
+    """Returns the lines of the banner, without the versions and the machine."""
     lines = make_banner(plan_of(f'--model=resnet50 {flags}')).splitlines()
     return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
 
@@ -55,15 +55,15 @@ def test_the_banner_shows_settings_that_are_not_the_defaults():
     ]
 
 
-def test_the_banner_says_which_steps_come_before_the_epochs():
+def test_the_banner_names_the_warm_up_before_the_epochs():
     flags = '--batch_size=1000 --num_epochs=2'
     before_epochs = 'Warm-up:     10 batches (0.01 epochs) before these'
     assert {'Num epochs:  2.00', before_epochs} <= {*banner(flags)}
-    for others in (f'{flags} --num_warmup_batches=0', '--batch_size=1000 --num_batches=2563'):
-        assert before_epochs.split(':')[0] not in ''.join(banner(others))
+    for other_flags in (f'{flags} --num_warmup_batches=0', '--batch_size=1000 --num_batches=2563'):
+        assert before_epochs.split(':')[0] not in ''.join(banner(other_flags))
 
 
-def test_towers_that_train_models_apart_are_not_synchronous():
+def test_independent_towers_are_not_synchronous():
     for mode, sync in ('independent', False), ('replicated', True), ('parameter_server', True):
         flags = f'--variable_update={mode} --num_gpus=2'
         assert f'Sync:        {sync}' in banner(flags)

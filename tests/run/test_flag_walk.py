@@ -1,9 +1,9 @@
-"""Each flag of the original that works here changes what it should: one row for each, compared
-without and with it.
+"""Each working flag of the original has an effect: a row of a table compares two runs, without
+and with the flag.
 
-A row is the flag, what to look at, and the other flags of both runs. In the working directory the
-folders SAVED (of a finished training), CIFAR and SHARDS (images in the two kinds of files) are made
-if a flag names them.
+A row has the flag, the property to compare, and the other flags of both runs. If these name the
+folders SAVED (a finished training), CIFAR or SHARDS (images in two kinds of files), the working
+directory has them.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,9 @@ from tf_cnn.system.errors import UsageError
 
 
 class Horovod:
-    """The part of horovod.tensorflow that a plan and a graph use, on rank 0 of 2. It places its ops
-    as Horovod does.
+    """The part of horovod.tensorflow that plans and graphs use, on rank 0 of 2.
+
+    It places ops as Horovod does.
     """
 
     Sum = 'sum'
@@ -83,7 +84,7 @@ _GPUS = '0,1,2,3,4,5,6,7'
 
 @functools.cache
 def _folders() -> 'tempfile.TemporaryDirectory[str]':
-    """Makes a folder with CIFAR, SHARDS and SAVED, which is removed when the process ends."""
+    """Makes a folder with CIFAR, SHARDS and SAVED, which lasts until the process ends."""
     folder = tempfile.TemporaryDirectory()
     root = Path(folder.name)
     random = np.random.default_rng(1)
@@ -95,7 +96,7 @@ def _folders() -> 'tempfile.TemporaryDirectory[str]':
     write_noise(shards, 12)
     (shards / shard_name('train', 0, 1)).rename(shards / shard_name('train', 0, 2))
     shutil.copy(shards / shard_name('train', 0, 2), shards / shard_name('train', 1, 2))
-    with _surroundings():
+    with _gpu_machine():
         saved = f'--train_dir={root}/SAVED --init_learning_rate=0.5'
         made(f'{SMALL_RUN} {saved}').run()
     return folder
@@ -106,9 +107,10 @@ def _visible_gpus(kind: str) -> list[object]:
 
 
 @contextlib.contextmanager
-def _surroundings(flags: str = '') -> Iterator[Path]:
-    """Makes this process look fresh, with OpenMP and 8 GPUs that nothing opens, in a folder with
-    what the flags name.
+def _gpu_machine(flags: str = '') -> Iterator[Path]:
+    """Pretends that this process is new, and has OpenMP and 8 GPUs, which nothing opens.
+
+    Yields the working directory, with the folders that the flags name.
     """
     with (
         tempfile.TemporaryDirectory() as name,
@@ -136,10 +138,15 @@ def _plan(flags: str) -> Any:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether two runs show the same, but for how a sum of floats is rounded."""
+    """Whether two values are the same; floats may differ by rounding."""
     if isinstance(first, list) and first and isinstance(first[0], float):
         return len(first) == len(second) and bool(np.allclose(first, second, rtol=1e-5))
     return bool(first == second)
+
+
+def check_effect(observe: Callable[[str], Any], flag: str, other_flags: str) -> None:
+    """Asserts that a run with the flag differs from a run with only the other flags."""
+    assert not _is_same(observe(other_flags), observe(f'{other_flags} {flag}'))
 
 
 # ---- environment variables -----------------------------------------------------------------------
@@ -160,24 +167,24 @@ VARIABLES = [
 
 @pytest.mark.parametrize(('flag', 'variable'), VARIABLES)
 def test_a_flag_changes_a_variable_that_tensorflow_reads(flag, variable):
-    found = []
-    for flags in ('--device=gpu', f'--device=gpu {flag}'):
-        with _surroundings():
+    def value(flags: str) -> str | None:
+        with _gpu_machine():
             THIS_PROCESS.apply(_plan(flags).session.process)
-            found.append(os.environ.get(variable))
-    assert found[0] != found[1]
+            return os.environ.get(variable)
+
+    check_effect(value, flag, '--device=gpu')
 
 
 # ---- plans ---------------------------------------------------------------------------------------
 
-# The effect of some is in other processes, or comes after hours.
+# Some of these take effect in other processes, or after hours.
 PLANS = [
     ('--display_perf_ewma=0.9', 'params.run.display_perf_ewma', ''),
     ('--eval_interval_secs=5', 'params.evaluation.eval_interval_secs', EVAL),
     ('--job_name=ps', '__class__', f'{SERVERS} --device=cpu'),
     ('--num_inter_threads=3', 'session.threads.inter_op', '--device=cpu'),
     ('--num_intra_threads=3', 'session.threads.intra_op', '--device=cpu'),
-    # The devices of a server are bound by TensorFlow alone.
+    # TensorFlow alone binds the devices of a server.
     (
         '--use_numa_affinity',
         'session.config.experimental.use_numa_affinity',
@@ -191,13 +198,13 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize(('flag', 'path', 'others'), PLANS)
-def test_a_flag_changes_the_plan(flag, path, others):
-    found = []
-    for flags in (others, f'{others} {flag}'):
-        with _surroundings(flags):
-            found.append(attrgetter(path)(_plan(flags)))
-    assert found[0] != found[1]
+@pytest.mark.parametrize(('flag', 'path', 'other_flags'), PLANS)
+def test_a_flag_changes_the_plan(flag, path, other_flags):
+    def value(flags: str) -> Any:
+        with _gpu_machine(flags):
+            return attrgetter(path)(_plan(flags))
+
+    check_effect(value, flag, other_flags)
 
 
 CONFIGS = [
@@ -219,14 +226,13 @@ CONFIGS = [
 
 @pytest.mark.parametrize(('flag', 'path'), CONFIGS)
 def test_a_flag_changes_the_config_of_sessions(flag, path):
-    found = []
-    for flags in ('', flag):
+    def value(flags: str) -> Any:
         devices, threads = Devices(('/cpu:0',), ('/cpu:0',)), Threads(0, 0, '')
-        params = params_of(f'--device=cpu --data_format=NHWC {flags}')
-        with _surroundings():
-            config = session_config(params, devices, threads, in_cluster=False)
-        found.append(attrgetter(path)(config))
-    assert found[0] != found[1]
+        with _gpu_machine():
+            config = session_config(params_of(flags), devices, threads, in_cluster=False)
+        return attrgetter(path)(config)
+
+    check_effect(value, flag, '--device=cpu --data_format=NHWC')
 
 
 @pytest.mark.parametrize(
@@ -237,9 +243,9 @@ def test_a_flag_changes_the_config_of_sessions(flag, path):
     ],
 )
 def test_a_flag_of_clusters_decides_whether_the_run_is_refused(refused, accepted):
-    with _surroundings(), pytest.raises(UsageError):
+    with _gpu_machine(), pytest.raises(UsageError):
         _plan(f'--device=cpu {refused}')
-    with _surroundings():
+    with _gpu_machine():
         assert _plan(f'--device=cpu {accepted}')
 
 
@@ -254,22 +260,22 @@ RATES = [
 
 
 def _rates(flags: str) -> list[float]:
-    """The learning rates in the first 120 epochs; an epoch has 100 steps of 500 images."""
-    with _surroundings():
+    """Returns learning rates of the first 120 epochs; an epoch has 100 steps of 500 images."""
+    with _gpu_machine():
         learning_rate = _plan(f'{SMALL_RUN} --batch_size=500 {flags}').learning_rate
     with tf.Graph().as_default(), open_session() as session:
         steps = [tf.constant(step, tf.int64) for step in (0, 50, 150, 250, 350, 12_000)]
         return [float(rate) for rate in session.run([*map(learning_rate.rate_at, steps)])]
 
 
-@pytest.mark.parametrize(('flag', 'others'), RATES)
-def test_a_flag_changes_the_learning_rates(flag, others):
-    assert not _is_same(_rates(others), _rates(f"{others} '{flag}'"))
+@pytest.mark.parametrize(('flag', 'other_flags'), RATES)
+def test_a_flag_changes_the_learning_rates(flag, other_flags):
+    check_effect(_rates, flag, other_flags)
 
 
 # ---- graphs --------------------------------------------------------------------------------------
 
-# What `graph` sees, or a type of ops, which are counted on each kind of device.
+# The property is a key of `graph`, or a type of ops, which are counted by kind of device.
 GRAPHS = [
     ('--agg_small_grads_max_bytes=1048576', 'work', REPLICATED),
     ('--agg_small_grads_max_group=2', 'work', f'{REPLICATED} --agg_small_grads_max_bytes=1048576'),
@@ -316,40 +322,40 @@ GRAPHS = [
 
 @functools.cache
 def graph(flags: str) -> dict[str, Any]:
-    """What a graph of a run on GPUs shows."""
-    with _surroundings(flags):
+    """Returns the properties of the graph of a run on GPUs."""
+    with _gpu_machine(flags):
         values: dict[str, Any] = {'num_gpus': 1, 'model': 'trivial', **split_argv(flags.split())}
         values['num_gpus'] = int(values['num_gpus'])
-        built = build_on_gpus(**values)
-    ops = built.graph.get_operations()
+        gpu_graph = build_on_gpus(**values)
+    ops = gpu_graph.graph.get_operations()
     variables = [op for op in ops if op.type == 'VarHandleOp']
-    losses = built.of_type('SparseSoftmaxCrossEntropyWithLogits')
+    losses = gpu_graph.of_type('SparseSoftmaxCrossEntropyWithLogits')
     counts: dict[str, Any] = defaultdict(Counter)
-    definition = built.graph.as_graph_def()
+    definition = gpu_graph.graph.as_graph_def()
     functions = [node for function in definition.library.function for node in function.node_def]
     for node in [*definition.node, *functions]:
         counts[node.op][re.sub(r'\d+$', '', node.device)] += 1
     return {
         **counts,
-        'work': Counter(op.type for op in built.step),
-        'devices': {op.device for op in built.step},
+        'work': Counter(op.type for op in gpu_graph.step),
+        'devices': {op.device for op in gpu_graph.step},
         'places of variables': Counter(op.device for op in variables),
         'types of variables': Counter(op.node_def.attr['dtype'].type for op in variables),
-        'layouts': {op.get_attr('data_format') for op in built.of_type('Conv2D')},
+        'layouts': {op.get_attr('data_format') for op in gpu_graph.of_type('Conv2D')},
         'images of a step': [int(op.inputs[0].shape[0]) for op in losses],
         'seeds': {op.get_attr('seed') for op in ops if 'seed' in op.node_def.attr},
         'links': {
             (value.device, op.device)
-            for op in built.step
+            for op in gpu_graph.step
             for value in op.inputs
             if value.device != op.device
         },
-        # Their types, the numbers among their inputs, and their settings.
+        # Types, integer inputs and settings.
         'data sets': sorted(
             (
                 op.type,
                 [repr(tf.get_static_value(value)) for value in op.inputs if value.dtype.is_integer],
-                [repr(op.node_def.attr[of]) for of in ('deterministic', 'serialized_options')],
+                [repr(op.node_def.attr[name]) for name in ('deterministic', 'serialized_options')],
             )
             for op in ops
             if 'Dataset' in op.type
@@ -358,9 +364,9 @@ def graph(flags: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(('flag', 'look', 'others'), GRAPHS)
-def test_a_flag_changes_the_graph(flag, look, others):
-    assert graph(others).get(look) != graph(f'{others} {flag}').get(look)
+@pytest.mark.parametrize(('flag', 'name', 'other_flags'), GRAPHS)
+def test_a_flag_changes_the_graph(flag, name, other_flags):
+    check_effect(lambda flags: graph(flags).get(name), flag, other_flags)
 
 
 # ---- runs ----------------------------------------------------------------------------------------
@@ -420,8 +426,8 @@ RUNS = [
 
 @functools.cache
 def run(flags: str) -> dict[str, Any]:
-    """What a run shows and leaves; no part depends on time."""
-    with _surroundings(flags) as folder:
+    """Returns the output and the files of a run, without everything that depends on time."""
+    with _gpu_machine(flags) as folder:
         console = Console(out := io.StringIO(), io.StringIO())
         steps: dict[str, Any] = {'num_batches': None} if '--num_epochs=' in flags else {}
         result = made(f'{SMALL_RUN} {flags}', console, **steps).run()
@@ -436,7 +442,7 @@ def run(flags: str) -> dict[str, Any]:
         words = re.findall('"([^"]*)"', log.read_text()) if log.exists() else []
         has_scale = '--fp16_enable_auto_loss_scale' in flags
         return {
-            # Each depends on the updates before it.
+            # A loss depends on the updates before it.
             'losses': [*map(as_float, result.steps.loss)],
             'lines': text.replace(str(folder), '').splitlines(),
             'files': sorted(re.sub(r'events\..*', 'events', str(path)) for path in files),
@@ -450,28 +456,28 @@ def run(flags: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(('flag', 'look', 'others'), RUNS)
-def test_a_flag_changes_the_run(flag, look, others):
-    assert not _is_same(run(others)[look], run(f'{others} {flag}')[look])
+@pytest.mark.parametrize(('flag', 'name', 'other_flags'), RUNS)
+def test_a_flag_changes_the_run(flag, name, other_flags):
+    check_effect(lambda flags: run(flags)[name], flag, other_flags)
 
 
-# ---- the walk itself -----------------------------------------------------------------------------
+# ---- the tables ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('flags', ['', TF_DATA, f'{REPLICATED} --num_gpus=4', '--use_fp16'])
-def test_two_graphs_with_the_same_flags_show_the_same(flags):
+def test_two_graphs_with_the_same_flags_are_the_same(flags):
     assert graph(flags) == graph.__wrapped__(flags)
 
 
 @pytest.mark.parametrize(
     'flags', [f'{SUMMARIES} --benchmark_log_dir=b', f'{IN_TRAINING} --trace_file=f', EVAL, TF_DATA]
 )
-def test_two_runs_with_the_same_flags_show_the_same(flags):
+def test_two_runs_with_the_same_flags_are_the_same(flags):
     first, second = run(flags), run.__wrapped__(flags)
     assert [name for name in first if not _is_same(first[name], second[name])] == []
 
 
-def test_no_flag_of_the_original_that_works_is_forgotten():
+def test_each_working_flag_of_the_original_has_a_row():
     rows = [*VARIABLES, *PLANS, *CONFIGS, *RATES, *GRAPHS, *RUNS]
     # test_onednn.py has --mkl.
     walked = {'controller_host', 'server_protocol', 'mkl'}

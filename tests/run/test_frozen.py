@@ -1,4 +1,4 @@
-"""--freeze_when_forward_only: constant weights compute what variables do, and TensorFlow folds
+"""--freeze_when_forward_only: constant weights compute the same as variables, and TensorFlow folds
 batch norm.
 """
 
@@ -29,9 +29,7 @@ STATISTICS = ['norm/beta', 'norm/gamma', 'norm/moving_mean', 'norm/moving_varian
 
 
 class RandomWeights(InferenceVariables):
-    """Values that no fresh network has: factors, shifts and statistics of batch norm that are not 1
-    and 0.
-    """
+    """Random values, unlike in a new network, where batch norm has only 1 and 0."""
 
     def __init__(self) -> None:
         self.values: dict[str, np.ndarray[Any, Any]] = {}
@@ -45,7 +43,7 @@ class RandomWeights(InferenceVariables):
 
 
 def plain_logits(network: Network, images: Any) -> tuple[Any, Mapping[str, Any]]:
-    """The logits without graph passes, and the weights."""
+    """Returns the logits without graph passes, and the weights."""
     weights = RandomWeights()
     with tf.Graph().as_default(), open_session() as session:
         logits = build_network(
@@ -57,7 +55,7 @@ def plain_logits(network: Network, images: Any) -> tuple[Any, Mapping[str, Any]]
 def frozen_logits(
     network: Network, images: Any, weights: Mapping[str, Any], data_format: str, dtype: tf.DType
 ) -> tuple[Any, set[str]]:
-    """The logits with a run's graph passes, and the types of the ops that ran."""
+    """Returns the logits with a run's graph passes, and the types of the ops that ran."""
     plan = plan_of(
         '--model=resnet20 --device=cpu --forward_only --freeze_when_forward_only '
         f'--data_format={data_format}'
@@ -67,7 +65,7 @@ def frozen_logits(
         source = FrozenNetwork(weights, dtype).constants_for('/cpu:0')
         logits = build_network(
             network,
-            # A constant would make the whole network one.
+            # With a constant, TensorFlow would fold the whole network.
             tf.placeholder_with_default(images, images.shape),
             NUM_CLASSES,
             source,
@@ -82,8 +80,8 @@ def frozen_logits(
 
 
 def twice(cnn: Any, x: Any, num_classes: int) -> Any:
-    """Batch norms that no convolution before them can take: of a sum, of an output that is used
-    twice, and one that is used twice.
+    """Has batch norms that do not fold into a convolution: after a sum, after an output that is
+    used twice, and a norm that is used twice.
     """
     first = cnn.conv(x, 4, 3, 'first')
     second = cnn.batch_norm(cnn.conv(first, 4, 3, 'second', use_bias=False), 'shared')
@@ -141,23 +139,23 @@ def small_model(forget_models: None) -> str:
 def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model, flags):
     flags = f'--model={small_model} --forward_only --num_batches=1 --batch_size=2 {flags}'
     expected = losses(flags)[-1]
-    found = losses(f'{flags} --freeze_when_forward_only')[-1]
-    assert found == pytest.approx(expected, rel=1e-2 if 'precision' in flags else 1e-5)
+    frozen_loss = losses(f'{flags} --freeze_when_forward_only')[-1]
+    assert frozen_loss == pytest.approx(expected, rel=1e-2 if 'precision' in flags else 1e-5)
 
 
 def test_the_step_of_a_frozen_run_reads_no_weights(small_model):
     plan = plan_of(f'--model={small_model} --num_gpus=2 --forward_only --freeze_when_forward_only')
     assert 'Weights:     constant' in make_banner(plan)
     with tf.Graph().as_default() as graph:
-        built = build_step(plan, 0)
-    assert built.model_slices == {}
+        step_graph = build_step(plan, 0)
+    assert step_graph.model_slices == {}
     names = [op.name.partition('/constants/')[::2] for op in graph.get_operations()]
     constants = [name for tower, name in names if tower.startswith('tower_') and name]
     # The virtual devices of a CPU share its memory.
     assert sorted(constants) == [*WEIGHTS, *STATISTICS]
 
 
-def test_constants_that_no_graph_can_hold_are_refused(monkeypatch):
+def test_constants_too_large_for_a_graph_are_refused(monkeypatch):
     monkeypatch.setattr(tf_cnn.step.constant_weights, '_MAX_GRAPH_BYTES', 1000)
     frozen = FrozenNetwork({'kernel': np.zeros([100], np.float32)}, tf.float32)
     for number in range(2):

@@ -1,8 +1,7 @@
-"""What `doctor` checks on GPUs; and training on GPUs has the losses of training on CPUs, in every
-local mode, and in two processes.
+"""The checks of `doctor` pass on GPUs, and training on GPUs has the losses of training on CPUs.
 
-Each family of checks and each run has a process of its own, since TensorFlow keeps the memory of
-GPUs until a process ends.
+Each family of checks and each run has its own process, since TensorFlow keeps the memory of GPUs
+until a process ends.
 """
 
 import functools

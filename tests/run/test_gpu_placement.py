@@ -1,5 +1,5 @@
-"""On GPUs, which these tests do without: every op has a kernel, collectives have an order, little
-crosses devices.
+"""Graphs for GPUs, without a GPU: every op has a kernel, collectives have an order, and devices
+exchange little.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.run.gpu_graphs import (
-    WAYS,
+    MODE_FLAGS,
     GpuGraph,
     build_on_gpus,
     crossings,
@@ -23,22 +23,21 @@ from tf_cnn.graph.variables import num_bytes
 from tf_cnn.training.config import OPTIMIZERS as ROWS
 
 
-def signals(built: GpuGraph) -> set[tuple[str, str]]:
-    """Returns what a step sends to other devices that is not data: control edges and scalars, once
-    per receiver.
+def signals(gpu_graph: GpuGraph) -> set[tuple[str, str]]:
+    """Returns the control edges and scalars that a step sends to other devices: (name, receiver).
 
     Each costs a pair of Send and Recv, and on a GPU an event of its stream.
     """
-    sent = set()
-    for op in built.step:
+    receivers = set()
+    for op in gpu_graph.step:
         for before in op.control_inputs:
             if before.device != op.device:
-                sent.add((f'^{before.name}', op.device))
+                receivers.add((f'^{before.name}', op.device))
         for value in op.inputs:
             is_scalar = value.dtype != tf.resource and value.shape.rank == 0
             if is_scalar and value.device != op.device:
-                sent.add((value.name, op.device))
-    return sent
+                receivers.add((value.name, op.device))
+    return receivers
 
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -53,7 +52,7 @@ NETWORKS = (
     'trivial lenet alexnet overfeat vgg11 googlenet inception3_aux inception4 mobilenet resnet20 '
     'resnet50 resnet50_v2 densenet40_k12 efficientnet_b0 convnext_tiny nasnet vit_s16'
 )
-# In CI these alone: together they have all kinds of layers.
+# CI runs these alone: together they have all kinds of layers.
 IN_CI = [
     ('alexnet', 'fp16', 'NHWC'),
     ('inception3_aux', 'fp16', 'NHWC'),
@@ -66,69 +65,70 @@ IN_CI = [
 ]
 # Batch norm has two small gradients of equal shape in each layer.
 SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}
-# How many scalars and control edges a device may send or receive in a step, whatever the number of
+# The most scalars and control edges that a device may exchange in a step, with any number of
 # variables.
 MOST_SIGNALS_PER_DEVICE = 8
 
 
-def check_placement(built: GpuGraph) -> None:
-    assert ops_without_kernel(built) == {}
-    for op in built.graph.get_operations():
+def build_small(num_gpus: int, mode: str, precision: str = 'fp32', **flags: Any) -> GpuGraph:
+    return build_on_gpus(num_gpus, **SMALL, **MODE_FLAGS[mode], **PRECISIONS[precision], **flags)
+
+
+def check_placement(gpu_graph: GpuGraph) -> None:
+    assert ops_without_kernel(gpu_graph) == {}
+    for op in gpu_graph.graph.get_operations():
         assert re.search(r'[cg]pu:\d+$', op.device, re.IGNORECASE), op.name
         # TensorFlow refuses an op that uses a variable of another device.
         assert all(v.device == op.device for v in op.inputs if v.dtype == tf.resource), op.name
 
 
-OTHERS = sorted({*itertools.product(NETWORKS.split(), PRECISIONS, DATA_FORMATS)} - {*IN_CI})
+NOT_IN_CI = sorted({*itertools.product(NETWORKS.split(), PRECISIONS, DATA_FORMATS)} - {*IN_CI})
 
 
 @pytest.mark.parametrize(
     ('model', 'precision', 'data_format'),
-    [*IN_CI, *(pytest.param(*row, marks=pytest.mark.all_modes) for row in OTHERS)],
+    [*IN_CI, *(pytest.param(*row, marks=pytest.mark.all_modes) for row in NOT_IN_CI)],
 )
 def test_every_op_of_a_network_has_a_kernel_for_gpus(model, precision, data_format):
-    built = build_on_gpus(
+    gpu_graph = build_on_gpus(
         model=model,
         data_name='cifar10' if model in ('resnet20', 'densenet40_k12') else None,
         data_format=data_format,
         eval_during_training_every_n_steps=5,
         **PRECISIONS[precision],
     )
-    check_placement(built)
-    assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE
-    assert {is_on_gpu(op) for op in built.of_type('Conv2D', 'MatMul')} == {True}
+    check_placement(gpu_graph)
+    assert len(signals(gpu_graph)) <= MOST_SIGNALS_PER_DEVICE
+    assert {is_on_gpu(op) for op in gpu_graph.of_type('Conv2D', 'MatMul')} == {True}
 
 
-def in_turn(ways: Iterable[str], precisions: Sequence[str]) -> list[Any]:
-    """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also
-    the others.
-    """
-
+def in_turn(modes: Iterable[str], precisions: Sequence[str]) -> list[Any]:
+    """Returns (mode, precision) rows: each mode with one precision; with all for --all_modes."""
     rows = []
-    for (number, way), precision in itertools.product(enumerate(ways), precisions):
+    for (number, mode), precision in itertools.product(enumerate(modes), precisions):
         is_next = precision == precisions[number % len(precisions)]
-        rows.append(pytest.param(way, precision, marks=() if is_next else pytest.mark.all_modes))
+        rows.append(pytest.param(mode, precision, marks=() if is_next else pytest.mark.all_modes))
     return rows
 
 
-@pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, [*PRECISIONS]))
-def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way, precision):
-    built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
-    check_placement(built)
-    assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
+@pytest.mark.parametrize(('mode', 'precision'), in_turn(MODE_FLAGS, [*PRECISIONS]))
+def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(mode, precision):
+    gpu_graph = build_small(2, mode, precision)
+    check_placement(gpu_graph)
+    assert len(signals(gpu_graph)) <= MOST_SIGNALS_PER_DEVICE * gpu_graph.num_devices
 
 
-def signals_of_vgg(way: str) -> list[int]:
-    """The number of signals of four GPUs for 11 and for 19 layers."""
+def signals_of_vgg(mode: str) -> list[int]:
+    """Returns the numbers of signals of four GPUs with 11 and with 19 layers."""
     return [
-        len(signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])))
+        len(signals(build_on_gpus(4, model=model, **MODE_FLAGS[mode], **PRECISIONS['fp16'])))
         for model in ('vgg11', 'vgg19')
     ]
 
 
-@pytest.mark.parametrize('way', ['replicated', 'replicated by NCCL', 'collective_all_reduce'])
-def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way):
-    assert len({*signals_of_vgg(way)}) == 1
+@pytest.mark.parametrize('mode', ['replicated', 'replicated by NCCL', 'collective_all_reduce'])
+def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(mode):
+    assert len({*signals_of_vgg(mode)}) == 1
 
 
 def test_parameter_servers_exchange_few_signals_for_each_segment():
@@ -143,9 +143,9 @@ def test_parameter_servers_exchange_few_signals_for_each_segment():
     in_turn([name for name, row in ROWS.items() if row.fits_16_bits], ['fp16', 'bf16']),
 )
 def test_variables_of_16_bits_stay_on_the_gpu(optimizer, precision):
-    built = build_on_gpus(**SMALL, optimizer=optimizer, fp16_vars=True, **PRECISIONS[precision])
-    check_placement(built)
-    handles = {op for op in built.of_type('VarHandleOp') if op.get_attr('dtype').size == 2}
+    gpu_graph = build_on_gpus(**SMALL, optimizer=optimizer, fp16_vars=True, **PRECISIONS[precision])
+    check_placement(gpu_graph)
+    handles = {op for op in gpu_graph.of_type('VarHandleOp') if op.get_attr('dtype').size == 2}
     assert len(handles) > 20
     assert all(map(is_on_gpu, handles))
 
@@ -159,14 +159,16 @@ def test_forward_only_has_kernels_for_gpus():
     check_placement(build_on_gpus(2, **SMALL, forward_only=True, precision='bf16'))
 
 
-@pytest.mark.parametrize('way', ['replicated', 'parameter_server'])
+@pytest.mark.parametrize('mode', ['replicated', 'parameter_server'])
 @pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
-def test_images_in_memory_need_no_other_kernels(noise, pipeline, way):
-    built = build_on_gpus(2, data_dir=str(noise), input_pipeline=pipeline, variable_update=way)
-    check_placement(built)
-    assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
+def test_images_in_memory_need_no_other_kernels(noise, pipeline, mode):
+    gpu_graph = build_on_gpus(2, data_dir=str(noise), input_pipeline=pipeline, variable_update=mode)
+    check_placement(gpu_graph)
+    assert len(signals(gpu_graph)) <= MOST_SIGNALS_PER_DEVICE * gpu_graph.num_devices
     copied = [
-        op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8'
+        op
+        for op in gpu_graph.step
+        if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8'
     ]
     assert sorted(op.device[-5:] for op in copied) == (
         ['GPU:0', 'GPU:1'] if pipeline == 'device' else []
@@ -175,37 +177,35 @@ def test_images_in_memory_need_no_other_kernels(noise, pipeline, way):
 
 @pytest.mark.parametrize('num_gpus', [1, 2])
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop'])
-def test_images_on_the_device_are_drawn_there_and_nothing_comes_from_the_host(
-    noise, augmentation, num_gpus
-):
-    built = build_on_gpus(
+def test_the_device_draws_its_images_and_nothing_comes_from_the_host(noise, augmentation, num_gpus):
+    gpu_graph = build_on_gpus(
         num_gpus, data_dir=str(noise), input_pipeline='device', augmentation=augmentation
     )
-    check_placement(built)
-    drawing = [op for op in built.step if op.name.startswith('device_input_')]
+    check_placement(gpu_graph)
+    drawing = [op for op in gpu_graph.step if op.name.startswith('device_input_')]
     assert {op.device[-5:] for op in drawing} == {f'GPU:{number}' for number in range(num_gpus)}
-    # Neither within the input pipeline nor into it.
+    # Nothing crosses within the input pipeline or into it.
     assert crossings(needed_by(drawing)) == []
 
 
 # ---- collectives ---------------------------------------------------------------------------------
 
 
-def order_of_collectives(built: GpuGraph) -> list[tuple[int, str]]:
-    """The instance keys and shapes of the sums over all towers in the order in which they start.
+def order_of_collectives(gpu_graph: GpuGraph) -> list[tuple[int, str]]:
+    """Returns the instance keys and shapes of the all-reduces in their order.
 
-    Fails unless for any two of them one waits for the other.
+    Fails unless each waits for the one before it.
     """
     waits: dict[tuple[int, str], list[int]] = {}
-    for op in built.of_type('CollectiveReduce'):
+    for op in gpu_graph.of_type('CollectiveReduce'):
         before, shape = list(op.get_attr('wait_for')), str(op.inputs[0].shape)
-        # All towers of a process say the same.
+        # All towers of a process agree.
         assert waits.setdefault((op.get_attr('instance_key'), shape), before) == before
     order: list[tuple[int, str]] = []
     while len(order) < len(waits):
         last = [key for key, _ in order[-1:]]
-        (following,) = [sum_ for sum_, before in waits.items() if before == last]
-        order.append(following)
+        (next_reduce,) = [reduce for reduce, before in waits.items() if before == last]
+        order.append(next_reduce)
     return order
 
 
@@ -214,35 +214,37 @@ def order_of_collectives(built: GpuGraph) -> list[tuple[int, str]]:
     [(SMALL, 59), ({'gradient_repacking': 4}, 4), ({'agg_small_grads_max_bytes': 1024}, 8)],
     ids=str,
 )
-def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(flags, num_sums):
-    way = {**WAYS['collective_all_reduce'], **flags}
-    first, second = (build_on_gpus(2, task_index=index, **way) for index in (0, 1))
+def test_all_workers_start_nccl_sums_in_the_same_order_from_the_last_layer(flags, num_sums):
+    mode = {**MODE_FLAGS['collective_all_reduce'], **flags}
+    first, second = (build_on_gpus(2, task_index=index, **mode) for index in (0, 1))
     order = order_of_collectives(first)
     assert order == order_of_collectives(second)
     assert len(order) == num_sums
     assert [key for key, _ in order] == sorted((key for key, _ in order), reverse=True)
 
 
-def test_an_nccl_sum_does_not_wait_for_gradients_that_come_after_its_own():
-    built = build_on_gpus(2, **SMALL, **WAYS['collective_all_reduce'])
-    sums = [op for op in built.of_type('CollectiveReduce') if op.device.endswith('GPU:0')]
+def test_an_nccl_sum_does_not_wait_for_later_gradients():
+    gpu_graph = build_small(2, 'collective_all_reduce')
+    sums = [op for op in gpu_graph.of_type('CollectiveReduce') if op.device.endswith('GPU:0')]
     assert len(needed_by([sums[0]])) < len(needed_by([sums[-1]]))
 
 
-def test_nccl_sums_of_one_process_all_run_in_each_step():
-    """The kernels of one sum wait for each other."""
-    built = build_on_gpus(4, **SMALL, **WAYS['replicated by NCCL'])
-    ops = [op for op in built.graph.get_operations() if op.type == 'NcclAllReduce']
+def test_all_nccl_sums_of_a_process_run_in_each_step():
+    """The kernels of one sum wait for each other, so none may be missing."""
+    gpu_graph = build_small(4, 'replicated by NCCL')
+    ops = [op for op in gpu_graph.graph.get_operations() if op.type == 'NcclAllReduce']
     assert len(ops) == 4 * len({op.get_attr('shared_name') for op in ops})
-    assert set(ops) <= built.step
+    assert set(ops) <= gpu_graph.step
 
 
-@pytest.mark.parametrize('way', ['replicated by NCCL', 'collective_all_reduce'])
+@pytest.mark.parametrize('mode', ['replicated by NCCL', 'collective_all_reduce'])
 @pytest.mark.parametrize('compact', [None, True, False])
 @pytest.mark.parametrize('precision', ['fp32', 'fp16', 'bf16'])
-def test_nccl_never_sums_bfloat16(precision, compact, way):
-    built = build_on_gpus(2, **WAYS[way], precision=precision, compact_gradient_transfer=compact)
-    sums = built.of_type('NcclAllReduce', 'CollectiveReduce')
+def test_nccl_never_sums_bfloat16(precision, compact, mode):
+    gpu_graph = build_on_gpus(
+        2, **MODE_FLAGS[mode], precision=precision, compact_gradient_transfer=compact
+    )
+    sums = gpu_graph.of_type('NcclAllReduce', 'CollectiveReduce')
     is_compact = precision == 'fp16' if compact is None else compact
     assert {op.inputs[0].dtype for op in sums} == {tf.float16 if is_compact else tf.float32}
 
@@ -251,35 +253,32 @@ def test_nccl_never_sums_bfloat16(precision, compact, way):
 
 
 @pytest.mark.parametrize(
-    ('way', 'precision'),
+    ('mode', 'precision'),
     in_turn(['servers', 'servers, staged', 'distributed_replicated'], ['bf16', 'fp32']),
 )
-def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way, precision):
-    """The sum of all towers leaves the GPUs once, and each variable arrives once, in 16 bits if
-    they travel so.
-    """
-    built = build_on_gpus(3, **SMALL, **WAYS[way], precision=precision)
-    travelling = weights(built) // (2 if precision == 'bf16' else 1)
-    # The moving averages of the first tower travel as well: a mean and a variance in fp32.
-    norms = [variable for variable in built.step_graph.variables if 'gamma' in variable.name]
-    most = travelling + 2 * 4 * sum(variable.shape[0] for variable in norms) + 1000
-    assert travelling <= bytes_between(built, 'gpu', 'cpu') <= most
-    assert travelling <= bytes_between(built, 'cpu', 'gpu') <= most
-    # And the towers exchange the rest among themselves: each sum from two towers, each value to
-    # two.
-    assert bytes_between(built, 'gpu', 'gpu') == 2 * 2 * weights(built)
+def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(mode, precision):
+    """Each sum leaves the GPUs once, and each variable arrives once; with bf16 in 16 bits."""
+    gpu_graph = build_small(3, mode, precision)
+    num_moved = weights(gpu_graph) // (2 if precision == 'bf16' else 1)
+    # The moving averages of the first tower move, too: a mean and a variance in fp32.
+    norms = [variable for variable in gpu_graph.step_graph.variables if 'gamma' in variable.name]
+    most = num_moved + 2 * 4 * sum(variable.shape[0] for variable in norms) + 1000
+    assert num_moved <= bytes_between(gpu_graph, 'gpu', 'cpu') <= most
+    assert num_moved <= bytes_between(gpu_graph, 'cpu', 'gpu') <= most
+    # The GPUs exchange the rest: each sum comes from two towers, each value goes to two.
+    assert bytes_between(gpu_graph, 'gpu', 'gpu') == 2 * 2 * weights(gpu_graph)
 
 
-def test_a_worker_that_is_told_to_sums_on_its_cpu():
-    built = build_on_gpus(3, **SMALL, **WAYS['servers'], local_parameter_device='cpu')
-    assert bytes_between(built, 'gpu', 'gpu') == 0
-    assert bytes_between(built, 'gpu', 'cpu') >= 3 * weights(built)
-    assert bytes_between(built, 'cpu', 'gpu') >= 3 * weights(built)
+def test_a_worker_sums_on_its_cpu_if_a_flag_says_so():
+    gpu_graph = build_small(3, 'servers', local_parameter_device='cpu')
+    assert bytes_between(gpu_graph, 'gpu', 'gpu') == 0
+    assert bytes_between(gpu_graph, 'gpu', 'cpu') >= 3 * weights(gpu_graph)
+    assert bytes_between(gpu_graph, 'cpu', 'gpu') >= 3 * weights(gpu_graph)
 
 
-def weights(built: GpuGraph) -> int:
-    """The bytes of the trained variables."""
-    return sum(num_bytes(variable.shape) for variable in built.step_graph.variables)
+def weights(gpu_graph: GpuGraph) -> int:
+    """Returns the bytes of the trained variables."""
+    return sum(num_bytes(variable.shape) for variable in gpu_graph.step_graph.variables)
 
 
 # ---- staged variables ----------------------------------------------------------------------------
@@ -288,78 +287,80 @@ def weights(built: GpuGraph) -> int:
 STAGED = ('parameter_server, staged', 'servers, staged', 'servers, staged, asynchronous')
 
 
-@pytest.mark.parametrize(('way', 'precision'), in_turn(STAGED, ['fp32', 'fp16']))
-def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way, precision):
-    built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
-    updates = set(built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient'))
-    # Those of the values for the next step; scalars are the loss scale and the global step.
+@pytest.mark.parametrize(('mode', 'precision'), in_turn(STAGED, ['fp32', 'fp16']))
+def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(mode, precision):
+    gpu_graph = build_small(2, mode, precision)
+    updates = set(
+        gpu_graph.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient')
+    )
+    # Reads of values for the next step. Scalars are the loss scale and the global step.
     fetches = {
         op
-        for op in built.of_type('ReadVariableOp')
+        for op in gpu_graph.of_type('ReadVariableOp')
         if op.outputs[0].shape.rank and updates & needed_by([op])
     }
     assert len(updates) >= 59
     # Synchronous servers read each variable to round it, and workers read the rounded value.
-    is_rounded = (way, precision) == ('servers, staged', 'fp16')
+    is_rounded = (mode, precision) == ('servers, staged', 'fp16')
     assert len(fetches) == (2 if is_rounded else 1) * 59
-    convolutions = set(built.of_type('Conv2D', 'Conv2DBackpropFilter'))
+    convolutions = set(gpu_graph.of_type('Conv2D', 'Conv2DBackpropFilter'))
     assert convolutions
-    averages = {op for op in built.of_type('AssignVariableOp') if convolutions & needed_by([op])}
+    averages = {
+        op for op in gpu_graph.of_type('AssignVariableOp') if convolutions & needed_by([op])
+    }
     assert averages
     assert not convolutions & needed_by([*updates, *fetches])
 
 
 @pytest.mark.parametrize('precision', ['fp32', 'fp16'])
 def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precision):
-    built = build_on_gpus(2, **SMALL, **WAYS['replicated, relaxed'], **PRECISIONS[precision])
-    updates = built.of_type('ResourceApplyGradientDescent')
+    gpu_graph = build_small(2, 'replicated, relaxed', precision)
+    updates = gpu_graph.of_type('ResourceApplyGradientDescent')
     assert len(updates) == 2 * 59
-    assert not {*built.of_type('Conv2D', 'Conv2DBackpropFilter')} & needed_by(updates)
+    assert not {*gpu_graph.of_type('Conv2D', 'Conv2DBackpropFilter')} & needed_by(updates)
 
 
 @pytest.mark.parametrize(
-    ('way', 'task_index'),
+    ('mode', 'task_index'),
     [
-        (way, i)
-        for way in (*STAGED, 'replicated, relaxed')
-        for i in range(1 + ('worker_hosts' in WAYS[way]))
+        (mode, i)
+        for mode in (*STAGED, 'replicated, relaxed')
+        for i in range(1 + ('worker_hosts' in MODE_FLAGS[mode]))
     ],
 )
-def test_what_a_step_stages_the_next_one_takes(way, task_index):
-    """On the worker itself: what it stages on a server would stay there when the worker is lost."""
-    built = build_on_gpus(2, task_index=task_index, **WAYS[way], **PRECISIONS['fp16'])
-    staged, taken = (
-        sorted(op.get_attr('shared_name') for op in built.of_type(kind))
+def test_each_step_takes_all_values_that_the_step_before_has_staged(mode, task_index):
+    """They are staged on the worker: a server would keep them when the worker is lost."""
+    gpu_graph = build_on_gpus(2, task_index=task_index, **MODE_FLAGS[mode], **PRECISIONS['fp16'])
+    staged_names, unstaged_names = (
+        sorted(op.get_attr('shared_name') for op in gpu_graph.of_type(kind))
         for kind in ('Stage', 'Unstage')
     )
-    assert staged == taken
-    assert not [op.name for op in built.of_type('Stage') if '/job:ps' in op.device]
+    assert staged_names == unstaged_names
+    assert not [op.name for op in gpu_graph.of_type('Stage') if '/job:ps' in op.device]
 
 
 def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated():
-    """And without staged variables each is updated as soon as its own gradients are there."""
-    built = build_on_gpus(2, **WAYS['parameter_server, staged'])
-    updates = set(built.of_type('ResourceApplyGradientDescent'))
-    reads = [op for op in built.of_type('ReadVariableOp') if updates & needed_by([op])]
+    """Without staged variables, each is updated when its gradients arrive."""
+    gpu_graph = build_on_gpus(2, **MODE_FLAGS['parameter_server, staged'])
+    updates = set(gpu_graph.of_type('ResourceApplyGradientDescent'))
+    reads = [op for op in gpu_graph.of_type('ReadVariableOp') if updates & needed_by([op])]
     assert len(reads) == len(updates) + 1  # and the global step
     assert sorted(len(updates & needed_by([op])) for op in reads)[:-1] == [1] * len(updates)
-    plain = build_on_gpus(2, **WAYS['parameter_server on the CPU'])
+    plain = build_on_gpus(2, **MODE_FLAGS['parameter_server on the CPU'])
     first_layers = set(plain.of_type('Conv2DBackpropFilter'))
     updates = set(plain.of_type('ResourceApplyGradientDescent'))
     assert {len(first_layers & needed_by([op])) for op in updates} == {0, 2}
 
 
-def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
-    """Returns the bytes that a step sends from devices matching one pattern to devices matching
-    another.
-    """
-    sent = {
+def bytes_between(gpu_graph: GpuGraph, sender: str, receiver: str) -> int:
+    """Returns the bytes that a step sends between devices; sender and receiver are patterns."""
+    num_bytes_by_tensor = {
         (value.ref(), op.device): value.dtype.size * (value.shape.num_elements() or 0)
-        for op in built.step
+        for op in gpu_graph.step
         for value in op.inputs
         if value.dtype != tf.resource
         and value.device != op.device
         and re.search(sender, value.device, re.IGNORECASE)
         and re.search(receiver, op.device, re.IGNORECASE)
     }
-    return sum(sent.values())
+    return sum(num_bytes_by_tensor.values())

@@ -1,7 +1,7 @@
-"""The settings of a run on GPUs: variables that TensorFlow reads, threads, data format, TF32,
-banner and document.
+"""Settings of runs on GPUs: variables that TensorFlow reads, threads, data format, TF32, banner and
+document.
 
-The GPUs are those of a TensorFlow that claims to see some; none is opened.
+TensorFlow only claims to see GPUs; the tests open none.
 """
 
 import os
@@ -40,7 +40,7 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[C
     )
     monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda _: list(range(NUM_CORES)))
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
-        # Set first, so that what the run sets is taken back after the test.
+        # Set first, so that monkeypatch restores them after the run has set them.
         monkeypatch.setenv(name, '')
         monkeypatch.delenv(name)
     was_on = tf.config.experimental.tensor_float_32_execution_enabled()
@@ -72,7 +72,7 @@ def threads_of(plan: Plan) -> tuple[int, int]:
         ('--num_intra_threads=0 --num_inter_threads=5', 'gpu_private', '2', '1', (0, 5)),
         # The host updates the variables.
         ('--local_parameter_device=cpu', 'gpu_private', '2', '1', (0, 14)),
-        # Half of the cores are left to decode images.
+        # Half of the cores decode images.
         ('--num_gpus=2 --per_gpu_thread_count=7', 'gpu_private', '7', '1', (1, 8)),
         ('--device=cpu', None, None, None, (0, 0)),
     ],
@@ -91,7 +91,7 @@ def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
         assert plan.machine['threads']['inter_op'] == threads[1]
 
 
-def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(set_gpus, monkeypatch):
+def test_the_users_variables_win_and_a_contradicting_flag_is_named(set_gpus, monkeypatch):
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')
     plan = plan_of('--gpu_thread_mode=gpu_shared')
@@ -101,7 +101,7 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(set_
     assert threads_of(plan) == (0, 0)
 
 
-def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(set_gpus):
+def test_flags_for_gpus_are_named_as_ignored_on_cpus(set_gpus):
     alone = RuleContext(is_single_process=True, is_residual=False)
 
     def ignored(flags: str) -> list[str]:
@@ -122,7 +122,7 @@ def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(set_gpus):
 
 
 @pytest.mark.parametrize('flag', ['--device=gpu', '--num_gpus=2'])
-def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(set_gpus, monkeypatch, flag):
+def test_a_refusal_explains_why_tensorflow_sees_no_gpu(set_gpus, monkeypatch, flag):
     set_gpus()
     # As if a GPU of NVIDIA were in this machine.
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
@@ -131,7 +131,7 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(set_gpus, mo
 
 
 @pytest.mark.parametrize(
-    ('capability', 'flags', 'shown', 'tf32'),
+    ('capability', 'flags', 'data_format', 'tf32'),
     [
         ((8, 0), '', 'NCHW (fp32 on GPUs)', True),
         ((8, 0), '--notf32', 'NCHW (fp32 on GPUs)', False),
@@ -143,14 +143,14 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(set_gpus, mo
         ((8, 0), '--device=cpu', 'NHWC', False),
     ],
 )
-def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_in_tf32(
-    set_gpus, capability, flags, shown, tf32
+def test_the_banner_gives_the_data_format_with_its_reason_and_tf32(
+    set_gpus, capability, flags, data_format, tf32
 ):
     set_gpus(capability)
     plan = plan_of(flags)
     banner, devices = make_banner(plan), plan.params.devices
-    assert f'\nData format: {shown}\n' in banner
-    assert (devices.data_format, plan.devices.tf32) == (shown.split()[0], tf32)
+    assert f'\nData format: {data_format}\n' in banner
+    assert (devices.data_format, plan.devices.tf32) == (data_format.split()[0], tf32)
     assert ('TF32' in banner) == tf32
     # The layout pass leaves the format as it is.
     rewrite = plan.session.config.graph_options.rewrite_options

@@ -1,4 +1,4 @@
-"""A loop in the graph takes the same steps, bit for bit, as single runs of the session."""
+"""A loop in the graph takes the same steps, bit for bit, as single session calls."""
 
 import re
 from dataclasses import replace
@@ -45,8 +45,8 @@ def trained(flags: str, **values: Any) -> Ran:
 
 
 @pytest.mark.parametrize(
-    'way',
-    # Ways to train whose steps leave something to the next, or branch, or draw random numbers.
+    'mode',
+    # Steps that leave something to the next step, branch, or draw random numbers.
     [
         '--num_gpus=2',
         f'--num_gpus=2 --staged_vars --optimizer=adam {DROPOUT}',
@@ -59,14 +59,14 @@ def trained(flags: str, **values: Any) -> Ran:
         f'--print_training_accuracy {DROPOUT}',
     ],
 )
-def test_the_steps_are_those_of_single_runs(way):
+def test_a_loop_computes_the_same_as_single_session_calls(mode):
     def values_of(run: Ran) -> dict[str, Any]:
-        """What each step computed; that an input waits is not seen in a loop."""
+        """Returns the values of each step. A loop has no waits for input."""
         names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
         return {name: getattr(run.result.steps, name) for name in names}
 
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
-    single, looped = (trained(f'--steps_per_run={number} {way}') for number in (1, 4))
+    single, looped = (trained(f'--steps_per_run={number} {mode}') for number in (1, 4))
     assert values_of(looped) == values_of(single)
     assert looped.result.run.num_skipped_steps == single.result.run.num_skipped_steps
     assert len({*looped.result.steps.seconds}) == 3  # warm-up, 4 steps and 3
@@ -88,7 +88,7 @@ def test_images_come_in_the_same_order(pipeline, noise, tmp_path):
     assert len(set(single)) == len(single)
 
 
-def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path):
+def test_resumed_steps_do_not_repeat_the_losses_of_the_first_steps(tmp_path):
     """With a rate of 0, dropout alone makes the losses of the steps differ."""
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
 
@@ -98,7 +98,7 @@ def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path):
 
     first, second, third = (losses('one') for _ in range(3))
     assert len({*first, *second, *third}) == 9
-    # The same training again, with the same interruption.
+    # A second training with the same interruption has the same losses.
     assert [losses('other') for _ in range(2)] == [first, second]
 
 
@@ -114,15 +114,15 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path):
         loop = GraphLoop(fetches, pipeline.warm_up_ops)
         pipeline.warm_up(session, run_op=loop.make_op_runner(session))
         labels = [
-            int(each)
+            int(label_sum)
             for number in (5, 7, 12)
-            for each in session.run(loop.values['loss'], {loop.num_steps: number})
+            for label_sum in session.run(loop.values['loss'], {loop.num_steps: number})
         ]
-    # Two are on their way before the first step.
+    # The pipeline holds two examples before the first step.
     assert sorted(labels[:12]) == sorted(labels[12:]) == list(range(12))
 
 
-def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path):
+def test_lines_and_checkpoints_follow_the_session_call_that_reaches_their_step(tmp_path):
     flags = '--steps_per_run=5 --save_model_steps=4 --display_every=2'
     summaries = '--save_summaries_steps=3 --summary_verbosity=1'
     result, out, _ = trained(
@@ -131,13 +131,13 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
     lines = out.splitlines()
     printed = [line.split('\t') for line in lines if 'images/sec:' in line and '+/-' in line]
     assert [number for number, *_ in printed] == ['1', '2', '4', '6', '7']
-    # Each run counts in the rate by its steps.
+    # Throughput counts the steps of each session call.
     rate = float(printed[-1][1].split()[1])
     assert rate == pytest.approx(4 * 7 / result.step_seconds().sum(), abs=0.06)
     assert 'steps' in (tmp_path / 'trace.json').read_text()
     assert any(line.startswith('Steps/run:   5') for line in lines)
     assert result.steps.global_step[-1] == 10
-    # 4 and 8 are reached by the first five timed steps, which follow three of the warm-up.
+    # The first five timed steps, after three warm-up steps, reach the global steps 4 and 8.
     assert {path.name for path in tmp_path.glob('*.index')} == {
         f'model.ckpt-{step}.index' for step in (0, 8, 10)
     }
@@ -149,31 +149,35 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
 
 
 @pytest.mark.parametrize(
-    'others', ['--profile_steps=1,2 --profile_dir=profile', '--input_pipeline=feed_dict']
+    'flags', ['--profile_steps=1,2 --profile_dir=profile', '--input_pipeline=feed_dict']
 )
-def test_what_needs_single_steps_is_refused(others):
-    with refused('--steps_per_run=2', others.partition('=')[0]):
-        params_of(f'--steps_per_run=2 {others}')
+def test_flags_that_need_single_steps_are_refused(flags):
+    with refused('--steps_per_run=2', flags.partition('=')[0]):
+        params_of(f'--steps_per_run=2 {flags}')
 
 
 def test_on_gpus_one_signal_for_each_device_starts_a_step():
-    built = build_on_gpus(2, steps_per_run=9, variable_update='replicated', all_reduce_spec='nccl')
-    with built.graph.as_default():
-        GraphLoop(built.step_graph.fetches)
-    copies = [op for op in built.graph.get_operations() if '/step/' in op.name]
+    gpu_graph = build_on_gpus(
+        2, steps_per_run=9, variable_update='replicated', all_reduce_spec='nccl'
+    )
+    with gpu_graph.graph.as_default():
+        GraphLoop(gpu_graph.step_graph.fetches)
+    copies = [op for op in gpu_graph.graph.get_operations() if '/step/' in op.name]
     assert len(copies) > 100
     starts = [op for op in copies if not op.inputs and {*op.control_inputs} - {*copies}]
     assert {op.type for op in starts} == {'NoOp'}
     assert len({op.device for op in starts}) == len(starts) <= 3
-    [condition] = [op for op in built.graph.get_operations() if op.type == 'LoopCond']
+    [condition] = [op for op in gpu_graph.graph.get_operations() if op.type == 'LoopCond']
     assert is_on_gpu(condition)
 
 
-def loop_of(built: GpuGraph) -> GpuGraph:
-    """The ops of a call that takes several steps, in place of those of one step."""
-    with built.graph.as_default():
-        loop = GraphLoop(built.step_graph.fetches)
-    return replace(built, step=frozenset(needed_by([value.op for value in loop.values.values()])))
+def loop_of(gpu_graph: GpuGraph) -> GpuGraph:
+    """Returns the graph with the ops of a session call that takes several steps."""
+    with gpu_graph.graph.as_default():
+        loop = GraphLoop(gpu_graph.step_graph.fetches)
+    return replace(
+        gpu_graph, step=frozenset(needed_by([value.op for value in loop.values.values()]))
+    )
 
 
 ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'steps_per_run': 9}
@@ -191,7 +195,7 @@ ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'step
 )
 def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags, tmp_path):
     loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags))
-    # Once for all steps. The values of the steps are fetched after the last one.
+    # It comes once for all steps, and their values are fetched after the last step.
     assert crossings(loop.step) == ['num_steps:0']
     assert {op.device for op in loop.step} == {'/device:GPU:0'}
     assert ops_without_kernel(loop) == {}
@@ -199,8 +203,8 @@ def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags, tmp_path):
         assert loop.of_type(kind)
 
 
-def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite(tmp_path):
-    """The host decides which ops run."""
+def test_a_gpu_tells_the_host_of_a_step_only_whether_its_gradients_are_finite(tmp_path):
+    """The host needs this to decide which ops run."""
     scale: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True}
     loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **scale))
     number, finite = crossings(loop.step)
@@ -213,12 +217,12 @@ def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_
         build_on_gpus(2, variable_update='replicated', data_dir=write_digits(tmp_path), **ON_DEVICE)
     )
     assert {op.device for op in loop.step} == {'/device:GPU:0', '/device:GPU:1'}
-    sent = [name.removeprefix('steps/while/step/') for name in crossings(loop.step)]
-    gradients = [name for name in sent if name.startswith('AddN') or '/gradients/' in name]
+    names = [name.removeprefix('steps/while/step/') for name in crossings(loop.step)]
+    gradients = [name for name in names if name.startswith('AddN') or '/gradients/' in name]
     # Eight variables: one gradient of each goes to the other GPU, and the sum comes back.
     assert len(gradients) == 2 * 8
     # The learning rate, the loss scale and the loss.
-    assert sorted({*sent} - {*gradients}) == [
+    assert sorted({*names} - {*gradients}) == [
         'Cast_1:0',
         'Const:0',
         'num_steps:0',

@@ -1,6 +1,5 @@
-"""Hostile surroundings: full disks, data that are bad or become so, odd names.
-
-Each ends in time with the error of its row, and leaves no damaged file.
+"""Full disks and damaged or vanishing data end runs in time, with an error that names them and
+without damaged files. Odd file names work.
 """
 
 import json
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forg
 _RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=4 --num_warmup_batches=0'
 
 
-# ---- full disks: a limit of the size of files stands for them ------------------------------------
+# ---- full disks, as a limit of file sizes --------------------------------------------------------
 
 
 def test_summaries_that_cannot_be_written_end_the_run(tmp_path):
@@ -46,7 +45,7 @@ def test_scalars_that_cannot_be_written_are_named(tmp_path):
         write_scalars(str(tmp_path / 'evaluated'), 'eval_dir', 1, {'accuracy': 0.5})
 
 
-def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path):
+def test_records_fails_if_its_shards_do_not_fit_on_the_disk(tmp_path):
     noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
     write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
     shards = tmp_path / 'shards'
@@ -69,7 +68,7 @@ def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path):
         ('profile_dir', 'profile'),
     ],
 )
-def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there(
+def test_a_file_about_a_run_that_does_not_fit_leaves_nothing_and_keeps_the_old_file(
     flag, name, tmp_path
 ):
     (tmp_path / 'file').write_text('of an earlier run')
@@ -85,7 +84,7 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
 # ---- files that change ---------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(tmp_path):
+def test_training_and_evaluation_name_a_truncated_checkpoint(tmp_path):
     flags = [*_RUN.split(), f'--train_dir={tmp_path}']
     run_main(*flags)
     [data] = tmp_path.glob('model.ckpt-4.data-*')
@@ -115,7 +114,7 @@ def spoil_record_10(shard: Path, start: int, spoiled: bytes) -> None:
 
 
 def leave_7_bytes(shard: Path) -> None:
-    """A run without any whole record must not wait for one."""
+    """Leaves no whole record; a run must not wait for one."""
     for other in {*shard.parent.iterdir()} - {shard}:
         other.unlink()
     os.truncate(shard, 7)
@@ -145,8 +144,8 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {
 
 
 @pytest.mark.parametrize('name', CHANGES)
-def test_shards_that_are_bad_or_change_during_a_run_are_named(name, tmp_path):
-    """At the latest at its end: TensorFlow passes over shards that are missing or empty."""
+def test_a_run_names_shards_that_are_damaged_or_change(name, tmp_path):
+    """TensorFlow skips missing and empty shards, so these may be named only at the end."""
     (shard, *_), (last_step, change, facts) = write_shards(tmp_path / 'shards'), CHANGES[name]
     if not last_step:
         change(shard)
@@ -157,17 +156,17 @@ def test_shards_that_are_bad_or_change_during_a_run_are_named(name, tmp_path):
                 change(shard)
 
 
-def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path):
-    """Threads of TensorFlow that read or decode are under way when it ends."""
+def test_bad_data_ends_a_process_with_exit_code_1_and_its_name(tmp_path):
+    """The process ends while threads of TensorFlow read and decode."""
     shard, *_ = write_shards(tmp_path / 'shards')
     write_shard(shard, [RECORD] * 40 + [example(b'not an image at all', 1)])
-    done = run(f'{_RUN} --num_batches=200 --data_dir={shard.parent}')
-    assert done.code == 1
-    check_error(done.err, shard, 'record 40', 'JPEG')
+    process = run(f'{_RUN} --num_batches=200 --data_dir={shard.parent}')
+    assert process.code == 1
+    check_error(process.err, shard, 'record 40', 'JPEG')
 
 
-def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path):
-    """In a process of its own, which ends in the midst of a step."""
+def test_a_run_ends_when_no_record_is_left(tmp_path):
+    """The process must end within a step."""
     shards = write_shards(tmp_path / 'shards')
     flags = f'{_RUN} --num_batches=1000000 --data_dir={tmp_path}/shards --display_every=10'
     flags += f' --result_file={tmp_path}/result.json'
@@ -190,26 +189,28 @@ def write_shards(folder: Path) -> list[Path]:
 
 
 NAME = 'a blank, a line\nbreak, "quotes\', é, 日本 and {x}$HOME;#'
-MODEL = (
-    "from models.registry import register_model\nregister_model('own', lambda cnn, x, num_classes: "
-)
-MODEL += "cnn.dense(cnn.flatten(x), num_classes, 'logits'), image_size=8)\n"
+MODEL = """
+from models.registry import register_model
+def network(cnn, x, num_classes):
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+register_model('mine', network, image_size=8)
+"""
 
 
-def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_name(tmp_path):
+def test_files_may_have_any_name_and_a_run_needs_neither_home_nor_utf_8_output(tmp_path):
     folder = tmp_path / NAME
     shards = write_shards(tmp_path / 'shards')[0].parent.rename(folder)
-    (folder / 'own {model}.py').write_text(MODEL)
+    (folder / 'mine {model}.py').write_text(MODEL)
     # Braces are the fields of result files.
     result = tmp_path / 'result é "\'\n 日本.json'
-    files = [f'--model_file={folder}/own {{model}}.py', f'--train_dir={folder}/trained']
-    flags = [*_RUN.split(), '--model=own', *files]
+    files = [f'--model_file={folder}/mine {{model}}.py', f'--train_dir={folder}/trained']
+    flags = [*_RUN.split(), '--model=mine', *files]
     read = [*flags, f'--data_dir={shards}', f'--result_file={result}']
-    done = run(shlex.join(read), HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii')
-    assert done.code == 0, done.err
-    assert 'total images/sec: ' in done.out
+    process = run(shlex.join(read), HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii')
+    assert process.code == 0, process.err
+    assert 'total images/sec: ' in process.out
     assert json.loads(result.read_text())
-    # Training goes on there, and is evaluated.
+    # Training goes on from these files, and evaluation reads them.
     run_main(*flags)
     assert (folder / 'trained' / 'model.ckpt-8.index').exists()
     out, _ = run_main(*flags, '--eval')

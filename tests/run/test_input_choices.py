@@ -1,4 +1,4 @@
-"""Runs on records that choose the input pipeline and the preprocessing by flags."""
+"""Flags choose the input pipeline and the preprocessing of runs on records."""
 
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ def run(data_dir: Path, flags: str, **values: Any) -> Ran:
 
 @pytest.mark.parametrize('flags', [STILL, '--forward_only'])
 def test_the_preprocessing_changes_what_the_model_sees(data_dir, flags):
-    ways = ('', '--ml_perf', '--input_preprocessor=official_models_imagenet')
+    preprocessings = ('', '--ml_perf', '--input_preprocessor=official_models_imagenet')
     plain, ml_perf, official = (
-        run(data_dir, f'--use_datasets {flags} {way}').losses for way in ways
+        run(data_dir, f'--use_datasets {flags} {preprocessing}').losses
+        for preprocessing in preprocessings
     )
     assert plain != pytest.approx(ml_perf, rel=1e-5)
     assert plain != pytest.approx(official, rel=1e-5)
@@ -43,9 +44,7 @@ def test_the_preprocessing_changes_what_the_model_sees(data_dir, flags):
 
 
 def darkness(cnn: Any, images: Any, num_classes: int) -> Any:
-    """Says 1 where pixels are below -50, which only black with the mean colour subtracted is, else
-    0.
-    """
+    """Predicts class 1 for pixels below -50, that is, for black minus the mean colour; else 0."""
     is_dark = tf.reduce_mean(images, axis=[1, 2, 3]) < -50
     return 1e-6 * cnn.dense(cnn.flatten(images), num_classes, 'fc') + tf.one_hot(
         tf.cast(is_dark, tf.int32), num_classes
@@ -70,7 +69,7 @@ def test_training_evaluations_and_the_exported_model_normalise_alike(tmp_path, m
         export_saved_model=model,
     ).result
     assert result.steps.top_1 == [1.0]
-    assert [found.top_1 for found in result.evaluations] == [1.0]
+    assert [row.top_1 for row in result.evaluations] == [1.0]
     (alone,) = ran(f'{flags} --eval', data_dir=tmp_path, train_dir=trained).result.evaluations
     assert alone.top_1 == 1.0
     classify = tf.compat.v2.saved_model.load(str(model)).signatures['serving_default']

@@ -1,6 +1,4 @@
-"""Runs of the input pipeline alone: a table of its stages, the rate up to the last one, and what
-its buffers take.
-"""
+"""Runs of the input pipeline alone: a table of its stages, its throughput, and its memory."""
 
 import re
 from pathlib import Path
@@ -30,14 +28,14 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 def run(
     data_dir: Path, tmp_path: Path, flags: str, **values: Any
 ) -> tuple[dict[str, Any], str, str]:
-    """The document, and what the run printed on standard output and standard error."""
+    """Returns the document, standard output and standard error."""
     path = tmp_path / 'r.json'
     flags = f'--num_batches=5 --display_every=2 {flags}'
     _, out, err = ran(flags, data_dir=data_dir, result_file=path, **values)
     return document_in(path), out, err
 
 
-def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(tmp_path, noise):
+def test_the_total_is_the_throughput_up_to_the_stage_and_a_table_follows(tmp_path, noise):
     document, out, err = run(noise, tmp_path, '--input_only=transfer --num_gpus=2 --optimizer=adam')
     stages = document['input']['stages']
     assert [row['stage'] for row in stages] == list(STAGES)
@@ -50,7 +48,7 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(t
     assert re.search(rf'^total images/sec: {total:.2f}\n(.*\n)*.*read', out, re.MULTILINE)
     assert out.splitlines()[-1].startswith('input memory: ')
     check_warning(err, '--optimizer=adam', '--input_only')
-    # Nothing was computed, so there is no word about losses and FLOPs.
+    # The run computes nothing, so no warning is about losses and FLOPs.
     assert len(warnings_in(err)) == 1
     assert document['compute']['flops_per_second'] is None
     assert document['run']['role'] == 'input-only'
@@ -60,16 +58,16 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(t
     ('flags', 'stages'),
     [
         ('--input_only=parse --input_pipeline=tf_data', [READ, PARSE]),
-        # Batches that Python feeds are measured as a whole.
+        # Python feeds whole batches, so there is one stage.
         ('--input_only=transfer --input_pipeline=feed_dict --augmentation=none', [TRANSFER]),
     ],
 )
-def test_the_stages_of_records_are_those_up_to_the_one_named(flags, stages, tmp_path, noise):
+def test_the_stages_of_records_end_with_the_flags_stage(flags, stages, tmp_path, noise):
     document, _, _ = run(noise, tmp_path, f'--model=trivial {flags}')
     assert [row['stage'] for row in document['input']['stages']] == stages
 
 
-def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path):
+def test_the_output_names_stages_that_a_pipeline_lacks(tmp_path):
     cifar = tmp_path / 'cifar'
     write_cifar(cifar, np.zeros([20, 32, 32, 3], np.uint8), np.arange(20) % 10)
     document, _, err = run(cifar, tmp_path, '--model=trivial --input_only=decode')
@@ -81,9 +79,7 @@ def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path):
     assert 'no stage parse or decode' in out
 
 
-def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verbose(
-    tmp_path, noise
-):
+def test_each_result_has_the_bound_of_the_buffers_and_verbose_prints_it(tmp_path, noise):
     document, _, err = run(noise, tmp_path, '--verbose')
     memory = document['input']['memory']
     buffers = memory['buffers']
@@ -95,8 +91,8 @@ def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verb
 
 
 def memory_of_the_input(folder: Path) -> None:
-    """Prints the bound of a pipeline's buffers, and by how much the process has grown after 1, 61
-    and 121 steps.
+    """Prints the bound of a pipeline's buffers, and the growth of the process after 1, 61 and 121
+    steps.
     """
     pixels = np.random.default_rng(1).integers(0, 256, [8, 200, 200, 3], np.uint8)
     records = [example(encoded(image, quality=95), 1) for image in pixels]
@@ -107,32 +103,31 @@ def memory_of_the_input(folder: Path) -> None:
         pipeline = RecordPipeline(
             InputConfig(find_shards(str(folder), 'train'), cpus(1), 16, 10, options)
         )
-        before, grown = psutil.Process().memory_info().rss, []
+        before, growth = psutil.Process().memory_info().rss, []
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         step = session.make_callable([*pipeline.per_step_ops, pipeline.tower_batch(0).images.op])
         for number in range(121):
             step()
             if number % 60 == 0:
-                grown.append(psutil.Process().memory_info().rss - before)
-    print(max_total_bytes(pipeline.buffers), *grown)
+                growth.append(psutil.Process().memory_info().rss - before)
+    print(max_total_bytes(pipeline.buffers), *growth)
 
 
 def test_memory_stays_within_the_bound_over_many_steps(tmp_path):
-    """In a process of its own, with few arenas: where threads free what others allocated, the C
-    library keeps more.
-    """
+    """A separate process has few arenas, since the C library keeps more memory in many."""
     code = 'import sys, pathlib; from tests.run.test_input_only import memory_of_the_input as of; '
-    done = run_python(f'{code}of(pathlib.Path(sys.argv[1]))', str(tmp_path), MALLOC_ARENA_MAX='2')
-    bound, *grown = map(int, done.out.split())
+    process = run_python(
+        f'{code}of(pathlib.Path(sys.argv[1]))', str(tmp_path), MALLOC_ARENA_MAX='2'
+    )
+    bound, *growth = map(int, process.out.split())
     assert 40e6 < bound < 60e6
-    # TensorFlow's threads, its graph, the images that are being decoded, and what the C library
-    # keeps: 8 to 18 MB.
-    assert len(grown) == 3
-    assert max(grown) < bound + 40e6, (bound, grown)
+    # Threads, the graph, decoding and the C library add 8 to 18 MB.
+    assert len(growth) == 3
+    assert max(growth) < bound + 40e6, (bound, growth)
 
 
-def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_it():
+def test_the_table_says_how_many_steps_would_measure_a_stage_below_the_noise():
     times = [
         StageTime('read', 100, 2.0, 1.0),
         StageTime('decode', 100, 1.0, 1.5),
@@ -147,7 +142,7 @@ def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_i
     assert decode.count('not measurable') == 2
     assert transfer.count('not measurable') == 1
     assert '-' not in decode.replace('--', '')
-    # 62.5 % of the whole become 5 % with (62.5 / 5)^2 times as many.
+    # (62.5 / 5)^2 times as many steps reduce 62.5 % of the whole to 5 %.
     assert '--num_batches=1563' in table
     assert '--target_seconds=313 ' in format_stage_table(rows, 10, target_secs=2.0)
     assert 'not measurable' not in format_stage_table(stage_rows(times[:1]), 10)

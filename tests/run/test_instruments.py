@@ -1,5 +1,5 @@
-"""Graphs, traces, profiles, summaries and logs of a run, read by their formats' definitions, hold
-what was trained.
+"""Graphs, traces, profiles, summaries and logs of a run follow their formats, and agree with the
+training.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def parsed(path: Path) -> tf.GraphDef:
     return text_format.Parse(path.read_text(), tf.GraphDef())
 
 
-def test_the_graph_is_one_that_tensorflow_imports(files, tmp_path):
+def test_tensorflow_imports_the_graph_file(files, tmp_path):
     text = parsed(files / 'graph.pbtxt')
     run(f'{TOWERS} --num_batches=1', graph_file=tmp_path / 'graph.pb')
     binary = tf.GraphDef.FromString((tmp_path / 'graph.pb').read_bytes())
@@ -67,31 +67,33 @@ def test_the_graph_is_one_that_tensorflow_imports(files, tmp_path):
         assert graph.get_tensor_by_name(f'tower_{tower}/conv1:0').shape == [BATCH, 28, 28, 32]
 
 
-def test_each_partition_is_what_ran_on_one_device(files):
+def test_each_partition_has_the_ops_of_one_device(files):
     parts = [parsed(path) for path in sorted(files.glob('part*.pbtxt'))]
     devices = [{node.device[-5:] for node in part.node} for part in parts]
     assert devices == [{'CPU:0'}, {'CPU:1'}]
     for tower, part in enumerate(parts):
         backward = [node for node in part.node if node.op == 'Conv2DBackpropFilter']
         assert {node.name.split('/')[0] for node in backward} <= {f'tower_{tower}'}
-        # Gradients meet.
+        # Towers exchange gradients.
         assert {'ReadVariableOp', '_Recv'} <= {node.op for node in part.node}
 
 
 def test_the_trace_has_every_op_of_one_step_with_its_time(files):
     events = json.loads((files / 'trace.json').read_text())['traceEvents']
     names = {event['pid']: event['args']['name'] for event in events if event['ph'] == 'M'}
-    ran = [
+    compute_events = [
         event for event in events if event['ph'] == 'X' and names[event['pid']].endswith('Compute')
     ]
-    assert all(event['dur'] >= 0 and event['ts'] > 0 for event in ran)
+    assert all(event['dur'] >= 0 and event['ts'] > 0 for event in compute_events)
     for tower in range(2):
-        own = Counter(
-            event['args']['name'] for event in ran if f'CPU:{tower}' in names[event['pid']]
+        counts = Counter(
+            event['args']['name']
+            for event in compute_events
+            if f'CPU:{tower}' in names[event['pid']]
         )
         backward = f'tower_{tower}/gradients/tower_{tower}/conv1_grad/Conv2DBackpropFilter'
-        assert own[backward] == 1
-        assert not any(name.startswith(f'tower_{1 - tower}/conv') for name in own)
+        assert counts[backward] == 1
+        assert not any(name.startswith(f'tower_{1 - tower}/conv') for name in counts)
 
 
 def test_the_profile_of_tfprof_has_the_work_of_each_layer(files):
@@ -104,7 +106,7 @@ def test_the_profile_of_tfprof_has_the_work_of_each_layer(files):
 
 
 def summaries_in(folder: Path) -> Iterator[tuple[int, Any]]:
-    """Each value, with its step."""
+    """Yields (step, value)."""
     for file in sorted(folder.glob('events.*')):
         for event in tf.train.summary_iterator(str(file)):
             for value in event.summary.value:
@@ -118,17 +120,19 @@ def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path):
 
 
 def run_with_summaries(folder: Path, level: int) -> tuple[Ran, dict[str, dict[int, Any]]]:
-    """A run that saves each step, and its summaries by tag and step."""
+    """Runs and saves each step; returns the run, and its summaries by tag and step."""
     flags = f'{TOWERS} --save_summaries_steps=2 --summary_verbosity={level}'
     checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20 --print_training_accuracy'
-    told = run(f'{flags} {checkpoints}', train_dir=folder)
-    found: dict[str, dict[int, Any]] = {}
+    finished = run(f'{flags} {checkpoints}', train_dir=folder)
+    summaries: dict[str, dict[int, Any]] = {}
     for step, value in summaries_in(folder):
         is_histogram = value.HasField('histo')
-        found.setdefault(value.tag, {})[step] = value.histo if is_histogram else value.simple_value
-    # Every second timed step, by the number of steps that the model took.
-    assert all([*steps] == SUMMARY_STEPS for steps in found.values())
-    return told, found
+        summaries.setdefault(value.tag, {})[step] = (
+            value.histo if is_histogram else value.simple_value
+        )
+    # The global step of every second timed step.
+    assert all([*steps] == SUMMARY_STEPS for steps in summaries.values())
+    return finished, summaries
 
 
 SUMMARY_STEPS = [NUM_WARMUP + 2, NUM_WARMUP + 4]
@@ -136,28 +140,30 @@ SCALARS = {'total_loss', 'images_per_second', 'learning_rate', 'top_1_accuracy',
 
 
 def test_summaries_have_the_scalars_of_their_steps(tmp_path):
-    (result, _, err), found = run_with_summaries(tmp_path, 1)
-    assert {*found} == SCALARS
+    (result, _, err), summaries = run_with_summaries(tmp_path, 1)
+    assert {*summaries} == SCALARS
     assert '--summary_verbosity' not in err
     for step in SUMMARY_STEPS:
-        assert found['total_loss'][step] == pytest.approx(result.steps.loss[step - 1])
-        assert found['top_5_accuracy'][step] == pytest.approx((result.steps.top_5 or ())[step - 1])
+        assert summaries['total_loss'][step] == pytest.approx(result.steps.loss[step - 1])
+        assert summaries['top_5_accuracy'][step] == pytest.approx(
+            (result.steps.top_5 or ())[step - 1]
+        )
         rate = 2 * BATCH / result.steps.seconds[step - 1]
-        assert found['images_per_second'][step] == pytest.approx(rate, rel=1e-5)
+        assert summaries['images_per_second'][step] == pytest.approx(rate, rel=1e-5)
 
 
 def test_summaries_have_histograms_of_all_variables_and_gradients(tmp_path):
-    (_, _, err), found = run_with_summaries(tmp_path, 3)
+    (_, _, err), summaries = run_with_summaries(tmp_path, 3)
     weights = values_in(tmp_path).keys() - {'global_step'}
     tags = {f'{kind}/{name}' for kind in ('variables', 'gradients') for name in weights}
-    assert {*found} == SCALARS | tags
+    assert {*summaries} == SCALARS | tags
     for step in SUMMARY_STEPS:
         before, after = (values_in(f'{tmp_path}/model.ckpt-{at}') for at in (step - 1, step))
         for name in weights:
             gradients = (before[name] - after[name]) / RATE
-            check_histogram(found[f'variables/{name}'][step], after[name])
-            check_histogram(found[f'gradients/{name}'][step], gradients)
-    # Writing histograms of gradients lowers the rate, of which the user is warned.
+            check_histogram(summaries[f'variables/{name}'][step], after[name])
+            check_histogram(summaries[f'gradients/{name}'][step], gradients)
+    # Histograms of gradients lower the throughput, so a warning names the flag.
     check_warning(err, '--summary_verbosity', 'one step in 2')
 
 
@@ -170,11 +176,11 @@ def check_histogram(histogram: Any, numbers: np.ndarray) -> None:
     assert histogram.sum_squares == pytest.approx(squares, rel=1e-3)
 
 
-def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path):
+def test_a_profile_has_the_steps_of_its_flag(tmp_path):
     reason = 'not every supported TensorFlow ships the proto that a profile is made of'
     xplane_pb2 = pytest.importorskip('tensorflow.tsl.profiler.protobuf.xplane_pb2', reason=reason)
     _, _, err = run(f'{TOWERS} --profile_steps=2,3', profile_dir=tmp_path / 'new')
-    # The folders and the name by which TensorBoard's plugin finds it.
+    # TensorBoard's plugin looks for these folders and this name.
     (file,) = (tmp_path / 'new' / 'plugins' / 'profile').glob('*/*.xplane.pb')
     space = xplane_pb2.XSpace.FromString(file.read_bytes())
     (host,) = (plane for plane in space.planes if plane.name == '/host:CPU')
@@ -197,7 +203,7 @@ def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path):
     check_warning(err, '--profile_steps=2,3')
 
 
-def test_a_profile_whose_steps_do_not_come_is_warned_of_and_the_next_one_begins(tmp_path):
+def test_a_warning_says_that_the_steps_of_a_profile_did_not_come_and_a_later_run_profiles(tmp_path):
     stopped = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
     flags = f'--profile_steps=2,4 --num_eval_batches=1 {stopped}'
     err = run(flags, profile_dir=tmp_path).err
@@ -220,7 +226,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     return folder, ran(f'{flags} {evaluations}', benchmark_log_dir=folder)
 
 
-def test_a_run_writes_itself_into_its_log(logged):
+def test_a_run_writes_its_settings_into_its_log(logged):
     (run,) = lines_of(logged[0] / 'benchmark_run.log')
     assert (run['model_name'], run['dataset']) == ('lenet', {'name': 'imagenet'})
     assert run['test_id'] == 'lenet-4'
@@ -228,7 +234,7 @@ def test_a_run_writes_itself_into_its_log(logged):
     parameters = {row.pop('name'): row for row in run['run_parameters']}
     assert parameters['model'] == {'string_value': 'lenet'}
     assert parameters['print_training_accuracy'] == {'bool_value': 'True'}
-    # What the run decided, not the flag that was not given.
+    # The run's choice replaces an omitted flag.
     assert parameters['data_format'] == {'string_value': 'NHWC'}
     assert 'train_dir' not in parameters
 
@@ -262,9 +268,9 @@ def test_a_second_run_appends_its_numbers(tmp_path):
     assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 
 
-def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_finite(tmp_path):
+def test_the_log_describes_the_gpus_and_has_only_finite_numbers(tmp_path):
     gpus, cpu = [{'name': 'A'}, {'name': 'A'}], 'Intel(R) Xeon(R) CPU @ 2.20GHz'
-    found = run_info(
+    info = run_info(
         model='m',
         data_set='d',
         flags={'rate': 0.5, 'none': None},
@@ -275,21 +281,21 @@ def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_fi
         tensorflow_git='g',
         available_memory=None,
     )
-    assert found['machine_config']['cpu_info']['mhz_per_cpu'] == 2200
-    assert found['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
-    assert [row['name'] for row in found['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
-    assert found['run_parameters'] == [{'name': 'rate', 'float_value': 0.5}]
+    assert info['machine_config']['cpu_info']['mhz_per_cpu'] == 2200
+    assert info['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
+    assert [row['name'] for row in info['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
+    assert info['run_parameters'] == [{'name': 'rate', 'float_value': 0.5}]
     append_metric(str(tmp_path), 'loss', float('nan'), 1)
     assert lines_of(tmp_path / 'metric.log')[0]['value'] is None
 
 
-def test_what_cannot_be_written_is_refused_before_the_run(tmp_path):
+def test_a_log_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     (tmp_path / 'file').touch()
     with refused(f'--benchmark_log_dir={tmp_path}/file'):
         made(benchmark_log_dir=f'{tmp_path}/file')
 
 
-def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_path):
+def test_a_full_disk_ends_the_run_and_a_warning_has_the_throughput_so_far(tmp_path):
     err = io.StringIO()
     run = made(
         '--num_batches=30 --display_every=1',
@@ -299,8 +305,7 @@ def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_p
     with contextlib.ExitStack() as stack, failed(f'--benchmark_log_dir={tmp_path}', 'metric.log'):
         for step in run.steps():
             if step.phase.value == 'timed' and step.index == 3:
-                # Full after the numbers of three steps; benchmark_run.log is longer, and was
-                # written by then.
+                # Full after the numbers of three steps; benchmark_run.log is longer, but older.
                 stack.enter_context(file_size_limit((tmp_path / 'metric.log').stat().st_size + 9))
     check_warning(err.getvalue(), 'incomplete', 'images/sec')
     # No half line.

@@ -1,4 +1,4 @@
-"""The GPUs of the machine and the flags decide on devices, data format and session settings."""
+"""The machine's GPUs and the flags decide on devices, data format and session settings."""
 
 from typing import Any
 
@@ -31,15 +31,13 @@ ALONE = find_cluster_role(params_of(), ENVIRONMENT, [])
 
 
 def devices_of(params: Params, processes: ClusterRole = ALONE) -> Devices:
-    """The devices of a run of one process, or of one process of a cluster."""
+    """Returns the devices of a run of one process, or of a process of a cluster."""
     gpus = ENVIRONMENT.process.start_tensorflow(ProcessSettings())
     return choose_devices(params, ENVIRONMENT, processes, None, gpus)
 
 
 def in_cluster_of(params: Params) -> ClusterRole:
-    """Two workers that a controller drives, which is this process, or without one the first of
-    them.
-    """
+    """Returns this process's role in a cluster of two workers: the controller, or else worker 0."""
     job = {'job_name': 'worker'}
     if params.variables.variable_update == 'distributed_all_reduce':
         job = {'job_name': 'controller', 'controller_host': '10.0.0.3:1'}
@@ -48,7 +46,6 @@ def in_cluster_of(params: Params) -> ClusterRole:
 
 
 def config_of(params: Params, processes: ClusterRole = ALONE) -> tf.ConfigProto:
-    """The settings of its sessions."""
     devices = devices_of(params, processes)
     return configure_session(params, ENVIRONMENT, processes, devices, ProcessSettings(), []).config
 
@@ -67,20 +64,20 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here):
 
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
-def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
+def test_a_warning_explains_why_tensorflow_sees_no_gpu_unless_a_flag_asks_for_the_cpu(
     num_gpus_here, device, monkeypatch
 ):
     monkeypatch.setattr('tf_cnn.plan.devices.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     plan = make_plan(params_of('--model=lenet', device=device), ProcessEnvironment({}))
-    told = [line for line in plan.warnings if 'NVIDIA' in line]
-    assert len(told) == (device is None and not num_gpus_here)
-    for line in told:
+    lines = [line for line in plan.warnings if 'NVIDIA' in line]
+    assert len(lines) == (device is None and not num_gpus_here)
+    for line in lines:
         check_line(line, explain_missing_gpu(), '--device=cpu')
 
 
 @pytest.mark.parametrize(
-    ('features', 'advised'),
+    ('features', 'faster_precision'),
     [
         ('sse2 avx2 f16c', '--precision=fp32'),
         ('sse2 avx512f avx512_bf16', '--precision=bf16'),
@@ -89,7 +86,7 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
     ],
 )
 def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
-    features, advised, tmp_path
+    features, faster_precision, tmp_path
 ):
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc/cpuinfo').write_text(f'flags\t\t: {features}\n')
@@ -97,14 +94,14 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
         params = params_of(f'--model=lenet --device=cpu --precision={precision}')
         plan = make_plan(params, ProcessEnvironment({}, root=tmp_path))
         lines = [line for line in plan.warnings if 'arithmetic' in line]
-        assert len(lines) == (precision == 'fp16' and advised is not None)
+        assert len(lines) == (precision == 'fp16' and faster_precision is not None)
         for line in lines:
-            check_line(line, '--precision=fp16', f'use {advised}')
+            check_line(line, '--precision=fp16', f'use {faster_precision}')
 
 
 @pytest.mark.parametrize('device', [None, 'gpu'])
 def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here, device):
-    # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.
+    # The line has the number of GPUs; without GPUs it names the flag that asks for them.
     facts = ['--device=gpu' if device else '--num_gpus=4']
     if num_gpus_here:
         facts = ['--num_gpus=4', '--num_gpus=2']
@@ -120,7 +117,7 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here):
 
 
 @pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
-def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(variable_update):
+def test_a_flag_spreads_parameters_or_sums_over_the_virtual_devices_of_a_cpu(variable_update):
     kinds = {}
     for kind, devices in ((None, '/cpu:0'), ('cpu', '/cpu:0'), ('gpu', '/cpu:0 /cpu:1 /cpu:2')):
         flags = f'--num_gpus=3 --variable_update={variable_update}'
@@ -161,7 +158,7 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here):
     devices = devices_of(params, controller)
     assert devices.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
     assert devices.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
-    # Those that are here are a worker's.
+    # A worker uses the GPUs of this machine.
     assert config_of(params, controller).device_count == {'CPU': 1, 'GPU': 0}
     facts = ('--variable_update=distributed_all_reduce', 'pscpu', 'psgpu', 'xring')
     with refused('--all_reduce_spec=nccl', *facts):
@@ -179,10 +176,10 @@ def test_no_gpus_are_one_device_of_the_cpu(device):
 
 @pytest.mark.distributed
 def test_xla_compiles(tmp_path):
-    # In a process of its own, since TensorFlow decides once.
+    # A separate process, since TensorFlow decides once.
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1 --xla'
-    done = run(f'{flags} --partitioned_graph_file_prefix={tmp_path}/part')
-    assert done.code == 0, done.err
+    process = run(f'{flags} --partitioned_graph_file_prefix={tmp_path}/part')
+    assert process.code == 0, process.err
     assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
 
 

@@ -1,4 +1,4 @@
-"""--onednn sets TensorFlow's switch before its import, and is in the result; too late, it is
+"""--onednn sets TensorFlow's switch before the import, and is in the result. After the import it is
 refused.
 """
 
@@ -15,7 +15,7 @@ RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_
 VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
 
 
-def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_path):
+def test_the_flag_decides_which_kernels_run_and_compare_shows_it(tmp_path):
     used = {}
     # The same switch by the flag, by its name in the original, and by TensorFlow's variable.
     for name, flag, variable in (
@@ -25,8 +25,8 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
         ('variable', '', '0'),
     ):
         paths = f'--result_file={tmp_path}/{name}.json --partitioned_graph_file_prefix={tmp_path}/'
-        done = run(f'{RUN} {flag} {paths}{name}', TF_ENABLE_ONEDNN_OPTS=variable)
-        assert done.code == 0, done.err
+        process = run(f'{RUN} {flag} {paths}{name}', TF_ENABLE_ONEDNN_OPTS=variable)
+        assert process.code == 0, process.err
         document = json.loads((tmp_path / f'{name}.json').read_text())
         graph = ''.join(path.read_text() for path in tmp_path.glob(f'{name}*.pbtxt'))
         used[name] = (document['run']['onednn'], '_Mkl' in graph, document['environment'][VARIABLE])
@@ -38,11 +38,11 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
     assert 'onednn' not in compared.out + compared.err
 
 
-def test_a_variable_of_another_value_is_refused_with_both_named():
+def test_a_contradicting_variable_is_refused_and_both_are_named():
     for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
-        done = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
-        assert done.code == 2
-        check_error(done.err, flag, f'{VARIABLE}={text}')
+        process = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
+        assert process.code == 2
+        check_error(process.err, flag, f'{VARIABLE}={text}')
     assert run(f'{RUN} --onednn=True', TF_ENABLE_ONEDNN_OPTS='true').code == 0
 
 
@@ -73,7 +73,7 @@ def runs_from_python(steps: str) -> list[str]:
     return [line for line in lines if line.startswith(('used', 'refused'))]
 
 
-def test_the_flag_is_refused_where_tensorflow_was_imported_before():
+def test_the_flag_is_refused_after_the_import_of_tensorflow():
     (line,) = runs_from_python('[(True, True)]')
     check_line(line, 'refused --onednn=True', 'TensorFlow was already imported', f'{VARIABLE}=1')
 

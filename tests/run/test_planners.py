@@ -1,4 +1,4 @@
-"""What is planned about processes, their settings and threads, and evaluations."""
+"""Plans of processes, their settings and threads, and of evaluations."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -23,14 +23,14 @@ from tf_cnn.results.summary import format_summary
 pytestmark = pytest.mark.unit
 
 
-def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone():
+def test_a_process_that_seems_one_of_several_warns_that_it_runs_alone():
     environment = ProcessEnvironment({'RANK': '1', 'WORLD_SIZE': '3'})
     warnings: list[str] = []
     find_cluster_role(params_of(), environment, warnings)
     (warning,) = warnings
     check_line(warning, 'RANK=1', 'WORLD_SIZE=3', 'alone', '--worker_hosts', '--task_index')
-    named = params_of('--worker_hosts=a:1 --variable_update=replicated')
-    find_cluster_role(named, environment, warnings)
+    params = params_of('--worker_hosts=a:1 --variable_update=replicated')
+    find_cluster_role(params, environment, warnings)
     assert len(warnings) == 1
 
 
@@ -48,7 +48,7 @@ def test_processes_that_horovod_did_not_connect_are_refused():
             find_cluster_role(params, ProcessEnvironment(hydra(1, 3, 3)), [])
 
 
-def test_a_process_knows_what_its_user_has_set():
+def test_a_process_knows_the_users_variables():
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)
     process.show_gpus('3')
@@ -62,8 +62,8 @@ def test_a_process_knows_what_its_user_has_set():
     assert environ['TF_SYNC_ON_FINISH'] == '1'
 
 
-# A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an
-# arena, and larger ones.
+# A thread writes and frees memory, as TensorFlow's threads do: blocks that fit into a heap of an
+# arena, and larger blocks.
 _FREES_MEMORY = """
 import resource, sys, threading
 from tf_cnn.machine.this_process import keep_memory
@@ -86,7 +86,7 @@ thread.join()
 """
 
 
-def test_memory_that_is_kept_is_not_mapped_anew():
+def test_keep_memory_avoids_page_faults():
     def page_faults(*words: str) -> int:
         return int(run_python(_FREES_MEMORY, *words).out)
 
@@ -150,8 +150,9 @@ def threads_of(
     root: Path = Path('/'),
     variables: Mapping[str, str] | None = None,
 ) -> tuple[Threads, list[str]]:
-    """The threads of a run on 12 cores, and warnings; earlier: those of an earlier run within an
-    operation.
+    """Returns the threads of a run on 12 cores, and warnings.
+
+    earlier: the intra-op threads of an earlier run of the process.
     """
     process = ThisProcess({})
     if earlier is not None:
@@ -190,15 +191,15 @@ def threads_of(
 def test_towers_share_the_cores_that_the_process_may_use(
     tmp_path, flags, num_towers, quota, threads, reason
 ):
-    """The quota is that of a control group of version 2, for 100 ms."""
+    """The quota is set for 100 ms in a control group of version 2."""
     files = {
         'proc/self/cgroup': '0::/group\n',
         'proc/self/mountinfo': '31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n',
         'sys/fs/cgroup/group/cpu.max': f'{quota} 100000\n',
     }
-    found, _ = threads_of(flags, num_towers, root=write_files(tmp_path, files))
-    assert (found.intra_op, found.inter_op) == threads
-    assert reason in found.reason
+    plan, _ = threads_of(flags, num_towers, root=write_files(tmp_path, files))
+    assert (plan.intra_op, plan.inter_op) == threads
+    assert reason in plan.reason
 
 
 def test_a_later_run_of_a_process_has_the_threads_of_the_first_unless_a_flag_differs():
@@ -209,7 +210,7 @@ def test_a_later_run_of_a_process_has_the_threads_of_the_first_unless_a_flag_dif
     assert threads_of('--num_intra_threads=3', 2, 7)[0].intra_op == 3
 
 
-def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning():
+def test_threads_in_the_environment_have_an_effect_or_a_warning():
     intra, inter = 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'
     both = {intra: '3', inter: '4'}
     threads, warnings = threads_of(variables=both)
@@ -240,7 +241,7 @@ def test_threads_of_openmp_are_named_if_this_tensorflow_has_none():
     check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')
 
 
-def test_the_summary_tells_the_threads_and_why():
+def test_the_summary_gives_the_threads_and_their_reason():
     record = sample_record(
         machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}}
     )
@@ -255,7 +256,7 @@ def test_the_summary_tells_the_threads_and_why():
     ('every', 'due'),
     [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])],
 )
-def test_an_evaluation_comes_with_the_step_that_reaches_its_time(every, due):
+def test_an_evaluation_follows_the_step_that_reaches_its_time(every, due):
     schedule = Evaluations(every=Fraction(every))
     assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
 

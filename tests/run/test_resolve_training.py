@@ -1,6 +1,4 @@
-"""How a run keeps variables and sums gradients, what is refused where, and whether a process is
-alone.
-"""
+"""How a run keeps variables and sums gradients, and whether a process runs alone."""
 
 from collections.abc import Sequence
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.graph
 WORKERS = '--worker_hosts=10.0.0.1:1,10.0.0.2:1 --job_name=worker --task_index=0'
 WITH_SERVERS = f'{WORKERS} --ps_hosts=10.0.0.3:1'
 CONTROLLER = f'{WORKERS} --controller_host=10.0.0.3:1 --job_name=controller'
-# Of each mode of clusters the flags of one process of a cluster.
+# The flags of one process of a cluster, by mode.
 CLUSTERS = {
     'parameter_server': WITH_SERVERS,
     'distributed_replicated': WITH_SERVERS,
@@ -40,14 +38,14 @@ def size_ranges_of(flags: str) -> Sequence[SizeRange] | None:
 
 
 @pytest.mark.parametrize('where', ['', WITH_SERVERS], ids=['alone', 'cluster'])
-def test_variables_are_staged_where_there_are_updates(where):
+def test_variables_are_staged_if_there_are_updates(where):
     assert not variables_of(where).staged_vars
     assert variables_of(f'{where} --staged_vars').staged_vars
     assert not variables_of(f'{where} --staged_vars --forward_only').staged_vars
 
 
 @pytest.mark.parametrize('mode', CLUSTERS)
-def test_variables_of_16_bits_are_refused_where_others_share_them(mode):
+def test_variables_of_16_bits_are_refused_in_clusters(mode):
     flags = f'{CLUSTERS[mode]} --variable_update={mode} --fp16_vars'
     with refused('--fp16_vars', f'--variable_update={mode}'):
         plan_of(f'{flags} --precision=bf16')
@@ -58,7 +56,7 @@ def test_variables_of_16_bits_are_refused_where_others_share_them(mode):
 @pytest.mark.parametrize(
     ('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 14)]
 )
-def test_a_large_variable_is_whole_where_the_flag_says_so(mode, parts):
+def test_a_flag_keeps_a_large_variable_whole(mode, parts):
     flags = f'{WORKERS} --ps_hosts=10.0.0.3:1,10.0.0.4:1 --variable_update={mode} --model=lenet'
     for slices, most in ((True, parts), (False, 1)):
         plan = plan_of(flags, slice_variables=slices)
@@ -80,14 +78,14 @@ CONTROLLED = f'--variable_update=distributed_all_reduce {CONTROLLER}'
         (f'{CONTROLLED} --all_reduce_spec=psgpu', 'psgpu'),
     ],
 )
-def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags, spec):
+def test_towers_sum_as_the_spec_says_or_by_the_default_of_the_mode(flags, spec):
     assert size_ranges_of(f'--num_gpus=2 {flags}') == parse_spec(spec)
 
 
 HALVES = '--variable_update=replicated --hierarchical_copy'
 
 
-def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known():
+def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_dgx1():
     assert size_ranges_of(f'--num_gpus=4 {HALVES}') is None
     with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
         plan_of(f'--num_gpus=3 {HALVES}')
@@ -104,7 +102,7 @@ def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_
         '--num_gpus=2 --network_topology=gcp_v100 --forward_only',
     ],
 )
-def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags):
+def test_hierarchical_copy_is_ignored_if_nothing_is_summed(flags):
     warnings = plan_of(f'{HALVES} {flags}').warnings
     assert any(line.startswith('--hierarchical_copy') for line in warnings)
 
@@ -124,9 +122,9 @@ def test_gradients_travel_in_the_16_bits_of_the_precision(flags, transfer):
     assert plan.params.variables.transfer_dtype(plan.params, plan.context) == transfer
 
 
-def test_a_flag_without_effect_does_not_take_the_effect_of_another_one():
+def test_an_ignored_flag_does_not_change_the_effect_of_another_flag():
     flags = '--num_gpus=2 --hierarchical_copy --local_parameter_device=gpu'
-    # In two halves, nothing is summed on that device; this mode sums in no halves.
+    # Two halves do not use that device; the second mode has no halves.
     assert size_ranges_of(f'{flags} --variable_update=replicated') is None
     collective = size_ranges_of(f'{flags} --variable_update=collective_all_reduce')
     assert collective == parse_spec('psgpu')
@@ -140,18 +138,18 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
     'Open MPI within Slurm': ({**open_mpi(1, 2, 2), 'SLURM_STEP_NUM_TASKS': '1'}, False),
     'TF_CONFIG of one process': ({'TF_CONFIG': '{}'}, True),
     'TF_CONFIG of a worker': (tf_config('worker', 1, **TF_JOB), False),
-    # It gets the command line of the others.
+    # It gets the command line of the workers.
     'TF_CONFIG of an evaluator': (tf_config('evaluator', 0, **TF_JOB), False),
 }
 
 
 @pytest.mark.parametrize('case', ENVIRONMENTS)
-def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case, tmp_path):
+def test_flags_of_clusters_are_ignored_in_a_process_that_runs_alone(case, tmp_path):
     environ, is_alone = ENVIRONMENTS[case]
     flags = '--model=lenet --optimizer=momentum --connect_timeout_secs=9 --device=cpu'
     params = params_of(flags, train_dir=tmp_path)
     warnings = make_plan(params, ProcessEnvironment(environ)).warnings
     ignored = [line for line in warnings if line.startswith('--connect_timeout_secs=9.0 ')]
     assert len(ignored) == is_alone
-    # An evaluator of others is not warned of their flags.
+    # An evaluator gets no warning about the workers' flags.
     assert warnings == () or 'evaluator' not in case

@@ -21,16 +21,16 @@ IMPOSSIBLE = {('independent', '--exchange_only')}
     ('mode', 'role'), sorted({*itertools.product({*MODES} - {'horovod'}, ROLES)} - IMPOSSIBLE)
 )
 def test_each_flag_that_a_run_chooses_has_a_value(mode, role):
-    # The processes of the modes that do not run in one.
+    # The flags of the modes that need several processes.
     processes = {
         'distributed_replicated': f'{WORKERS} --job_name=worker --ps_hosts=10.0.0.3:1',
         'distributed_all_reduce': f'{WORKERS} --job_name=controller --controller_host=10.0.0.3:1',
     }
     plan = plan_of(f'--model=trivial --variable_update={mode} {processes.get(mode, "")} {role}')
     resolved = plan.params.values()
-    chosen = [name for name, spec in SPECS.items() if spec.chosen]
-    assert not [name for name in chosen if resolved[name] is None]
-    assert all(resolved[name] for name in chosen if SPECS[name].unit == 'images')
+    chosen_flags = [name for name, spec in SPECS.items() if spec.chosen]
+    assert not [name for name in chosen_flags if resolved[name] is None]
+    assert all(resolved[name] for name in chosen_flags if SPECS[name].unit == 'images')
 
 
 @pytest.mark.unit

@@ -1,4 +1,4 @@
-"""The meters of a run, on the devices that its plan says."""
+"""The meters of a run watch the devices of its plan."""
 
 import os
 from typing import Any
@@ -35,7 +35,7 @@ def measure_noise(**flags: Any) -> NoiseSection:
     return meters.noise
 
 
-def test_the_noise_on_gpus_is_measured_where_the_run_uses_them(tmp_path, monkeypatch):
+def test_only_a_run_on_gpus_measures_their_noise(tmp_path, monkeypatch):
     use_pynvml(monkeypatch, tmp_path, 2)
     assert measure_noise(device='gpu', num_gpus=2)['gpus_lost'] == 0
     assert not [name for name in measure_noise(device='cpu') if name.startswith('gpu')]

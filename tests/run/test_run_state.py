@@ -1,5 +1,5 @@
-"""Training resumes in any mode and data format from a checkpoint of any other as if it had not been
-interrupted.
+"""Training in any mode and data format resumes from a checkpoint of any other, as if it had never
+stopped.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ from tf_cnn.training.checkpoint_files import (
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-# The images of a step are all there are, on every tower, so that batch norm and independent towers
-# see the same in every mode. Their order differs, and with it the rounding: 1e-6 of a loss. A step
-# changes it by a hundredth and more.
+# Each step of each tower takes all images, so batch norm and independent towers compute the same in
+# every mode. The order of the images differs, and with it the rounding, by 1e-6 of a loss. A step
+# changes the loss by a hundredth or more.
 NUM_IMAGES, TOLERANCE = 12, 2e-5
 MODES = [
     '--num_gpus=1',
@@ -70,7 +70,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The losses of some steps, and a folder with the checkpoint after them."""
+    """The losses of some steps, and a folder with the checkpoint after the last one."""
 
     losses: list[float]
     folder: Path
@@ -90,34 +90,34 @@ def train(
 
 @pytest.fixture(scope='module')
 def saved(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The first two steps of a training."""
+    """Takes the first two steps of a training."""
     return train(data_dir, tmp_path_factory.mktemp('saved'), '', 2)
 
 
 @pytest.fixture(scope='module')
 def uninterrupted(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """Five steps at once."""
+    """Takes five steps in one run."""
     return train(data_dir, tmp_path_factory.mktemp('whole'), '', 5)
 
 
-def check_same(found: Outcome, expected: Outcome) -> None:
+def check_same(outcome: Outcome, expected: Outcome) -> None:
     """Checks that two trainings end with the same losses and the same checkpoint."""
-    last = expected.losses[-len(found.losses) :]
-    assert found.losses == pytest.approx(last, rel=TOLERANCE)
-    weights, expected_weights = values_in(found.folder), values_in(expected.folder)
+    last = expected.losses[-len(outcome.losses) :]
+    assert outcome.losses == pytest.approx(last, rel=TOLERANCE)
+    weights, expected_weights = values_in(outcome.folder), values_in(expected.folder)
     assert weights.keys() == expected_weights.keys()
     for name, value in expected_weights.items():
-        # The convolution's bias does nothing before batch norm: what it has beside it is rounding.
+        # Batch norm cancels the bias of the convolution, which is only rounding.
         if not name.startswith('conv/bias'):
             assert np.abs(weights[name] - value).max() < TOLERANCE * np.abs(value).max(), name
 
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 @pytest.mark.parametrize('mode', MODES)
-def test_a_training_in_any_mode_goes_on_in_any_other(
+def test_training_in_any_mode_goes_on_in_any_other(
     mode, data_format, data_dir, saved, uninterrupted, tmp_path
 ):
-    """Each mode saves what the first one saves, and both go on from there in the same way."""
+    """Each mode saves the same as the first mode, and both go on in the same way."""
     flags = f'{mode} --data_format={data_format}'
     begun = train(data_dir, tmp_path / 'begun', flags, 2)
     check_same(begun, saved)
@@ -129,10 +129,10 @@ STAGED = '--num_gpus=2 --staged_vars'
 
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
-def test_staged_variables_resume_from_what_was_saved(
+def test_staged_variables_resume_from_a_checkpoint(
     data_format, data_dir, saved, uninterrupted, tmp_path
 ):
-    """The first step applies gradients that were computed with what was saved, as in any mode."""
+    """The first step applies gradients of the saved variables, as in any mode."""
     flags = f'{STAGED} --data_format={data_format}'
     first, second, third = train(data_dir, tmp_path / 'staged', flags, 3, saved).losses
     expected = uninterrupted.losses[2:]
@@ -142,10 +142,8 @@ def test_staged_variables_resume_from_what_was_saved(
 
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
-def test_every_mode_resumes_from_what_staged_variables_saved(data_format, data_dir, tmp_path):
-    """After k steps, the variables saved are those with which step k + 1 of an uninterrupted run
-    computes.
-    """
+def test_every_mode_resumes_from_a_checkpoint_of_staged_variables(data_format, data_dir, tmp_path):
+    """After k steps, the checkpoint has the variables that step k + 1 computes with."""
     flags = f'{STAGED} --data_format={data_format}'
     whole = train(data_dir, tmp_path / 'whole', flags, 5)
     begun = train(data_dir, tmp_path / 'begun', flags, 2)
@@ -161,7 +159,7 @@ def test_each_step_changes_the_loss_by_far_more_than_the_tolerance(uninterrupted
 
 
 class Stepping:
-    """A session in which a step is taken while a checkpoint is written."""
+    """A session that takes a step while it writes a checkpoint."""
 
     def __init__(self, session: tf.Session, step: Any) -> None:
         self._session, self._step = session, step
@@ -180,31 +178,33 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path):
     worker.join({'step': None, 'end': None})
     with tf.Graph().as_default() as graph:
         config = ManagerConfig(cpu, 1, cpu, copy_algorithm(cpu), server_devices=cpu)
-        together = SynchronousStep(config, refresh=dict)
-        [begun] = together.begun.values()
-        built = replace(build_step(plan), synchronous_step=together, begun_steps=[begun])
-        state = RunState(plan, built, worker, Console())
+        synchronous_step = SynchronousStep(config, refresh=dict)
+        [begun] = synchronous_step.begun.values()
+        graph_of_step = replace(
+            build_step(plan), synchronous_step=synchronous_step, begun_steps=[begun]
+        )
+        state = RunState(plan, graph_of_step, worker, Console())
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])
         state.prepare(session)
-        session.run(built.step_input.initializers)
+        session.run(graph_of_step.step_input.initializers)
         session.run(begin[1])
         with failed():
             state.save_early(session, is_in_step=True)
-        session.run(built.fetches.as_dict())
+        session.run(graph_of_step.fetches.as_dict())
         state.save_early(session, is_in_step=True)
         assert values_in(tmp_path)['global_step'] == 1
         with failed('model.ckpt-1'):
             state.save_early(
-                Stepping(session, [begin[2], built.fetches.as_dict()]), is_in_step=True
+                Stepping(session, [begin[2], graph_of_step.fetches.as_dict()]), is_in_step=True
             )
         assert values_in(tmp_path)['global_step'] == 1
         state.save_early(session, is_in_step=True)
         assert values_in(tmp_path)['global_step'] == 2
 
 
-def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path):
+def test_a_train_dir_belongs_to_one_run_until_it_ends(tmp_path):
     def run() -> BenchmarkCNN:
         return made('--num_batches=2', train_dir=tmp_path)
 
@@ -216,15 +216,13 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path):
         assert sorted(tmp_path.iterdir()) == before
     planned = run()
     assert run().run().is_complete
-    # A run that was planned before another one saved does not go back.
+    # A run that was planned before another run saved must not go back.
     with failed(f'--train_dir={tmp_path}', 'model.ckpt-4', 'start it again'):
         planned.run()
     assert str(latest_checkpoint(str(tmp_path))).endswith('model.ckpt-4')
 
 
-def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(
-    tmp_path,
-):
+def test_a_restarted_cluster_of_the_same_length_goes_on_to_its_first_end(tmp_path):
     plan = plan_of('--model=trivial --num_batches=3', train_dir=tmp_path)
     length = [plan.params.run.num_warmup_batches, plan.params.run.num_timed, 1]
     cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')
@@ -235,7 +233,7 @@ def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did
     for mark, end in (
         (lambda: mark_training_begun(str(tmp_path), length, 9), 9),
         (lambda: mark_training_begun(str(tmp_path), [*length[:2], 2], 9), None),
-        # Asynchronous workers may take more.
+        # Asynchronous workers may take more steps.
         (lambda: mark_training_begun(str(tmp_path), length, 2), 3),
         (lambda: mark_training_begun(str(tmp_path), None, 9), None),
         (lambda: clear_training_begun(str(tmp_path)), None),

@@ -1,5 +1,5 @@
-"""An exported SavedModel computes what the trained network does, in plain TensorFlow: NHWC, on no
-fixed device.
+"""An exported SavedModel computes the same as the trained network, in plain TensorFlow: NHWC, on
+any device.
 """
 
 import shutil
@@ -51,37 +51,37 @@ def model() -> Iterator[None]:
 
 
 def serve(folder: Path, images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:
-    """The outputs of an exported model for images, computed by plain TensorFlow."""
+    """Returns the outputs of an exported model for images, computed by plain TensorFlow."""
     signature = tf.compat.v2.saved_model.load(str(folder)).signatures['serving_default']
     return {name: value.numpy() for name, value in signature(images=tf.constant(images)).items()}
 
 
 def logits_of(train_dir: Path, data_format: str, name: str = MODEL) -> np.ndarray:
-    """The logits of the model for IMAGES with the weights of the last checkpoint."""
+    """Returns the logits of the model for IMAGES with the weights of the last checkpoint."""
     network = MODELS.find_model(name, 'cifar10').network
     prefix = latest_checkpoint(str(train_dir))
     assert prefix
     with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
         variables = RestoredVariables(cpus(1)[0], 'tower')
-        built = build_network(
+        outputs = build_network(
             network, normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False
         )
         saver = Checkpointer(str(train_dir), variables.slices, cpus(1)[0], 1)
         saver.restore(session, prefix, for_training=False)
-        logits: np.ndarray = session.run(built.logits)
+        logits: np.ndarray = session.run(outputs.logits)
         return logits
 
 
 @pytest.fixture(scope='module')
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the checkpoints of a run in train and its model in model."""
+    """Returns a folder with the checkpoints of a run in train and its model in model."""
     folder = tmp_path_factory.mktemp('exported')
     flags = '--num_gpus=2 --variable_update=replicated --data_format=NCHW --optimizer=momentum'
     train(flags, train_dir=folder / 'train', export_saved_model=folder / 'model')
     return folder
 
 
-def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(exported):
+def test_an_exported_model_gives_the_logits_of_the_trained_network(exported):
     served = serve(exported / 'model')
     logits = served['logits']
     for data_format in ('NHWC', 'NCHW'):
@@ -117,7 +117,7 @@ def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported, tmp_pa
         '--variable_update=independent --num_gpus=2',
     ],
 )
-def test_every_mode_and_precision_exports_what_it_trained(flags, tmp_path):
+def test_every_mode_and_precision_exports_the_trained_weights(flags, tmp_path):
     trained, model = tmp_path / 'train', tmp_path / 'model'
     train(f'{flags} --model=alexnet', train_dir=trained, export_saved_model=model)
     expected = logits_of(trained, 'NHWC', 'alexnet')
@@ -125,9 +125,9 @@ def test_every_mode_and_precision_exports_what_it_trained(flags, tmp_path):
     assert np.ptp(expected, axis=0).max() > 1e-4
 
 
-def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path):
+def test_a_run_without_checkpoints_exports_a_model_and_leaves_nothing_else(tmp_path):
     train(train_dir=tmp_path / 'train', export_saved_model=tmp_path / 'kept')
-    # An empty folder is replaced, and others stay.
+    # The export replaces its empty folder, and leaves other folders alone.
     folder = tmp_path / 'made'
     for name in ('model', '.model-unfinished'):
         (folder / name).mkdir(parents=True)
@@ -149,13 +149,13 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_another_program_reads_the_class_names_of_a_model_that_was_moved(tmp_path):
+def test_another_program_reads_the_class_names_of_a_moved_model(tmp_path):
     folder = tmp_path / 'data'
     rng = np.random.default_rng(3)
     images = rng.integers(0, 256, [20, 32, 32, 3], np.uint8)
     write_cifar(folder, images, np.arange(20) % 10)
     train(data_dir=folder, train_dir=tmp_path / 'train', export_saved_model=tmp_path / 'model')
-    # Synthetic images have no names, but the checkpoint that is evaluated has.
+    # Synthetic images have no names, but the evaluated checkpoint has.
     flags, evaluated = f'{FLAGS} --eval --num_eval_batches=1', tmp_path / 'evaluated'
     ran(flags, train_dir=tmp_path / 'train', export_saved_model=evaluated)
     names = DATA_SETS['cifar10'].class_names
@@ -168,11 +168,11 @@ def test_another_program_reads_the_class_names_of_a_model_that_was_moved(tmp_pat
         assert line.split() == [names[label] for label in classes]
 
 
-def test_a_model_of_images_without_class_names_has_no_file_of_them(exported):
+def test_a_model_without_class_names_has_no_file_of_names(exported):
     assert not (exported / 'model' / NAMES_FILE).exists()
 
 
-def test_what_was_not_trained_is_not_exported(tmp_path):
+def test_a_forward_only_run_exports_nothing(tmp_path):
     untrained = ran(f'{FLAGS} --forward_only', export_saved_model=tmp_path / 'model')
     check_warning(untrained.err, '--export_saved_model=', '--forward_only')
     assert not (tmp_path / 'model').exists()
@@ -190,7 +190,7 @@ def test_what_was_not_trained_is_not_exported(tmp_path):
         if case.model in ('official_resnet18', 'resnet50', 'inception3', 'vgg16')
     ],
 )
-def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(case, tmp_path):
+def test_an_exported_model_has_the_logits_of_keras_with_the_same_weights(case, tmp_path):
     num_classes, size, network = 1001, case.smaller_size, MODELS.find_model(case.model).network
     assert size
     shape = (size, size, 3)
@@ -213,11 +213,13 @@ def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(case,
     )
 
 
-def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported):
+def test_an_exported_model_has_no_devices_and_no_nchw(exported):
     model: Any = SavedModel.FromString((exported / 'model' / 'saved_model.pb').read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
     serving = [
-        each for each in functions if not each.signature.name.startswith('__inference__traced_')
+        function
+        for function in functions
+        if not function.signature.name.startswith('__inference__traced_')
     ]
     nodes = [node for function in serving for node in function.node_def]
     assert any(node.op == 'Conv2D' for node in nodes)

@@ -1,6 +1,4 @@
-"""A signal at any moment ends a run within seconds, with its code, one line, and what was
-measured.
-"""
+"""A signal at any moment ends a run within seconds with its code, one line and a partial result."""
 
 import re
 import signal
@@ -15,7 +13,7 @@ from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 
-# A signal is answered within 2 s; the rest is for a machine that is busy with other tests.
+# A run answers a signal within 2 s; the rest is for a machine that is busy with other tests.
 ANSWER_SECS = 2 + 8
 ENDLESS = '--device=cpu --num_batches=1000000 --display_every=1'
 
@@ -30,7 +28,7 @@ def answer(process: Task, number: signal.Signals) -> list[str]:
     return process.err.splitlines()
 
 
-# A network whose graph takes minutes to build, and one whose step takes minutes.
+# Networks that take minutes: DEEP to build its graph, SLOW for each step.
 DEEP, SLOW = '--model=resnet152 --num_gpus=8', '--model=vgg16 --batch_size=256'
 SMALL = '--model=lenet --device=cpu --batch_size=4'
 
@@ -64,7 +62,7 @@ def test_a_signal_ends_a_run_in_any_phase(flags, line, number, tmp_path):
     assert (result.statistics.num_steps >= 3) == line.startswith('^3')
 
 
-def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(tmp_path):
+def test_a_run_that_ends_early_does_not_replace_the_result_of_a_later_run(tmp_path):
     path = tmp_path / 'r.json'
     flag = f'--result_file={path}'
     assert run(f'{SMALL} --num_batches=3 {flag}').code == 0
@@ -90,7 +88,7 @@ def test_a_signal_after_the_total_changes_nothing(tmp_path):
     assert (process.exit_code, result.is_complete) == (0, True)
 
 
-def test_a_second_signal_while_the_checkpoint_is_saved_keeps_it(tmp_path):
+def test_a_second_signal_does_not_interrupt_the_last_checkpoint(tmp_path):
     flags = '--model=alexnet --batch_size=4 --num_warmup_batches=1'
     with launched(f'{ENDLESS} {flags} --train_dir={tmp_path}', tmp_path) as process:
         process.await_line('^2\timages/sec')

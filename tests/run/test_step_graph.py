@@ -1,6 +1,4 @@
-"""A training step: several towers, each with a part of a batch, take the step of one tower with the
-whole batch.
-"""
+"""A training step: towers that share a batch take the same step as one tower with all of it."""
 
 import functools
 from collections import Counter
@@ -57,14 +55,14 @@ def train(
     num_steps: int = 3,
     **overrides: Any,
 ) -> Trained:
-    """The fetched values of each step and the weights at the end, by name."""
+    """Returns the fetched values of each step, and the last weights by name."""
     with tf.Graph().as_default(), open_session(num_towers) as session:
         manager, graph = build(num_towers, mode, optimizer, **overrides)
         session.run(graph.initializers)
         graph.prepare_first_step(session)
         fetched = [session.run(graph.fetches.as_dict()) for _ in range(num_steps)]
         return fetched, session.run(
-            {name: each.value for name, each in manager.savable_variables().items()}
+            {name: variable.value for name, variable in manager.savable_variables().items()}
         )
 
 
@@ -109,10 +107,10 @@ def test_weight_decay_applies_to_kernels_only_and_once():
     )
 
 
-def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else():
+def test_a_single_l2_loss_op_changes_no_result():
     expected, expected_weights = train(2)
-    found, weights = train(2, single_l2_loss_op=True)
-    assert [step['loss'] for step in found] == pytest.approx(
+    steps, weights = train(2, single_l2_loss_op=True)
+    assert [step['loss'] for step in steps] == pytest.approx(
         [step['loss'] for step in expected], rel=1e-5
     )
     assert_close(weights, expected_weights)
@@ -124,10 +122,10 @@ def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else():
 
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'lars'])
-def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(mode, optimizer):
+def test_a_variable_is_updated_after_all_uses_of_its_old_value(mode, optimizer):
     with tf.Graph().as_default() as graph:
-        _, built = build(2, mode, optimizer)
-        step = needed_by([*built.fetches.ops, built.fetches.loss.op])
+        _, step_graph = build(2, mode, optimizer)
+        step = needed_by([*step_graph.fetches.ops, step_graph.fetches.loss.op])
         updates = {op.inputs[0].op: op for op in step if op.type.startswith('ResourceApply')}
         assert len(updates) == 4 * (1 if mode == 'parameter_server' else 2)
         for read in graph.get_operations():
@@ -140,15 +138,16 @@ def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(mode, op
                 assert users <= needed_by([update]), update.name
 
 
-def test_updates_wait_for_nothing_that_a_step_would_not_compute_otherwise():
+def test_updates_compute_nothing_that_the_step_does_not_need():
     def types_of(optimizer: str, **settings: Any) -> Counter[str]:
         with tf.Graph().as_default():
-            _, built = build(1, 'parameter_server', optimizer, **settings)
-            return Counter(op.type for op in needed_by([*built.fetches.ops, built.fetches.loss.op]))
+            _, step_graph = build(1, 'parameter_server', optimizer, **settings)
+            fetches = step_graph.fetches
+            return Counter(op.type for op in needed_by([*fetches.ops, fetches.loss.op]))
 
-    # The gradient of the images is none of them.
+    # The step needs no gradient of the images.
     assert types_of('sgd')['Conv2DBackpropInput'] == 0
-    # LARS decays the weights itself, and the loss without their decay is reported.
+    # LARS decays the weights itself, and the reported loss has no decay.
     assert types_of('lars', loss_type_to_report='base_loss')['L2Loss'] == 0
 
 
@@ -178,7 +177,7 @@ def test_a_smoothed_label_has_a_part_of_every_class(smoothing):
     np.testing.assert_allclose(
         after['logits/kernel'], expected, rtol=0, atol=1e-5 * np.abs(expected).max()
     )
-    # Where nothing is trained, labels are as they are.
+    # Without training, labels are not smoothed.
     validated, _ = train(1, num_steps=1, forward_only=True, **settings)
     assert validated[0]['loss'] == pytest.approx(
         -np.log(probabilities[range(8), labels]).mean(), rel=1e-5

@@ -1,6 +1,4 @@
-"""Which steps a process takes, as a table; and the step loop, with a clock and steps that the tests
-control.
-"""
+"""The schedule of a process, and the step loop, with a clock and steps that tests control."""
 
 from collections.abc import Sequence
 
@@ -47,7 +45,7 @@ def take_steps(
     num_timed: int,
     steps_per_run: int = 1,
 ) -> list[Step[int]]:
-    """Takes steps of which each session call takes 12 s."""
+    """Takes steps; each session call takes 12 s."""
 
     def session_call(phase: Phase, indices: range) -> range:
         clock.now += 12
@@ -91,7 +89,7 @@ def test_the_loop_asks_all_hooks_before_it_ends_the_timed_steps():
     assert hooks[0].calls == hooks[1].calls == [Phase.WARMUP, Phase.TIMED, [1], [2]]
 
 
-def test_a_reason_to_end_lets_the_warm_up_be_completed():
+def test_a_reason_to_end_does_not_cut_the_warm_up():
     clock = Clock()
     diary = Diary(clock, phase=Phase.WARMUP, last=2)
     steps = take_steps(clock, [diary], 3, 5)
@@ -127,10 +125,10 @@ def test_a_step_that_fails_ends_the_loop_after_the_steps_before():
             raise OSError('disk')
         return indices
 
-    taken: list[int] = []
+    indices: list[int] = []
     with pytest.raises(OSError, match='disk'):
-        taken.extend(step.values for step in run_steps(session_call, [], 0, 5))
-    assert taken == [1, 2]
+        indices.extend(step.values for step in run_steps(session_call, [], 0, 5))
+    assert indices == [1, 2]
 
 
 @pytest.mark.parametrize(('target', 'num_steps'), [(1, 1), (12, 1), (13, 2), (36, 3)])
@@ -165,12 +163,11 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
 
 
 @pytest.mark.parametrize(
-    ('table', 'num_counting'),
+    ('table', 'num_counters'),
     [
         (
-            # Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the
-            # step at which training ends if it had begun before; then the first step, the last one,
-            # this worker's share of those before, and its steps to come.
+            # Runs of 2 warm-up steps and 5 timed steps. Each row: the global step, the last step of
+            # a training that began before, and the schedule.
             {
                 'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
                 'a run that resumes from a checkpoint': (
@@ -183,19 +180,27 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
                     37,
                     Schedule(30, 37, 30, 2, 5, is_fresh=True),
                 ),
-                'gone on in the middle of warm-up': (
+                'a run that goes on within the warm-up': (
                     31,
                     37,
                     Schedule(31, 37, 31, 1, 5, is_fresh=False),
                 ),
-                'gone on in the middle of the timed steps': (
+                'a run that goes on within the timed steps': (
                     34,
                     37,
                     Schedule(34, 37, 34, 1, 2, is_fresh=False),
                 ),
-                'gone on with one step left': (36, 37, Schedule(36, 37, 36, 0, 1, is_fresh=False)),
-                'gone on when all was done': (37, 37, Schedule(37, 37, 37, 0, 0, is_fresh=False)),
-                'gone on from a checkpoint before the first step': (
+                'a run that goes on with one step': (
+                    36,
+                    37,
+                    Schedule(36, 37, 36, 0, 1, is_fresh=False),
+                ),
+                'a run that goes on after its last step': (
+                    37,
+                    37,
+                    Schedule(37, 37, 37, 0, 0, is_fresh=False),
+                ),
+                'a run that goes on from before its first step': (
                     29,
                     37,
                     Schedule(29, 37, 29, 3, 5, is_fresh=False),
@@ -204,8 +209,7 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
             1,
         ),
         (
-            # The same for three workers that count by themselves: any of them may take all the
-            # steps that are left.
+            # Three asynchronous workers: each may take all the remaining steps.
             {
                 'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
                 'a run that resumes from a checkpoint': (
@@ -213,36 +217,40 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
                     None,
                     Schedule(31, 52, 10, 2, 19, is_fresh=True),
                 ),
-                'gone on in the middle of warm-up': (
+                'a run that goes on within the warm-up': (
                     3,
                     21,
                     Schedule(3, 21, 1, 1, 17, is_fresh=False),
                 ),
-                'gone on in the middle of the timed steps': (
+                'a run that goes on within the timed steps': (
                     12,
                     21,
                     Schedule(12, 21, 4, 1, 8, is_fresh=False),
                 ),
-                'gone on with one step for each': (
+                'a run that goes on with one step for each worker': (
                     18,
                     21,
                     Schedule(18, 21, 6, 0, 3, is_fresh=False),
                 ),
-                'gone on with one step left': (20, 21, Schedule(20, 21, 6, 0, 1, is_fresh=False)),
+                'a run that goes on with one step': (
+                    20,
+                    21,
+                    Schedule(20, 21, 6, 0, 1, is_fresh=False),
+                ),
             },
             3,
         ),
     ],
 )
-def test_workers_share_the_steps_that_are_left(table, num_counting):
+def test_workers_share_the_remaining_steps(table, num_counters):
     for case, (start, end, expected) in table.items():
         assert (
-            make_schedule(start, end, num_warmup=2, num_timed=5, num_counters=num_counting)
+            make_schedule(start, end, num_warmup=2, num_timed=5, num_counters=num_counters)
             == expected
         ), case
 
 
-def test_without_warm_up_only_an_interruption_adds_one():
+def test_an_interruption_adds_a_warm_up_step_to_a_run_without_any():
     assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(
         0, 5, 0, 0, 5, is_fresh=True
     )
@@ -251,4 +259,9 @@ def test_without_warm_up_only_an_interruption_adds_one():
 
 def test_training_is_over_when_all_workers_together_have_taken_the_steps():
     schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counters=2)
-    assert [schedule.is_over(taken) for taken in (10, 15, 16, 17)] == [False, False, True, True]
+    assert [schedule.is_over(num_steps) for num_steps in (10, 15, 16, 17)] == [
+        False,
+        False,
+        True,
+        True,
+    ]

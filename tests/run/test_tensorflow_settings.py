@@ -1,6 +1,4 @@
-"""The flags about TensorFlow itself reach what it reads; test_flag_walk.py has those of
-the original.
-"""
+"""Flags about TensorFlow take effect; test_flag_walk.py has the flags of the original program."""
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -35,10 +33,10 @@ def test_the_graph_is_rewritten_as_the_flags_say():
     assert (plain.rewrite_options.remapping, without.rewrite_options.remapping) == (on, off)
     assert without.optimizer_options.opt_level == tf.OptimizerOptions.L0
     text = "--rewriter_config='remapping: OFF constant_folding: AGGRESSIVE'"
-    chosen = config_of(text).graph_options.rewrite_options
-    assert (chosen.remapping, chosen.constant_folding) == (off, chosen.AGGRESSIVE)
-    # Nothing that the text does not name is switched off, except what would change the data format.
-    assert (chosen.arithmetic_optimization, chosen.layout_optimizer) == (on, off)
+    rewrites = config_of(text).graph_options.rewrite_options
+    assert (rewrites.remapping, rewrites.constant_folding) == (off, rewrites.AGGRESSIVE)
+    # Other passes stay on, except the layout pass, which would change the data format.
+    assert (rewrites.arithmetic_optimization, rewrites.layout_optimizer) == (on, off)
     # Kernels of the CPU need NHWC in any case.
     flags = '--data_format=NCHW --noenable_optimizations'
     options = config_of(flags).graph_options.rewrite_options
@@ -53,13 +51,12 @@ def test_the_graph_is_rewritten_as_the_flags_say():
         ('--forward_only --num_gpus=2', True),
         ('', True),
         ('--noenable_optimizations', False),
-        # Towers that train are placed without what does not run, and so without passes; unless some
-        # are asked for.
+        # Several towers train without graph passes, unless the flag asks for some.
         ('--num_gpus=2', False),
         ("--num_gpus=2 --rewriter_config='min_graph_nodes: -1'", True),
     ],
 )
-def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags, fuses):
+def test_tensorflow_fuses_operations_unless_this_only_delays_the_start(flags, fuses):
     config, metadata = config_of(flags), tf.RunMetadata()
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         images, kernel = (
@@ -70,11 +67,11 @@ def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags, fu
         session.run(
             result, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata
         )
-    ran = {node.op for partition in metadata.partition_graphs for node in partition.node}
-    assert any('FusedConv2D' in op for op in ran) is fuses, ran
+    op_types = {node.op for partition in metadata.partition_graphs for node in partition.node}
+    assert any('FusedConv2D' in op for op in op_types) is fuses, op_types
 
 
-def test_openmp_is_told_where_there_is_openmp(tmp_path, monkeypatch):
+def test_settings_of_openmp_need_a_tensorflow_with_openmp(tmp_path, monkeypatch):
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', None, None, ())
     monkeypatch.setattr('tf_cnn.machine.tensorflow_build.tensorflow_build', lambda: build)
     params, environment = (
@@ -87,7 +84,7 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path, monkeypatch):
         ONEDNN_VARIABLE: None
     }
     check_line(*warnings, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
-    # Where Bazel puts the library of a build with --config=mkl.
+    # Bazel puts the library of a build with --config=mkl here.
     library = tmp_path / 'site-packages' / '_solib_k8' / '_U_S_Sthird_Uparty_Smkl' / 'libiomp5.so'
     library.parent.mkdir(parents=True)
     library.touch()
@@ -97,32 +94,32 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('listed', 'indices', 'place', 'shown'),
+    ('listed', 'indices', 'local_rank', 'visible'),
     [
         ('0,1,2,3', (2, 0), (0, 1), '2,0'),
-        # They number what CUDA_VISIBLE_DEVICES lists.
+        # The numbers count the GPUs of CUDA_VISIBLE_DEVICES.
         ('7,5,GPU-3a', (2, 1), (0, 1), 'GPU-3a,5'),
         # Workers of one host share them.
         ('0,1,2,3', (3, 2, 1, 0), (1, 2), '1,0'),
     ],
 )
-def test_the_gpus_with_these_numbers_are_shown_in_this_order(
-    monkeypatch, listed, indices, place, shown
+def test_gpu_indices_decide_on_the_visible_gpus_and_their_order(
+    monkeypatch, listed, indices, local_rank, visible
 ):
     monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     environ = {'CUDA_VISIBLE_DEVICES': listed}
     process = ThisProcess(environ)
     for _ in range(2):
-        # The numbers of a later run of the process mean the same.
-        value = choose_visible_gpus(2, place, process.environment, indices)
-        assert value == shown
+        # In a later run of the process the numbers mean the same.
+        value = choose_visible_gpus(2, local_rank, process.environment, indices)
+        assert value == visible
         process.show_gpus(value)
-        assert environ['CUDA_VISIBLE_DEVICES'] == shown
+        assert environ['CUDA_VISIBLE_DEVICES'] == visible
     with refused('--gpu_indices=0,9', f'CUDA_VISIBLE_DEVICES={listed}'):
-        choose_visible_gpus(2, place, process.environment, (0, 9))
+        choose_visible_gpus(2, local_rank, process.environment, (0, 9))
 
 
-def test_numbers_of_gpus_are_checked_where_they_matter():
+def test_gpu_indices_are_checked_if_the_run_uses_gpus():
     for text in ('0,x', '1,1', '-1'):
         with refused(f'--gpu_indices={text}', '0,1'):
             params_of(f'--gpu_indices={text}')

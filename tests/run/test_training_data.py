@@ -1,5 +1,5 @@
-"""Runs that train and evaluate on data sets on disk; images that stay on the device, or that Python
-feeds.
+"""Runs that train and evaluate on data sets on disk, also with images that stay on the device or
+that Python feeds.
 """
 
 import io
@@ -26,7 +26,7 @@ from tf_cnn.step.build import build_step
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 LABELS = np.arange(40) % 4
-# Two bars, whose places are the class.
+# The places of two bars are the class.
 DIGITS = np.zeros([40, 28, 28], np.uint8)
 for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[4 + 6 * _label : 8 + 6 * _label] = 255
@@ -48,7 +48,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The digits as a folder made by records, of 14 x 14 pixels."""
+    """Converts the digits into shards of images of 14 x 14 pixels."""
     tmp = tmp_path_factory.mktemp('shards')
     for number, (digit, label) in enumerate(zip(DIGITS, LABELS, strict=True)):
         (tmp / 'photos' / f'class{label}').mkdir(parents=True, exist_ok=True)
@@ -72,14 +72,14 @@ def test_mnist_trains(mnist, mode):
 
 
 def test_forward_only_reads_the_validation_images(mnist):
-    """All of them in each step, in another order."""
+    """Each step reads all of them in another order, so the losses agree."""
     flags = '--batch_size=20 --forward_only --num_batches=2'
     assert np.ptp(losses(flags, data_dir=mnist)) < 1e-3
 
 
 @pytest.mark.parametrize('pipeline', ['record_input', 'tf_data'])
 def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_path):
-    """Of one shard: of several, whichever reader is faster also has its part in the order."""
+    """The test reads one shard: with several, the order also depends on the readers' speed."""
     content = b''.join(path.read_bytes() for path in sorted(shards.glob('train-*')))
     (tmp_path / 'train-00000-of-00001').write_bytes(content)
     shutil.copy(shards / 'labels.txt', tmp_path)
@@ -91,18 +91,17 @@ def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_p
         return losses(flags, data_dir=tmp_path, **values)
 
     fresh = first_losses()
-    begun, went_on = (first_losses(train_dir=tmp_path / 'trained') for _ in range(2))
-    assert begun == pytest.approx(fresh, rel=1e-5), 'the seed decides the order'
-    assert went_on != pytest.approx(begun, rel=1e-3)
+    first, resumed = (first_losses(train_dir=tmp_path / 'trained') for _ in range(2))
+    assert first == pytest.approx(fresh, rel=1e-5), 'the seed decides the order'
+    assert resumed != pytest.approx(first, rel=1e-3)
 
 
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
-def test_a_folder_of_records_trains_with_its_own_classes(shards, augmentation):
+def test_training_on_records_uses_the_classes_of_the_folder(shards, augmentation):
     trained = run(shards, f'--augmentation={augmentation}')
     assert 'Dataset:     records (real)\n' in trained.out
     assert 'Num epochs:  12.50\n' in trained.out
-    # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training
-    # add to it.
+    # Guesses among 5 classes have a loss of 1.6, among 1001 of 6.9; the first weights add to it.
     assert trained.losses[0] < 4
     assert trained.losses[-1] < (0.1 if augmentation == 'none' else 1.0) * trained.losses[0]
 
@@ -110,22 +109,27 @@ def test_a_folder_of_records_trains_with_its_own_classes(shards, augmentation):
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
 def test_images_are_resized_unless_the_model_takes_any_size(shards, model, image_size):
     with tf.Graph().as_default():
-        built = build_step(plan_of(f'--model={model} --batch_size=2', data_dir=shards))
-    assert isinstance(built.step_input, InputPipeline)
-    assert built.step_input.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
+        step_graph = build_step(plan_of(f'--model={model} --batch_size=2', data_dir=shards))
+    assert isinstance(step_graph.step_input, InputPipeline)
+    assert step_graph.step_input.tower_batch(0).images.shape.as_list() == [
+        2,
+        image_size,
+        image_size,
+        3,
+    ]
 
 
-def test_without_training_the_validation_images_are_read_if_there_are_any(shards, tmp_path):
+def test_forward_only_reads_validation_images_if_there_are_any(shards, tmp_path):
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
-        looked = ran('--batch_size=20 --forward_only --num_batches=1', data_dir=folder)
-        assert 'Num epochs:  0.50' in looked.out
+        forward = ran('--batch_size=20 --forward_only --num_batches=1', data_dir=folder)
+        assert 'Num epochs:  0.50' in forward.out
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
         run(tmp_path)
 
 
-def test_missing_shards_are_counted_and_warned_of(shards, tmp_path):
+def test_a_warning_and_the_result_count_missing_shards(shards, tmp_path):
     for name in ('train-00000-of-00002', 'labels.txt'):
         shutil.copy(shards / name, tmp_path)
     result, _, err = run(tmp_path, '--num_batches=1')
@@ -136,7 +140,7 @@ def test_missing_shards_are_counted_and_warned_of(shards, tmp_path):
 @pytest.mark.usefixtures('forget_models')
 @pytest.mark.parametrize('image_size', [28, 20])
 def test_arrays_are_evaluated_exactly(mnist, tmp_path, image_size):
-    """During training and by a separate run, also where the model wants another size."""
+    """Training and a separate run agree, even if the model needs another image size."""
     model = f'evaluated{image_size}'
 
     def build(cnn: Any, images: Any, num_classes: int) -> Any:
@@ -145,11 +149,11 @@ def test_arrays_are_evaluated_exactly(mnist, tmp_path, image_size):
     register_model(model, build, data_set='mnist', image_size=image_size)
     flags = f'--model={model} --eval_batch_size=7'
     steps = '--init_learning_rate=0.005 --eval_during_training_at_specified_steps=26'
-    (found,) = run(mnist, f'{flags} {steps}', train_dir=tmp_path).result.evaluations
-    assert (found.num_images, found.step) == (20, 26)
-    assert (found.top_1 or 0) > 0.9
+    (row,) = run(mnist, f'{flags} {steps}', train_dir=tmp_path).result.evaluations
+    assert (row.num_images, row.step) == (20, 26)
+    assert (row.top_1 or 0) > 0.9
     (again,) = ran(f'--eval {flags}', data_dir=mnist, train_dir=tmp_path).result.evaluations
-    assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
+    assert (again.num_images, again.top_1, again.top_5) == (20, row.top_1, row.top_5)
 
 
 def test_augmentation_that_does_not_fit_arrays_is_refused(mnist):
@@ -163,7 +167,7 @@ by_pipeline = pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
 
 
 @by_pipeline
-def test_records_are_held_in_one_size_shifted_and_evaluated(noise, tmp_path, pipeline):
+def test_pipelines_of_images_in_memory_train_and_evaluate_on_records(noise, tmp_path, pipeline):
     flags = f'--input_pipeline={pipeline} --num_batches=5'
     more = '--eval_during_training_every_n_steps=3 --save_summaries_steps=2 --summary_verbosity=3'
     files = {name: tmp_path / name for name in ('train_dir', 'result_file', 'trace_file')}
@@ -172,14 +176,12 @@ def test_records_are_held_in_one_size_shifted_and_evaluated(noise, tmp_path, pip
     assert f'Input:       {pipeline}\n' in out
     assert document_in(tmp_path / 'result_file')['run']['input_pipeline'] == pipeline
     assert (result.steps.input_wait is not None) == (pipeline == 'feed_dict')
-    assert [found.num_images for found in result.evaluations] == [23, 23]
+    assert [row.num_images for row in result.evaluations] == [23, 23]
     assert (tmp_path / 'trace_file').stat().st_size
 
 
 @by_pipeline
-def test_a_continued_training_goes_on_in_the_middle_of_the_order_of_the_images(
-    noise, tmp_path, pipeline
-):
+def test_a_resumed_training_goes_on_within_the_order_of_the_images(noise, tmp_path, pipeline):
     def run(num_batches: int, **values: Any) -> list[float]:
         flags = f'--input_pipeline={pipeline} --num_batches={num_batches}'
         return losses(flags, data_dir=noise, **values)
@@ -189,13 +191,13 @@ def test_a_continued_training_goes_on_in_the_middle_of_the_order_of_the_images(
 
 
 @by_pipeline
-def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(noise, pipeline):
+def test_evaluations_crop_images_alike_with_every_pipeline(noise, pipeline):
     flags = '--model=lenet --data_name=imagenet'
-    found = [
-        plan_of(flags, data_dir=noise, input_pipeline=chosen).data for chosen in (None, pipeline)
+    configs = [
+        plan_of(flags, data_dir=noise, input_pipeline=name).data for name in (None, pipeline)
     ]
-    assert [data.augmentation for data in found] == ['resized_crop', 'padded_crop']
-    assert [data.validation_augmentation for data in found] == ['resized_crop', 'resized_crop']
+    assert [data.augmentation for data in configs] == ['resized_crop', 'padded_crop']
+    assert [data.validation_augmentation for data in configs] == ['resized_crop', 'resized_crop']
 
 
 def test_synthetic_images_can_be_fed():
@@ -205,7 +207,7 @@ def test_synthetic_images_can_be_fed():
 
 
 @by_pipeline
-def test_changes_that_need_the_photograph_are_refused(pipeline):
+def test_augmentation_that_needs_the_jpeg_is_refused(pipeline):
     for flag in ('--distortions', '--augmentation=resized_crop'):
         flags = f'--input_pipeline={pipeline} --data_dir=d {flag}'
         with refused(f'--input_pipeline={pipeline}', flag):

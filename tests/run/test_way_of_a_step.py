@@ -1,6 +1,4 @@
-"""The methods by which variable managers are known are those with which each of them builds its
-step.
-"""
+"""Every variable manager builds its step with the public methods of VariableMgr."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -9,23 +7,22 @@ from unittest import mock
 import pytest
 
 import variable_mgr
-from tests.run.gpu_graphs import WAYS, build_on_gpus
+from tests.run.gpu_graphs import MODE_FLAGS, build_on_gpus
 
 pytestmark = pytest.mark.graph
 
 
-@pytest.mark.parametrize('way', WAYS)
-def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way):
-    # The scopes of the variables of a model, with two towers, where they are not those of parameter
-    # servers, v.
+@pytest.mark.parametrize('mode', MODE_FLAGS)
+def test_a_manager_builds_its_step_with_all_public_methods(mode):
+    # The variable scopes of two towers. In all other modes there is one scope, v.
     scopes = {
-        **{way: {'v0', 'v1'} for way in WAYS if way.startswith('replicated')},
+        **{name: {'v0', 'v1'} for name in MODE_FLAGS if name.startswith('replicated')},
         'independent': {'v0', 'v1'},
         'collective_all_reduce': {'v0', 'v1'},
         'distributed_all_reduce': {'v0', 'v1', 'v2', 'v3'},
         'distributed_replicated': {'ps_var', 'v0', 'v1'},
     }
-    known_methods = {
+    methods = {
         'append_apply_gradients_ops',
         'create_outer_variable_scope',
         'each_tower_has_variables',
@@ -36,29 +33,28 @@ def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way):
         'savable_variables',
         'trainable_variables_on_device',
     }
-    if 'servers, staged' in way:
-        # Workers read staged variables in the step that updates them, whether towers have copies
-        # or not.
-        known_methods.remove('each_tower_has_variables')
+    if 'servers, staged' in mode:
+        # Workers read staged variables in the step that updates them, with or without copies.
+        methods.remove('each_tower_has_variables')
     called: set[str] = set()
 
-    def recorded(name: str, method: Any) -> Any:
+    def record(name: str, method: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             called.add(name)
             return method(*args, **kwargs)
 
         return call
 
-    exported = [getattr(variable_mgr, name) for name in variable_mgr.__all__]
-    owners = {owner for made in exported for owner in getattr(made, '__mro__', ())}
+    classes = [getattr(variable_mgr, name) for name in variable_mgr.__all__]
+    owners = {owner for manager in classes for owner in getattr(manager, '__mro__', ())}
     with ExitStack() as stack:
         for owner in owners:
-            for name in known_methods & set(vars(owner)):
-                method = recorded(name, vars(owner)[name])
+            for name in methods & set(vars(owner)):
+                method = record(name, vars(owner)[name])
                 stack.enter_context(mock.patch.object(owner, name, method))
-        built = build_on_gpus(2, **WAYS[way])
-    assert called == known_methods
-    names = [op.get_attr('shared_name').decode() for op in built.of_type('VarHandleOp')]
+        gpu_graph = build_on_gpus(2, **MODE_FLAGS[mode])
+    assert called == methods
+    names = [op.get_attr('shared_name').decode() for op in gpu_graph.of_type('VarHandleOp')]
     assert {name.split('/')[0] for name in names if name.endswith('/kernel')} == scopes.get(
-        way, {'v'}
+        mode, {'v'}
     )

@@ -1,6 +1,4 @@
-"""However a run ends, and whoever takes its steps: its lines, its checkpoints, and the document of
-its result.
-"""
+"""The output, the checkpoints and the result of whole runs, however they end."""
 
 import contextlib
 import io
@@ -31,7 +29,7 @@ def read(path: Path) -> Result:
     return record
 
 
-def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path):
+def test_a_result_file_has_the_printed_values_and_all_raw_values(tmp_path):
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     steps = '--num_batches=5 --num_warmup_batches=2 --display_every=2 --save_model_steps=3'
     mode = '--num_gpus=2 --variable_update=replicated --print_training_accuracy'
@@ -47,8 +45,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path):
     assert steps['global_step'] == [1, 2, 3, 4, 5, 6, 7]
     assert result.to_dict() == document
     assert len(steps['top_1']) == len(steps['learning_rate']) == 7
-    # Checkpoints after the global steps 3 and 6; lines after the timed steps 1, 2 and 4, and after
-    # the last one.
+    # Checkpoints follow the global steps 3 and 6; lines follow the timed steps 1, 2, 4 and 5.
     for cause, after in (('checkpoint', [3, 6]), ('printing', [3, 4, 6])):
         spent = enumerate(steps['between'][cause], 1)
         assert [step for step, seconds in spent if seconds] == after
@@ -76,13 +73,13 @@ def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path):
     path, start = tmp_path / 'r.json', time.monotonic()
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_batches=0'
     assert run(f'{flags} --result_file={path}', fresh=True).code == 0
-    # Importing TensorFlow takes most of it.
+    # The import of TensorFlow takes most of the phase.
     assert 0.5 < document_in(path)['phases']['import'] < time.monotonic() - start
 
 
-def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path):
-    class LeftReader(io.StringIO):
-        """A stream whose reader leaves at the first step."""
+def test_a_run_with_a_closed_output_stores_its_steps(tmp_path):
+    class ClosedPipe(io.StringIO):
+        """A pipe that its reader closes at the first step."""
 
         def write(self, text: str) -> int:
             if text.startswith('1\t'):
@@ -91,18 +88,18 @@ def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path):
 
     path = tmp_path / 'r.json'
     with pytest.raises(BrokenPipeError):
-        made(console=Console(LeftReader(), io.StringIO()), result_file=path).run()
+        made(console=Console(ClosedPipe(), io.StringIO()), result_file=path).run()
     record = read(path)
     assert not record.is_complete
     assert len(record.step_seconds()) == 1
 
 
-def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path):
+def test_a_run_ends_with_the_step_that_passes_its_target_seconds(tmp_path):
     result, out, _ = ran('--target_seconds=0.2', num_batches=None, result_file=tmp_path / 'r.json')
     assert result.is_complete
     wall, seconds = result.throughput.wall_seconds, result.step_seconds()
     assert wall - seconds[-1] < 0.2 <= wall + 0.02
-    # The last line is that of the last step.
+    # The last step line belongs to the last step.
     assert out.splitlines()[-4].startswith(f'{seconds.size}\t')
     assert read(tmp_path / 'r.json').run.num_timed is None
 
@@ -114,7 +111,7 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path):
         ('--target_seconds=3', ['--target_seconds=3', '--num_batches=3']),
     ],
 )
-def test_outputs_that_cannot_be_are_refused_before_the_run(flags, facts):
+def test_impossible_flags_are_refused_before_the_run(flags, facts):
     with refused(*facts):
         made(flags)
 
@@ -127,7 +124,7 @@ def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path):
     assert isinstance(caught.value.result, Result)
 
 
-def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path):
+def test_a_loss_that_is_not_finite_is_a_fault_with_the_result_so_far(tmp_path):
     out, err, path = io.StringIO(), io.StringIO(), tmp_path / 'r.json'
     flags = '--model=mnist --init_learning_rate=1e18 --num_batches=100 --num_warmup_batches=0'
     files = {'data_dir': write_digits(tmp_path / 'digits'), 'result_file': path}
@@ -139,12 +136,12 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path):
     assert not result.is_complete
     num_timed = result.statistics.num_steps
     assert 0 < num_timed < 100
-    # It would look like that of a whole run.
+    # Scripts would take a total for the result of a whole run.
     assert 'total images/sec' not in out.getvalue()
     check_warning(
         err.getvalue(), f'{num_timed} step', 100, f'{result.images_per_second:.2f} images/sec'
     )
-    # What is no longer a number is not kept: the checkpoint of the start is.
+    # Weights that are not numbers are not saved; the first checkpoint stays.
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
     record = read(path)
     assert '--init_learning_rate' in (record.reason or '')
@@ -154,7 +151,7 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path):
 
 
 @pytest.mark.parametrize('num_timed', [0, 2])
-def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed, tmp_path):
+def test_closing_the_generator_of_steps_ends_the_run_and_saves_a_checkpoint(num_timed, tmp_path):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.closing(made('', Console(out, err), train_dir=tmp_path).steps()) as steps:
         phases = [next(steps).phase for _ in range(1 + num_timed)]
@@ -162,7 +159,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed, 
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / f'model.ckpt-{1 + num_timed}')
     assert not has_training_ended(str(tmp_path))
     assert 'total images/sec' not in out.getvalue()
-    # Without a timed step there is no rate.
+    # Without a timed step there is no throughput.
     assert ('images/sec' in check_warning(err.getvalue(), f'timed {num_timed} step', 'of 3')) == (
         num_timed > 0
     )
@@ -170,7 +167,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed, 
         next(made('--eval', train_dir=tmp_path).steps())
 
 
-def test_steps_that_a_program_leaves_behind_end_silently_with_it(tmp_path):
+def test_an_open_generator_of_steps_ends_silently_with_its_program(tmp_path):
     program = tmp_path / 'program.py'
     program.write_text(
         'from benchmark_cnn import BenchmarkCNN; from tf_cnn.plan.parsing import make_params\n'
