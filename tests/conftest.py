@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.this_process import INTRA, THIS_PROCESS, ThisProcess
 
-# Every run has the same examples, without deadlines for slow machines.
+# Each run of the tests draws the same examples; slow machines get no deadline.
 # `--hypothesis-profile=default` draws others.
 settings.register_profile(
     'same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -25,7 +25,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('KERAS_HOME', os.devnull)
 _FONTS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
 os.environ.setdefault('MPLCONFIGDIR', _FONTS.name)
-# Otherwise the first run of this process decides, and later ones with fewer towers are refused.
+# Otherwise the first run decides, and later runs with fewer towers are refused.
 THIS_PROCESS.record({INTRA: 0})
 _IS_OF_XDIST = 'PYTEST_XDIST_WORKER' in os.environ
 if _IS_OF_XDIST:
@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: item.path not in long_files)
 
 
-# What a machine may lack. With CI=true, a test that is skipped for any other reason fails.
+# Resources that a machine may lack. With CI=true, a test that is skipped for another reason fails.
 _MAY_LACK = re.compile(
     '--all_modes|GPU|CUDA|driver|libraries|core|root|small disk|hosts are|links cannot|'
     'browser|Slurm|Open MPI|no wheel|C compiler|optional|not every supported TensorFlow'
@@ -105,7 +105,7 @@ _MAY_LACK = re.compile(
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    # Of a test that is skipped: its file, its line, and why.
+    # A skipped test has (file, line, reason).
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ''
     if reason and os.environ.get('CI') == 'true' and not _MAY_LACK.search(reason):
         report.outcome, report.longrepr = 'failed', f'it must not be skipped: {reason}'

@@ -1,8 +1,8 @@
 """Forks runs from a process that has imported TensorFlow, and has neither threads nor sessions.
 
-Standard input is a socket on which requests arrive: the script with its words, the environment and
-the folder, as JSON, with the three standard streams and a socket. The server answers there with the
-process id, and at the end of the process with its exit code.
+Standard input is a socket for requests. A request has the script with its words, the environment
+and the folder, as JSON, and four files: the standard streams and a socket. The server writes the
+process id to this socket, and the exit code at the end of the process.
 """
 
 import contextlib
@@ -26,8 +26,9 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def _serve(control: socket.socket) -> tuple[list[int], list[Any]] | None:
-    """Forks a child for each request until the test process ends. Returns in each child, with its
-    streams and the request, and in the end in the server, with None.
+    """Forks a child for each request until the test process ends.
+
+    Returns (streams, request) in each child; None in the server at its end.
     """
     with selectors.DefaultSelector() as children:
         children.register(control, selectors.EVENT_READ)
@@ -51,22 +52,22 @@ def _serve(control: socket.socket) -> tuple[list[int], list[Any]] | None:
                     for stream in streams:
                         os.close(stream)
                     continue
-                for other in children.get_map().values():
-                    if other.data:
-                        os.close(other.fd)
-                        os.close(other.data[1])
+                for child in children.get_map().values():
+                    if child.data:
+                        os.close(child.fd)
+                        os.close(child.data[1])
                 os.close(answer)
                 return streams, json.loads(text)
 
 
 def _send(answer: int, number: int) -> None:
-    # A test that has failed does not listen.
+    # A failed test has closed the socket.
     with contextlib.suppress(BrokenPipeError):
         os.write(answer, str(number).encode())
 
 
 def _run(streams: list[int], request: list[Any]) -> None:
-    """Makes this process what a new Python would be, and runs the script."""
+    """Gives this process the state of a new Python, and runs the script."""
     argv, environ, folder = request
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
@@ -76,7 +77,7 @@ def _run(streams: list[int], request: list[Any]) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
-    # Python itself does so for its module random.
+    # Python itself seeds its module random after a fork.
     np.random.seed()
     sys.argv = argv
     runpy.run_path(argv[0], run_name='__main__')
@@ -98,7 +99,7 @@ def _silenced_stderr() -> Iterator[None]:
 def _main() -> None:
     with _silenced_stderr():
         import_tensorflow()
-    # What a run loads later.
+    # A run would import these modules later.
     import benchmark_cnn  # noqa: F401
     import tf_cnn.cli.benchmark
     import tf_cnn.cluster.serve

@@ -16,14 +16,11 @@ from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 Error = TypeVar('Error', bound=BenchmarkError)
 
 # ---- refusals ------------------------------------------------------------------------------------
-# Checks errors as users see them: one line, an exit code, and the flag, value, file or host
-# concerned.
+# An error is one line with an exit code, and names its flag, value, file or host.
 
 
 def check_line(line: object, *facts: object) -> str:
-    """Returns the text of an error or a warning; fails unless it is one line that names all of the
-    facts.
-    """
+    """Returns the text of an error or a warning; fails unless it is one line with all facts."""
     text = str(line)
     assert len(text.splitlines()) == 1, text
     missing = [str(fact) for fact in facts if str(fact) not in text]
@@ -41,7 +38,7 @@ def _raises(
     check_line(caught.value, *facts)
 
 
-# Check that a block raises an error with an exit code, and one line that names all of the facts.
+# Check that a block raises an error with this exit code, and one line with all facts.
 refused = functools.partial(_raises, UsageError, 2)
 failed = functools.partial(_raises, RunError, 1)
 
@@ -59,24 +56,20 @@ _NOISE = re.compile(
 
 
 def warnings_in(err: str) -> list[str]:
-    """Returns the warnings on standard error, without their fixed beginning, and without those
-    about noise.
-    """
+    """Returns the warnings on standard error, except about noise, without their fixed beginning."""
     return [line for line in _all_warnings(err) if not _NOISE.search(line)]
 
 
 def check_warning(err: str, *facts: object) -> str:
-    """Returns the only warning that names all of the facts; fails unless there is exactly one."""
+    """Returns the only warning with all facts; fails unless there is exactly one."""
     lines = _all_warnings(err)
-    found = [line for line in lines if all(str(fact) in line for fact in facts)]
-    assert len(found) == 1, f'{[str(fact) for fact in facts]} not in just one of: {lines}'
-    return check_line(found[0], *facts)
+    matches = [line for line in lines if all(str(fact) in line for fact in facts)]
+    assert len(matches) == 1, f'{[str(fact) for fact in facts]} not in just one of: {lines}'
+    return check_line(matches[0], *facts)
 
 
 def check_error(err: str, *facts: object) -> None:
-    """Fails unless the last line on standard error is the only error, and names all of the
-    facts.
-    """
+    """Fails unless the last line on standard error is the only error, with all facts."""
     lines = err.splitlines()
     errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
     assert errors == lines[-1:], err
@@ -88,9 +81,9 @@ def _all_warnings(err: str) -> list[str]:
 
 
 # ---- standard output -----------------------------------------------------------------------------
-# Read as people's scripts do it: awk's last field, sed, grep, line starts.
+# People's scripts read it by awk's last field, sed, grep and line starts.
 
-# A label with its value, and further lines of it.
+# A label with its value, which may have further lines.
 _FIELD = r'^(\w[\w ]*):[ \t]+(\S.*\n(?: .*\n)*)'
 _STEP = r'^(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(-?\d+\.\d{3})'
 _ACCURACY = r'^Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]\n'

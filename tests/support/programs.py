@@ -1,4 +1,4 @@
-"""Runs the program and others: in processes of their own, on terminals, or in this process."""
+"""Runs the program and other commands: as processes, on terminals, or in this process."""
 
 import atexit
 import contextlib
@@ -30,15 +30,15 @@ from tf_cnn.system.tether import die_with_parent
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
-# Of one process on a loaded machine, or of a cluster of four, which takes 15 seconds.
+# Enough for a process on a loaded machine, and for a cluster of four, which takes 15 seconds.
 DEADLINE_SECS = 240.0
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Returns what a process inherits, with these changes, and without variables that are None.
+    """Returns the environment of a process: ours with these changes; None removes a variable.
 
-    It has no scikit-learn, like users. Where it is there, Keras imports it, and SciPy with it,
-    which takes a fifth of the start of each process.
+    It hides scikit-learn, which users need not have. Keras would import it, and SciPy with it, in a
+    fifth of the time that a process takes to start.
     """
     folders = [str(Path(__file__).parent / 'without_sklearn'), os.environ.get('PYTHONPATH')]
     merged = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, folders)), **changes}
@@ -61,7 +61,7 @@ def run_process(
     **environ: str | None,
 ) -> Finished:
     """Runs a command to its end. `environ` changes variables as in environment()."""
-    done = subprocess.run(
+    process = subprocess.run(
         [*map(str, command)],
         capture_output=True,
         text=True,
@@ -71,8 +71,8 @@ def run_process(
         stdin=subprocess.DEVNULL,
         env=environment(**environ),
     )
-    assert 'Traceback' not in done.stderr, done.stderr
-    return Finished(done.returncode, done.stdout, done.stderr)
+    assert 'Traceback' not in process.stderr, process.stderr
+    return Finished(process.returncode, process.stdout, process.stderr)
 
 
 # ---- processes with logs -------------------------------------------------------------------------
@@ -116,18 +116,18 @@ def _fork(
 
 
 class Task:
-    """A process, with its logs in a folder. Started again, it appends to them.
+    """A process, with its logs in a folder. A second start appends to them.
 
-    A script, such as the program, is forked from a process that has imported TensorFlow, which
-    takes half a second of processor time instead of three, unless the task is fresh or in another
-    network. Variables that Python or TensorFlow read when they start have no effect in a fork.
+    A script, such as the program, is forked from a process that has imported TensorFlow, unless the
+    task is fresh or in another network. A fork takes half a second of processor time instead of
+    three. Variables that Python or TensorFlow read when they start have no effect in a fork.
 
     Attributes:
       title: its name in messages, such as 'worker 0 (127.0.0.1:2222)'.
       argv: flags can be added before a start.
       exit_code: None while it runs, or before; -n if signal n ended it.
       ended_at: in seconds of time.monotonic().
-      left_others: whether a process that it had started outlived it.
+      left_others: whether a child process outlived it.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Task:
         self._err_file = self.out_file.with_suffix('.err')
 
     def start(self) -> None:
-        """Call it on the main thread: the process dies with the thread that started it."""
+        """Starts the process. Call it on the main thread: the process dies with its thread."""
         self.exit_code = None
         wait: Callable[[], int]
         with self.out_file.open('ab') as out, self._err_file.open('ab') as err:
@@ -175,14 +175,14 @@ class Task:
                 self.pid, wait = process.pid, process.wait
             else:
                 self.pid, wait = _fork(self.argv[1:], self._env, self._cwd, out, err)
-        # A thread of its own, so that the moment of the end is known.
+        # A thread waits, so that ended_at is exact.
         self._waiter = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
         self._waiter.start()
 
     def _await_end(self, wait: Callable[[], int]) -> None:
         exit_code = wait()
         self.ended_at = time.monotonic()
-        # At once: later the number may be that of a stranger's group.
+        # Later another process group may have this number.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
             self.left_others = True
@@ -190,7 +190,7 @@ class Task:
 
     @property
     def out(self) -> str:
-        """Its standard output so far."""
+        """The standard output so far."""
         return self.out_file.read_text(errors='replace') if self.out_file.exists() else ''
 
     @property
@@ -199,7 +199,7 @@ class Task:
 
     @property
     def errors(self) -> list[str]:
-        """Its error lines without their start."""
+        """The error lines without their fixed beginning."""
         return self.lines(r'^tf_cnn_benchmarks: error: (.*)$')
 
     def lines(self, pattern: str) -> list:
@@ -227,7 +227,7 @@ class Task:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends it as kill -9 does, with all that it started; does nothing if it has ended."""
+        """Kills the process and its children; does nothing if it has ended."""
         if self.pid:
             self.send(signal.SIGKILL)
             self._waiter.join()
@@ -242,8 +242,9 @@ def launched(
     fresh: bool = False,
     cwd: Path | None = None,
 ) -> Iterator[Task]:
-    """Starts the program with these flags, or another command, a list. Kills it after the block,
-    and prints its logs.
+    """Starts the program with these flags, or another command (a list); kills it after the block.
+
+    Prints its logs.
     """
     argv = [*PROGRAM, *shlex.split(flags)] if isinstance(flags, str) else flags
     task = Task(Command('command', argv, env), folder, fresh=fresh, cwd=cwd)
@@ -258,9 +259,9 @@ def launched(
 def run(
     flags: str, cwd: Path | None = None, *, fresh: bool = False, **environ: str | None
 ) -> Finished:
-    """Runs the program in a process of its own; `cluster --workers=2 -- FLAGS` as a cluster.
+    """Runs the program as a process, to its end.
 
-    It is forked unless it is fresh or `environ` changes variables, as in environment().
+    The process is forked unless it is fresh or `environ` changes variables, as in environment().
     """
     env, fresh = environment(**environ), fresh or bool(environ)
     with (
@@ -273,15 +274,16 @@ def run(
 
 
 def run_python(code: str, *words: str, **environ: str | None) -> Finished:
-    """Runs Python code that finds the modules of the program, in a process that ends with 0."""
-    done = run_process([sys.executable, '-c', code, *words], ROOT, **environ)
-    assert done.code == 0, done.err
-    return done
+    """Runs Python code with the program's modules, in a process that must end with 0."""
+    process = run_process([sys.executable, '-c', code, *words], ROOT, **environ)
+    assert process.code == 0, process.err
+    return process
 
 
 def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
-    """Runs the program in this process, which must end with this exit code; returns its standard
-    output and its standard error.
+    """Runs the program in this process; returns its standard output and standard error.
+
+    Fails unless it ends with this exit code.
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -303,9 +305,7 @@ def assert_ended(pids: list[int]) -> None:
 
 
 def catches_sigterm(pid: int) -> bool:
-    """Whether a process has a handler, as the program has once it runs: the masks of
-    proc_pid_status(5).
-    """
+    """Whether a process has a handler, as the running program has: see proc_pid_status(5)."""
     caught = re.search(r'SigCgt:\s*(\w+)', Path(f'/proc/{pid}/status').read_text())
     return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -316,49 +316,47 @@ _MAX_LINES = 200
 
 
 class Terminal:
-    """The controlling terminal of a process, with its standard streams; Ctrl-C reaches the process.
+    """The controlling terminal of a process and its standard streams; Ctrl-C reaches the process.
 
-    `written` is everything that the process has written so far, with control sequences.
+    `written` is the whole output so far, with control sequences.
     """
 
     def __init__(self, command: Sequence[str], *, columns: int = 120, **environ: str) -> None:
         self.written = b''
-        # The position from which read() searches next.
+        # read() searches from this position.
         self._start = 0
         self._columns = columns
-        # While this process has both sides open, the last output of the other process is not lost.
-        self._own, self._other = pty.openpty()
-        termios.tcsetwinsize(self._other, (_MAX_LINES, columns))
-        attributes = termios.tcgetattr(self._other)
+        # The last output would be lost if this process did not hold both ends open.
+        self._our_end, self._process_end = pty.openpty()
+        termios.tcsetwinsize(self._process_end, (_MAX_LINES, columns))
+        attributes = termios.tcgetattr(self._process_end)
         attributes[3] &= ~termios.ECHO
-        termios.tcsetattr(self._other, termios.TCSANOW, attributes)
+        termios.tcsetattr(self._process_end, termios.TCSANOW, attributes)
         self.process = subprocess.Popen(
             ['setsid', '--ctty', *command],
-            stdin=self._other,
-            stdout=self._other,
-            stderr=self._other,
+            stdin=self._process_end,
+            stdout=self._process_end,
+            stderr=self._process_end,
             cwd=ROOT,
             env=environment(**{'TERM': 'xterm', **environ}),
         )
 
     def read(self, until: str | None) -> None:
-        """Reads until the process has written this text, after the text awaited before; None: until
-        it has ended.
-        """
+        """Reads up to this text, which must follow the text read before; None: to the end."""
         deadline = time.monotonic() + DEADLINE_SECS
-        while until is None or (found := self.written.find(until.encode(), self._start)) < 0:
-            if select.select([self._own], [], [], 0.02)[0]:
-                self.written += os.read(self._own, 65536)
+        while until is None or (position := self.written.find(until.encode(), self._start)) < 0:
+            if select.select([self._our_end], [], [], 0.02)[0]:
+                self.written += os.read(self._our_end, 65536)
             elif until is None and self.process.poll() is not None:
                 return
             else:
                 assert self.process.poll() is None, f'it ended without {until}: {self.written!r}'
                 assert time.monotonic() < deadline, f'it does not write {until}: {self.written!r}'
-        self._start = found + len(until)
+        self._start = position + len(until)
 
     def type(self, text: str) -> None:
         """Types keys; '\\x03' is Ctrl-C."""
-        os.write(self._own, text.encode())
+        os.write(self._our_end, text.encode())
 
     @property
     def screen(self) -> pyte.Screen:
@@ -377,5 +375,5 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._own)
-        os.close(self._other)
+        os.close(self._our_end)
+        os.close(self._process_end)

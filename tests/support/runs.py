@@ -1,4 +1,4 @@
-"""Runs the program from Python, in this process, and reads what a run leaves.
+"""Runs the program from Python, in this process, and reads results and checkpoints.
 
 Flags are written as on a command line; values that a test computes may follow by name.
 """
@@ -28,7 +28,7 @@ from tf_cnn.training.contents import CLASS_NAMES
 
 
 def params_of(flags: str = '', /, **values: Any) -> Params:
-    """Returns the settings of a command line, and of values by name, which win; a path is text."""
+    """Returns the settings of a command line; values by name win, and a path is text."""
     texts = {name: str(value) for name, value in values.items() if isinstance(value, Path)}
     return make_params(**{**split_argv(shlex.split(flags)), **values, **texts})
 
@@ -43,7 +43,7 @@ def plan_of(flags: str = '', environ: Mapping[str, str] | None = None, **values:
 
 
 class Ran(NamedTuple):
-    """The result of a run, and what it printed on standard output and standard error."""
+    """The result of a run, its standard output and its standard error."""
 
     result: Result
     out: str
@@ -55,8 +55,9 @@ class Ran(NamedTuple):
 
 
 def made(flags: str = '', console: Console | None = None, **values: Any) -> BenchmarkCNN:
-    """Returns a run of LeNet on the CPU: 1 step to warm up, and 3 timed ones; flags override its
-    settings.
+    """Returns a run of LeNet on the CPU with 1 warm-up step and 3 timed steps.
+
+    Flags override these settings.
     """
     steps = '--num_batches=3 --num_warmup_batches=1'
     if values.get('eval') or '--eval' in flags.split():
@@ -75,11 +76,11 @@ def losses(flags: str = '', /, **values: Any) -> list[float]:
     return ran(flags, **values).losses
 
 
-# ---- what a run leaves ---------------------------------------------------------------------------
+# ---- results and checkpoints ---------------------------------------------------------------------
 
 
 def document_in(path: Path) -> dict[str, Any]:
-    """Returns the document of a result, which must be true to its schema."""
+    """Returns the document of a result; fails unless it follows the schema."""
     document: dict[str, Any] = json.loads(path.read_text())
     jsonschema.Draft202012Validator(json.loads(schema.FILE.read_text(encoding='utf-8'))).validate(
         document
