@@ -1,6 +1,4 @@
-"""The floors of the house: which room may import which, and which modules start without
-TensorFlow.
-"""
+"""The order of the rooms: a room imports only from lower floors, and some import no TensorFlow."""
 
 import ast
 from itertools import chain
@@ -12,8 +10,7 @@ from tests.support.programs import ROOT, run_python
 
 pytestmark = pytest.mark.unit
 
-# From the ground up. A room imports from the floors below its own, and from its own floor the rooms
-# to its left.
+# From the ground up. A room imports from lower floors, and on its floor from rooms to its left.
 FLOORS = (
     ('system',),
     ('flags',),
@@ -37,9 +34,7 @@ def files_of(room: str) -> list[Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the dotted names of the modules that a file imports at run time, anywhere in it, or
-    names in a string.
-    """
+    """Returns the dotted names of modules that a file imports at run time or names in a string."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
@@ -71,8 +66,7 @@ def test_a_room_imports_only_from_below_and_from_its_left(room):
     names = {name for path in files_of(room) for name in imported(path)}
     used = {name.removeprefix('tf_cnn.').partition('.')[0] for name in names} & {*ROOMS}
     if room == 'variable_mgr':
-        # The documents prescribe that it has the names of all managers; it imports them when they
-        # are asked for.
+        # The documents prescribe that it has the names of all managers; it imports them lazily.
         used -= {'managers'}
     assert used - {room} <= {*ROOMS[: ROOMS.index(room)]}
 
@@ -90,7 +84,7 @@ def test_private_modules_of_tensorflow_are_imported_in_few_places():
             assert not [name for name in imported(path) if 'tensorflow.python' in name], path
 
 
-def test_what_is_needed_before_a_run_imports_no_tensorflow():
+def test_modules_that_answer_before_a_run_import_no_tensorflow():
     rooms = ('cli', 'compare', 'convert', 'flags', 'results', 'sweep')
     paths = [path for room in rooms for path in files_of(room)]
     parts = [
@@ -98,7 +92,7 @@ def test_what_is_needed_before_a_run_imports_no_tensorflow():
         for path in (*paths, *ROOT.glob('tf_cnn/*/config.py'))
     ]
     names = {'.'.join(part).removesuffix('.__init__') for part in parts}
-    # The imports of the last three are all that a refused flag needs.
+    # A refused flag needs no other modules.
     names |= {
         'tf_cnn.launch.launcher',
         'tf_cnn.plan.plan',

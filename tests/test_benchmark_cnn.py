@@ -1,4 +1,4 @@
-"""BenchmarkCNN as Python users call it, in one process."""
+"""BenchmarkCNN, called from Python in one process."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoi
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-def test_a_result_keeps_every_step_shows_itself_and_becomes_rows():
+def test_a_result_has_every_step_and_converts_to_text_and_json():
     result = ran('--num_gpus=2 --batch_size=8').result
     steps = result.steps
     assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
@@ -61,10 +61,10 @@ def test_every_mode_trains_alike():
         '--agg_small_grads_max_group=3',
     )
     common = '--num_gpus=4 --optimizer=momentum --init_learning_rate=0.001'
-    found = [losses(f'{common} {mode}') for mode in modes]
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-5)
-    assert found[0][-1] < found[0][0]
+    first, *rest = (losses(f'{common} {mode}') for mode in modes)
+    for mode_losses in rest:
+        assert mode_losses == pytest.approx(first, rel=1e-5)
+    assert first[-1] < first[0]
 
 
 def test_forward_only_changes_no_weight_and_reports_the_accuracy():
@@ -87,26 +87,26 @@ def test_the_auxiliary_head_adds_to_the_loss():
     assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
 
 
-def test_what_python_cannot_ask_for_is_refused(monkeypatch):
+def test_settings_that_python_cannot_use_are_refused(monkeypatch):
     with refused('--repeat=3', 'run()'):
         made(repeat=3)
-    # TensorFlow keeps this until the process ends.
+    # TensorFlow keeps this setting until the process ends.
     ran(num_batches=1)
     with refused('--num_intra_threads=1'):
         made(num_intra_threads=1)
-    # As if it were not installed.
+    # Hides an installed Horovod.
     monkeypatch.setitem(sys.modules, 'horovod', None)
     with refused('--variable_update=horovod', 'horovod', '--variable_update=collective_all_reduce'):
         made(variable_update='horovod')
 
 
-def test_the_banner_names_the_all_reduce_that_is_used():
+def test_the_banner_names_the_all_reduce_algorithm():
     flags = '--num_batches=1 --num_gpus=2 --all_reduce_spec=xring'
     assert 'AllReduce:   xring' in ran(f'{flags} --variable_update=replicated').out
     _, out, err = ran(f'{flags} --variable_update=parameter_server')
     assert 'AllReduce' not in out
     check_warning(err, '--all_reduce_spec=xring')
-    # Without a console, warnings become those of Python.
+    # Without a console, warnings become Python warnings.
     with pytest.warns(UserWarning, match='--all_reduce_spec=xring'):
         BenchmarkCNN(make_params(device='cpu', all_reduce_spec='xring'))
 
@@ -114,13 +114,13 @@ def test_the_banner_names_the_all_reduce_that_is_used():
 def test_an_error_of_tensorflow_is_reduced_to_its_cause():
     with failed() as caught:
         ran('--num_batches=1 --num_warmup_batches=0 --model=trivial', batch_size=2**26)
-    # Both are TensorFlow's words.
+    # These are TensorFlow's words.
     assert 'Graph execution error' not in str(caught.value)
     assert re.search('memory|allocat|shape|size', str(caught.value))
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(number, tmp_path):
+def test_a_signal_ends_a_run_between_two_steps_and_saves_a_checkpoint(number, tmp_path):
     class Stopping(io.StringIO):
         def write(self, text: str) -> int:
             if text.startswith('1\t'):
@@ -132,7 +132,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(num
         made(
             '--num_batches=1000', console, train_dir=tmp_path, result_file=tmp_path / 'r.json'
         ).run()
-    # One timed step, and one before it, as in the checkpoint.
+    # One warm-up step and one timed step, as in the checkpoint.
     check_warning(err.getvalue(), '1 step', '1000', 'global step 2')
     record = read_result(tmp_path / 'r.json')
     assert isinstance(record, Result)
@@ -145,7 +145,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(num
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)
 
 
-def test_tensorflow_starts_without_notices_from_python_too():
+def test_tensorflow_starts_without_notices_from_python():
     code = (
         'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
         'BenchmarkCNN(make_params(model="lenet", num_batches=2, batch_size=2)).run()'

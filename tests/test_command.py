@@ -1,6 +1,4 @@
-"""The command as users start it: what it answers without TensorFlow, its exit codes, and its
-standard streams.
-"""
+"""The command as users start it: answers without TensorFlow, exit codes and standard streams."""
 
 import ast
 import errno
@@ -44,7 +42,7 @@ def check_refusal(argv: Sequence[str], *facts: str) -> None:
 
 
 @pytest.mark.unit
-def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_trace():
+def test_commands_without_a_run_import_no_tensorflow_and_change_no_variables():
     quick = [['--help'], ['--help=batch_size'], ['models', '--json'], ['records', '--help']]
     code = (
         'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import '
@@ -77,7 +75,7 @@ def test_help_is_printed_even_if_another_flag_is_wrong(word):
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
         (['--batch\r\nsize=3'], ['batch']),
-        # Beside a flag without effect.
+        # With an ignored flag.
         (['--gpu_pending_cap=3', '--data_dir=/no/such'], ['--data_dir=/no/such']),
         (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
     ],
@@ -87,7 +85,7 @@ def test_wrong_use_ends_with_code_2_and_one_line(argv, facts):
 
 
 @pytest.mark.unit
-def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each():
+def test_independent_mistakes_have_a_line_each():
     out, err = run_main('--batchsize=3', '--num_batches=0', '--optimizer=sdg\n', code=2)
     assert out == ''
     facts = ('--batchsize', '--num_batches=0', '--optimizer=')
@@ -113,31 +111,31 @@ def test_the_version_is_one_line():
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     files = '--flush_stdout=true --graph_file=graph.pbtxt'
-    done = run(f'{SMALL_RUN} --display_every=2 {files}', tmp_path, fresh=True)
-    assert done.code == 0, done.err
-    found = read_output(done.out)
+    process = run(f'{SMALL_RUN} --display_every=2 {files}', tmp_path, fresh=True)
+    assert process.code == 0, process.err
+    output = read_output(process.out)
     # The last step is printed although --display_every does not divide it.
-    assert [number for number, *_ in found.steps] == [1, 2, 3]
-    # Nothing of what TensorFlow prints while it starts.
-    warning, default, *progress = done.err.splitlines()
+    assert [number for number, *_ in output.steps] == [1, 2, 3]
+    # TensorFlow's own notices are hidden.
+    warning, default, *progress = process.err.splitlines()
     check_warning(warning, '--flush_stdout=True')
     check_line(default, '--model=trivial', 'not a real network', '--model=resnet50')
     stages = ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
     assert progress[:3] == stages
     assert not [line for line in progress if 'tf_cnn_benchmarks: error' in line]
-    assert len(warnings_in(done.err)) == 1
+    assert len(warnings_in(process.err)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
 
 @pytest.mark.graph
-def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone():
+def test_a_run_on_a_terminal_shows_a_live_line_that_disappears():
     flags = f'{SMALL_RUN} --model=lenet --gpu_pending_cap=3'
-    with Terminal([*PROGRAM, *flags.split()], columns=80) as seen:
-        seen.read('Importing TensorFlow\x1b[K\r')
-        seen.read(until=None)
-        assert seen.process.returncode == 0
-    # The warning is wider than the terminal; of the live line nothing is left.
-    text = '\n'.join(seen.lines)
+    with Terminal([*PROGRAM, *flags.split()], columns=80) as terminal:
+        terminal.read('Importing TensorFlow\x1b[K\r')
+        terminal.read(until=None)
+        assert terminal.process.returncode == 0
+    # The warning is wider than the terminal, and the live line has disappeared.
+    text = '\n'.join(terminal.lines)
     warning, banner, rest = text.partition('\nTensorFlow:  2.')
     check_warning(warning.replace('\n', ''), '--gpu_pending_cap=3')
     assert banner
@@ -148,7 +146,7 @@ def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone()
     ), text
 
 
-# Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the
+# Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output, or a
 # user interrupt.
 SCRIPT = """
 import os, signal, sys, types
@@ -180,12 +178,12 @@ def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.unit
 def test_other_output_to_standard_output_goes_to_standard_error():
-    done = run_script(
+    process = run_script(
         "os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE
     )
-    assert done.returncode == 0
-    assert done.stdout == 'before\nafter\n'
-    assert done.stderr.splitlines() == ['native', 'python']
+    assert process.returncode == 0
+    assert process.stdout == 'before\nafter\n'
+    assert process.stderr.splitlines() == ['native', 'python']
 
 
 @pytest.mark.unit
@@ -199,7 +197,7 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(flag, kind, m
     )
     check_refusal(['--model=trivial'], f'ulimit {flag} 300000: ')
     limits[kind] = 20 << 30
-    # The warning comes beside the refusal of another flag.
+    # The warning comes with the refusal of another flag.
     warning, _ = run_main('--model=nonsense', code=2)[1].splitlines()
     check_line(warning, 'warning', f'ulimit {flag} {20 << 20}')
 
@@ -217,7 +215,7 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(flag, kind, m
         ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
         ('from tf_cnn.system.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
-        # As native code ends that Ctrl-C interrupts while it is imported.
+        # Native code ends so if Ctrl-C interrupts its import.
         (
             "raise SystemError('initialisation failed') from KeyboardInterrupt()",
             130,
@@ -225,13 +223,13 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(flag, kind, m
         ),
     ],
 )
-def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printed_stays(
+def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_after_the_earlier_output(
     action, exit_code, facts
 ):
-    done = run_script(action, stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout) == (exit_code, 'before\n')
-    check_line(done.stderr)
-    check_error(done.stderr, *facts)
+    process = run_script(action, stdout=subprocess.PIPE)
+    assert (process.returncode, process.stdout) == (exit_code, 'before\n')
+    check_line(process.stderr)
+    check_error(process.stderr, *facts)
 
 
 @pytest.mark.unit
@@ -239,11 +237,11 @@ def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one():
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, 'w') as closed, FULL.open('w') as full:
-        done, failed = (run_script('pass', stdout=file.fileno()) for file in (closed, full))
-    assert (done.returncode, done.stderr) == (1, '')
-    assert failed.returncode == 1
-    check_line(failed.stderr)
-    check_error(failed.stderr, 'No space left on device')
+        on_pipe, on_disk = (run_script('pass', stdout=file.fileno()) for file in (closed, full))
+    assert (on_pipe.returncode, on_pipe.stderr) == (1, '')
+    assert on_disk.returncode == 1
+    check_line(on_disk.stderr)
+    check_error(on_disk.stderr, 'No space left on device')
 
 
 @pytest.mark.unit
@@ -251,15 +249,15 @@ def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one():
 def test_standard_streams_may_be_closed(tmp_path, closed):
     written = tmp_path / 'written'
     action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
-    started = f'exec "$0" -c "$1" {closed}'
-    command = ['sh', '-c', started, sys.executable, SCRIPT.format(action=action)]
-    done = run_process(command, ROOT)
+    shell_line = f'exec "$0" -c "$1" {closed}'
+    command = ['sh', '-c', shell_line, sys.executable, SCRIPT.format(action=action)]
+    process = run_process(command, ROOT)
     if '>&-' in closed.split():
         # The result would be lost.
-        assert (done.code, done.out) == (2, '')
-        assert ('standard output' in done.err) is not ('2>&-' in closed)
+        assert (process.code, process.out) == (2, '')
+        assert ('standard output' in process.err) is not ('2>&-' in closed)
         return
-    assert (done.code, done.out) == (0, 'before\nafter\n'), done.err
+    assert (process.code, process.out) == (0, 'before\nafter\n'), process.err
     assert written.read_text() == ''
 
 
@@ -269,7 +267,7 @@ def test_standard_streams_may_be_closed(tmp_path, closed):
     [
         ('--help', 'stdout', 1),
         ('models res* --json', 'stdout', 1),
-        # Standard error changes no exit code.
+        # A full disk for standard error changes no exit code.
         ('--model=none', 'stderr', 2),
         ('--num_batches=1 --num_warmup_batches=0 --device=cpu', 'stderr', 0),
     ],
@@ -278,35 +276,37 @@ def test_output_into_a_full_disk_is_one_line(argv, stream, exit_code):
     with FULL.open('w') as full:
         pipes = dict.fromkeys(['stdout', 'stderr'], subprocess.PIPE)
         streams: dict[str, Any] = pipes | {stream: full}
-        done = subprocess.run([*PROGRAM, *argv.split()], **streams, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode == exit_code
+        process = subprocess.run(
+            [*PROGRAM, *argv.split()], **streams, text=True, timeout=60, cwd=ROOT
+        )
+    assert process.returncode == exit_code
     if stream == 'stdout':
-        check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
+        check_line(process.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.unit
-def test_a_working_directory_that_was_removed_is_named(tmp_path):
-    (gone := tmp_path / 'gone').mkdir()
+def test_a_removed_working_directory_is_named(tmp_path):
+    (folder := tmp_path / 'folder').mkdir()
     command = [*PROGRAM, '--export_saved_model=model', f'--train_dir={tmp_path}']
-    done = run_process(['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command], gone)
-    assert done.code == 1
-    check_error(done.err, 'working directory')
+    process = run_process(['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command], folder)
+    assert process.code == 1
+    check_error(process.err, 'working directory')
 
 
 def _has_loaded_tensorflow(pid: int) -> bool:
     return 'libtensorflow' in Path(f'/proc/{pid}/maps').read_text()
 
 
-def test_an_older_python_is_told_in_one_line_which_versions_run_the_program():
+def test_an_older_python_gets_one_line_with_the_supported_versions():
     path = ROOT / 'tf_cnn_benchmarks.py'
     ast.parse(path.read_text(encoding='utf-8'), feature_version=(3, 8))
     code = (
         f'import runpy, sys; sys.version_info = (3, 9, 18); runpy.run_path({str(path)!r}, '
         'run_name="__main__")'
     )
-    done = run_process([sys.executable, '-c', code])
-    assert (done.code, done.out) == (2, '')
-    check_line(done.err, 'Python 3.9', '3.11')
+    process = run_process([sys.executable, '-c', code])
+    assert (process.code, process.out) == (2, '')
+    check_line(process.err, 'Python 3.9', '3.11')
 
 
 @pytest.mark.distributed

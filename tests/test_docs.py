@@ -1,9 +1,8 @@
 """Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in
 CONTRIBUTING.md.
 
-It must be possible to plan a line that runs this program on this machine. A block that needs more
-has a comment above it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first
-(documents.fit).
+A line that runs this program must have a plan on this machine. A block that needs more has a
+comment above it, `<!-- needs: 8 GPUs -->`; documents.fit adapts its lines to this machine first.
 """
 
 import importlib
@@ -30,10 +29,10 @@ from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
 from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
 
-# Pages that `make docs` makes have no shell lines.
-MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
-_WRITTEN = sorted({*(ROOT / 'docs').glob('*.md')} - MADE)
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *_WRITTEN]
+# `make docs` generates these pages, which have no shell lines.
+GENERATED = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
+_PAGES = sorted({*(ROOT / 'docs').glob('*.md')} - GENERATED)
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *_PAGES]
 # The first words of shell lines, possibly after variables.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'
@@ -67,8 +66,8 @@ def shell_lines() -> Iterator[ShellLine]:
         for number, line in lines:
             if line.startswith('```'):
                 in_block = not in_block
-            elif found := _NEEDS.match(line):
-                needs = found[1]
+            elif comment := _NEEDS.match(line):
+                needs = comment[1]
             elif not in_block and not line.startswith('    '):
                 # Text outside of blocks ends the scope of the comment.
                 needs = None if line else needs
@@ -110,7 +109,7 @@ def test_every_line_of_this_program_is_planned(data, tmp_path, monkeypatch, forg
 
 
 def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
-    """Returns what is wrong with the arguments of this program, or None."""
+    """Returns the fault of a command line of this program, or None."""
     if not argv or argv[0].startswith('-'):
         if {*argv} & {'--version', '--help'} or any(word.startswith('--help=') for word in argv):
             return None
@@ -120,7 +119,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).run_argv
         parsed = parse_argv(split_host_flags(rest)[0] if argv[0] == 'sweep' else rest)
-        # Other sweeps need files of the reader.
+        # Other sweeps need the reader's files.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
             words = [
                 str(ROOT / word)
@@ -131,16 +130,15 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
             MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if line.needs else [])])
     except UsageError as error:
         return str(error)
-    return '; '.join([*parsed.warnings, *_idle(parsed.params, alone=False)]) or None
+    return '; '.join([*parsed.warnings, *_ignored_flags(parsed.params, is_alone=False)]) or None
 
 
-def _idle(params: Params, *, alone: bool) -> list[str]:
-    # Lines of clusters are those of several parameter servers, for which no flag about them is
-    # idle.
+def _ignored_flags(params: Params, *, is_alone: bool) -> list[str]:
+    # Lines of clusters have several parameter servers, so no flag about servers is ignored.
     facts = RuleContext(
-        is_single_process=alone,
+        is_single_process=is_alone,
         is_residual=MODELS.find_model(params.run.model).is_residual,
-        num_ps=0 if alone else 2,
+        num_ps=0 if is_alone else 2,
     )
     return params.ignored_flag_warnings(facts)
 
@@ -152,14 +150,14 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
         if parsed.params.run.model_file:
             load_model_file(parsed.params.run.model_file)
         is_alone = not is_launched and '_hosts=' not in line.text
-        if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
+        if faults := [*parsed.warnings, *_ignored_flags(parsed.params, is_alone=is_alone)]:
             return '; '.join(faults)
         if (
             parsed.params.evaluation.eval
             or parsed.params.checkpoints.backbone_model_path
             or is_launched
         ):
-            # Checkpoints and other processes are missing here; other tests cover them.
+            # These need checkpoints or other processes; other tests cover them.
             return None
         plan = make_plan(
             parse_argv(fit(argv, data, outputs, keep_devices=not line.needs)).params,
@@ -171,24 +169,28 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
     return None
 
 
-def test_every_other_line_names_targets_and_scripts_that_are_there():
-    there = {*re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), flags=re.MULTILINE)}
-    others = [
+def test_every_other_line_names_existing_targets_and_scripts():
+    targets = {*re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), flags=re.MULTILINE)}
+    lines = [
         line
         for line in LINES
         if not (split_line(line.text) is not None or line.needs or line.page in RUN_ELSEWHERE)
     ]
-    found = [
+    first_words = [
         (line, word)
-        for line in others
+        for line in lines
         if (words := shlex.split(line.text, comments=True))
         for word in words[1:2]
     ]
     assert not [
-        str(line) for line, word in found if line.text.startswith('make') and word not in there
+        str(line)
+        for line, word in first_words
+        if line.text.startswith('make') and word not in targets
     ]
     assert not [
-        str(line) for line, word in found if word.endswith('.py') and not (ROOT / word).exists()
+        str(line)
+        for line, word in first_words
+        if word.endswith('.py') and not (ROOT / word).exists()
     ]
 
 
@@ -197,7 +199,7 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, mo
     write_photos(tmp_path / 'PHOTOS')
     monkeypatch.chdir(tmp_path)
     totals = 0
-    # What makes a run long.
+    # Flags that make a run long.
     length = re.compile('--(model|batch_size|device|num_batches|num_warmup_batches|num_epochs)=')
     page = (ROOT / 'docs' / 'data.md').read_text().splitlines()
     begin, end = page.index('## Your own images'), page.index('## What training images undergo')
@@ -206,7 +208,7 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(tmp_path, mo
     ]:
         words = split_line(line.text)
         if words is None:
-            # The script that makes photographs has a test of its own.
+            # Another test runs the script that makes photographs.
             assert 'benchmarks/sample_photographs.py' in line.text
             continue
         argv = [word.replace('--shards=8', '--shards=2') for word in words]

@@ -1,5 +1,5 @@
-"""docs/extending.md: its examples are applied to a copy of the program, and its commands are run
-there.
+"""The examples of docs/extending.md, applied to a copy of the program, work with the commands of
+the page.
 """
 
 import json
@@ -16,8 +16,7 @@ from tests.support.programs import ROOT, run_process
 pytestmark = pytest.mark.distributed
 
 TEXT = (ROOT / 'docs' / 'extending.md').read_text()
-# The sections that show how to add something, and what the command of each prints if the addition
-# works.
+# The sections of the page, each with the output of its command if the example works.
 EXPECTED = {
     'The costs of a model': r'',
     'A model': r'^Model: +tiny_squeeze$',
@@ -28,11 +27,10 @@ EXPECTED = {
     'A mode in a file, in a sweep': r'^\| after_backward +\| 1\*2 +\|[ !]+[1-9]',
     'A mode': r'^Variables: +gathered$',
     'A fact': r'^Num devices: 1$',
-    # The same run without the flag has learned by now: its loss is below 1.
+    # Without the flag, the loss of this run is below 1.
     'A flag': r'^1\timages/sec: .*\t[3-9]\.\d{3}$',
 }
-# One process runs all commands of the program, since importing TensorFlow takes longer than any of
-# them.
+# One process runs all commands, since the import of TensorFlow takes longer than each of them.
 RUN_ALL = """
 import shlex, subprocess, sys
 import tf_cnn_benchmarks
@@ -53,7 +51,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope='module')
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the program with all examples applied."""
+    """Makes a copy of the program with all examples applied."""
     copy = tmp_path_factory.mktemp('extended') / 'program'
     ignored = shutil.ignore_patterns(
         '.*', 'tests', 'docs', 'benchmarks', 'data', '__pycache__', '*.egg-info'
@@ -67,16 +65,16 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (copy / name).write_text(content)
     for change in blocks('diff'):
         git = ['git', 'apply', '--recount', '-']
-        done = subprocess.run(git, cwd=copy, input=change, capture_output=True, text=True)
-        assert done.returncode == 0, f'{done.stderr}\n{change}'
+        process = subprocess.run(git, cwd=copy, input=change, capture_output=True, text=True)
+        assert process.returncode == 0, f'{process.stderr}\n{change}'
     return copy
 
 
 def test_the_examples_run(extended):
     commands = ''.join(blocks('sh'))
-    done = run_process([sys.executable, '-c', RUN_ALL, commands], extended, 300)
-    assert done.code == 0, done.err
-    outputs = dict(zip(EXPECTED, done.out.split('+ python')[1:], strict=True))
+    process = run_process([sys.executable, '-c', RUN_ALL, commands], extended, 300)
+    assert process.code == 0, process.err
+    outputs = dict(zip(EXPECTED, process.out.split('+ python')[1:], strict=True))
     for title, pattern in EXPECTED.items():
         words = ' '.join(outputs[title].split()) if 'help' in title else outputs[title]
         assert re.search(pattern, words, flags=re.MULTILINE), outputs[title]

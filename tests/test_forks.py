@@ -1,4 +1,4 @@
-"""A fork of the tests runs a script as a new Python does."""
+"""A forked process of the tests runs a script as a new Python does."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ print('to stderr', file=sys.stderr)
         ('import atexit; atexit.register(print, "at exit")', 0),
     ],
 )
-def test_a_fork_has_the_surroundings_and_the_exit_code_of_a_new_python(
+def test_a_fork_has_the_environment_and_the_exit_code_of_a_new_python(
     last_line, exit_code, tmp_path
 ):
     script, folder = tmp_path / 'script.py', tmp_path / 'folder'

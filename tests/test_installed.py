@@ -1,5 +1,5 @@
-"""An installation from the wheel: two packages, which work beside modules that are named like those
-of a checkout.
+"""An installation from the wheel has two packages, which work beside foreign modules with the names
+of a checkout's modules.
 """
 
 import ast
@@ -35,22 +35,20 @@ FOREIGN = 'raise SystemExit("the module of somebody else was imported")\n'
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('wheel')
-    # A copy, so that nothing is built in the checkout.
+    # A copy keeps the build out of the checkout.
     shutil.copytree(ROOT, folder / 'copy', ignore=NOT_NEEDED)
     git(folder / 'copy', 'init', '--quiet')
     author = ['-c', 'user.name=A', '-c', 'user.email=a@example.org']
     git(folder / 'copy', *author, 'commit', '--quiet', '--allow-empty', '-mA')
     options = f'--no-deps --no-index --no-build-isolation --wheel-dir={folder}'
     pip(f'wheel {options} {folder}/copy')
-    (made,) = folder.glob('*.whl')
-    return made
+    (path,) = folder.glob('*.whl')
+    return path
 
 
 @pytest.fixture(scope='module')
 def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder bin/ of an environment with this wheel, and with the dependencies of the tests'
-    environment.
-    """
+    """Returns bin/ of an environment with this wheel and the dependencies of the tests."""
     folder = tmp_path_factory.mktemp('environment')
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob('lib/python*/site-packages')
@@ -66,8 +64,8 @@ def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> dict[str, str]:
-    """The variable of a process that finds foreign modules in tmp_path first, named as what stands
-    at the top.
+    """Makes foreign modules with the names of our top modules; returns a variable that finds them
+    first.
     """
     for name in ('models', 'errors', 'results', *(path.stem for path in TOP)):
         if name != 'tf_cnn_benchmarks':
@@ -76,9 +74,9 @@ def hostile(tmp_path: Path) -> dict[str, str]:
 
 
 def output_of(command: Sequence[object], cwd: Path, environ: dict[str, str]) -> str:
-    done = run_process(command, cwd, **environ)
-    assert done.code == 0, done.err
-    return done.out
+    process = run_process(command, cwd, **environ)
+    assert process.code == 0, process.err
+    return process.out
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -90,7 +88,7 @@ def pip(arguments: str) -> None:
     output_of([*command, *arguments.split()], ROOT, {})
 
 
-def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(wheel):
+def test_the_wheel_has_two_packages_with_all_files_of_the_program_and_no_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     (information,) = {name.split('/')[0] for name in names} - {'tf_cnn', 'tf_cnn_benchmarks'}
     assert information.endswith('.dist-info')
@@ -124,7 +122,7 @@ def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(binaries, 
     assert output_of([binaries / 'python', '-c', code], binaries, hostile).endswith('set()\n')
 
 
-def test_a_type_checker_sees_the_public_names_as_what_they_are(binaries, tmp_path):
+def test_a_type_checker_sees_the_types_of_the_public_names(binaries, tmp_path):
     (tmp_path / 'program.py').write_text(
         'from pathlib import Path\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, Result, VariableMgr, make_params, '
@@ -133,7 +131,7 @@ def test_a_type_checker_sees_the_public_names_as_what_they_are(binaries, tmp_pat
         'reveal_type(register_model)\ndef rate(result: Result) -> float | None:\n'
         '    return result.images_per_second\nmake_params(3)\n'
     )
-    # It looks into the environment with the wheel; mypy itself is in the environment of the tests.
+    # mypy is in the environment of the tests, and looks into the environment with the wheel.
     flags = ['--strict', f'--python-executable={binaries / "python"}']
     checked = run_process([sys.executable, '-m', 'mypy', *flags, 'program.py'], tmp_path, 300).out
     assert re.findall(r'Revealed type is "([^"(]*)', checked) == [
@@ -158,15 +156,15 @@ def test_every_package_that_the_project_imports_is_declared(wheel):
         declared[extra].add(canonical(re.findall(r'^[\w.-]+', line)[0]))
     program = [*TOP, *(path for room in PACKAGES for path in room.rglob('*.py'))]
     tests = [ROOT / 'setup.py', *(ROOT / 'tests').rglob('*.py')]
-    found = packages_of(program)
-    assert declared[''] <= found
-    assert found <= declared[''] | declared['records'] | declared['report'] | declared['cuda']
+    packages = packages_of(program)
+    assert declared[''] <= packages
+    assert packages <= declared[''] | declared['records'] | declared['report'] | declared['cuda']
     assert packages_of(tests) <= declared[''] | declared['all'] | declared['dev']
 
 
 def packages_of(paths: Iterable[Path]) -> set[str]:
     """Returns the third-party packages that modules import."""
-    own = {path.stem for path in [*ROOT.iterdir(), *(ROOT / 'tests').rglob('*.py')]}
+    our_modules = {path.stem for path in [*ROOT.iterdir(), *(ROOT / 'tests').rglob('*.py')]}
     imported = set()
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -174,29 +172,28 @@ def packages_of(paths: Iterable[Path]) -> set[str]:
                 imported |= {alias.name.partition('.')[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.partition('.')[0])
-    # Several packages of Google share a name; this is the declared one. Horovod has no wheel, see
-    # docs/launchers.md.
-    known = {**importlib.metadata.packages_distributions(), 'google': ['protobuf']}
-    third_party = imported - own - {*sys.stdlib_module_names} - {'horovod'}
-    return {canonical(known.get(name, [name])[0]) for name in third_party}
+    # Several packages of Google share this name. Horovod has no wheel, see docs/launchers.md.
+    packages = {**importlib.metadata.packages_distributions(), 'google': ['protobuf']}
+    third_party = imported - our_modules - {*sys.stdlib_module_names} - {'horovod'}
+    return {canonical(packages.get(name, [name])[0]) for name in third_party}
 
 
 def canonical(package: str) -> str:
     return re.sub(r'[-_.]+', '-', package).lower()
 
 
-def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries, tmp_path):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(binaries, tmp_path):
     (tmp_path / 'PIL.py').write_text(
         'raise ModuleNotFoundError("No module named PIL", name="PIL")\n'
     )
     records = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
-    found = refusal_of(records, PYTHONPATH=str(tmp_path))
-    assert found.endswith(f'run: {binaries / "python"} -m pip install pillow')
-    of_pipx = binaries.parent / 'pipx_metadata.json'
-    of_pipx.touch()
-    found = refusal_of(records, PYTHONPATH=str(tmp_path))
-    assert found.endswith(f'run: pipx inject {binaries.parent.name} pillow')
-    of_pipx.unlink()
+    refusal = refusal_of(records, PYTHONPATH=str(tmp_path))
+    assert refusal.endswith(f'run: {binaries / "python"} -m pip install pillow')
+    pipx_metadata = binaries.parent / 'pipx_metadata.json'
+    pipx_metadata.touch()
+    refusal = refusal_of(records, PYTHONPATH=str(tmp_path))
+    assert refusal.endswith(f'run: pipx inject {binaries.parent.name} pillow')
+    pipx_metadata.unlink()
     # A checkout, started with a Python without packages.
     venv.create(tmp_path / 'bare', symlinks=True)
     line = refusal_of([tmp_path / 'bare/bin/python', PROGRAM[1], '--model=lenet'])
@@ -207,14 +204,14 @@ def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries, 
 
 
 def refusal_of(command: Sequence[object], **environ: str) -> str:
-    """Returns the single line with which a command is refused."""
-    done = run_process(command, Path('/'), **environ)
-    assert (done.code, done.out) == (2, ''), done.err
-    (line,) = done.err.splitlines()
+    """Returns the single line of the refusal of a command."""
+    process = run_process(command, Path('/'), **environ)
+    assert (process.code, process.out) == (2, ''), process.err
+    (line,) = process.err.splitlines()
     return check_line(line, 'not installed')
 
 
-def test_the_command_runs_where_others_have_modules_of_the_same_names(
+def test_the_command_runs_beside_foreign_modules_of_the_same_names(
     wheel, binaries, hostile, tmp_path
 ):
     (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
@@ -238,7 +235,7 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
         ('help model', '--model'),
     ):
         assert text in output_of([command, *words.split()], tmp_path, hostile)
-    # `cluster` starts processes itself.
+    # `cluster` starts further processes.
     flags = '--model_file=my_model.py --model=narrow --device=cpu --num_batches=2'
     words = f'cluster --workers=1 -- {flags} --result_file=r.json'
     run = output_of([command, *words.split()], tmp_path, hostile)
@@ -246,7 +243,7 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
 
 
-def test_a_mode_of_a_user_runs_by_the_command_and_from_python(binaries, hostile, tmp_path):
+def test_a_users_mode_runs_with_the_command_and_from_python(binaries, hostile, tmp_path):
     manager = python_block('extending.md', 'after_backward.py')
     (tmp_path / 'mine.py').write_text(manager)
 
@@ -270,9 +267,7 @@ def test_a_mode_of_a_user_runs_by_the_command_and_from_python(binaries, hostile,
     assert output_of([binaries / 'python', 'program.py'], tmp_path, hostile) == 'after_backward\n'
 
 
-def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes(
-    binaries, hostile, tmp_path
-):
+def test_python_code_uses_the_package_and_may_spawn_processes(binaries, hostile, tmp_path):
     (tmp_path / 'program.py').write_text(
         'import multiprocessing, sys, tf_cnn_benchmarks\nif __name__ == "__main__":\n'
         '    assert tf_cnn_benchmarks.__version__[0].isdigit()\n'
@@ -293,7 +288,5 @@ def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes
         assert output_of(command, tmp_path, hostile) == f'{tmp_path / "errors.py"}\n'
 
 
-def test_the_program_of_a_checkout_runs_where_others_have_modules_of_the_same_names(
-    hostile, tmp_path
-):
+def test_a_checkout_runs_beside_foreign_modules_of_the_same_names(hostile, tmp_path):
     assert '--variable_update' in output_of([*PROGRAM, '--help'], tmp_path, hostile)

@@ -1,6 +1,4 @@
-"""What `make install` installs: with the driver of NVIDIA, TensorFlow's libraries for GPUs as
-well.
-"""
+"""`make install` adds TensorFlow's libraries for GPUs if NVIDIA's driver is there."""
 
 import os
 import re
@@ -15,13 +13,11 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(('has_driver', 'extras'), [(False, 'dev'), (True, 'dev,cuda')])
-def test_make_install_adds_the_libraries_of_cuda_where_there_is_a_driver(
-    tmp_path, has_driver, extras
-):
+def test_make_install_adds_the_libraries_of_cuda_if_there_is_a_driver(tmp_path, has_driver, extras):
     driver = tmp_path / 'nvidiactl'
     if has_driver:
         driver.touch()
-    # What would be run if nothing were there yet.
+    # Prints the commands of an installation from nothing.
     command = [
         'make',
         '--dry-run',
@@ -32,14 +28,14 @@ def test_make_install_adds_the_libraries_of_cuda_where_there_is_a_driver(
     environment = {
         name: value for name, value in os.environ.items() if name not in ('EXTRAS', 'MAKEFLAGS')
     }
-    ran = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment
     )
-    assert {*re.findall(r"--editable '\.\[(.+?)\]'", ran.stdout)} == {extras}
+    assert {*re.findall(r"--editable '\.\[(.+?)\]'", process.stdout)} == {extras}
 
 
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])
-def test_the_tensorflow_without_gpus_is_installed_where_it_is_asked_for(package):
+def test_a_variable_chooses_the_tensorflow_without_gpus(package):
     setup = 'run_setup("setup.py", stop_after="init")'
     code = (
         'import setuptools; from distutils.core import run_setup; '
@@ -49,7 +45,7 @@ def test_the_tensorflow_without_gpus_is_installed_where_it_is_asked_for(package)
         {**os.environ, 'TENSORFLOW_PACKAGE': package},
         [sys.executable, '-c', code],
     )
-    ran = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment
     )
-    assert re.findall(r'tensorflow[\w-]*', ran.stdout) == [package]
+    assert re.findall(r'tensorflow[\w-]*', process.stdout) == [package]

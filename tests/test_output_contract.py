@@ -1,5 +1,5 @@
-"""Standard output of every kind of run, read as the scripts of others read it. Clusters:
-distributed/test_modes.py.
+"""Scripts of users can read the standard output of every kind of run; distributed/test_modes.py has
+clusters.
 """
 
 import numpy as np
@@ -20,13 +20,13 @@ _LABELS = (
 
 def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool = False) -> Output:
     assert tf_cnn_benchmarks.main(f'{flags} {_SMALL}'.split()) == 0
-    # What native code writes, too.
+    # capfd also captures native code.
     out, err = capfd.readouterr()
     assert 'Traceback' not in err
-    found = read_output(out, with_accuracy=with_accuracy)
+    output = read_output(out, with_accuracy=with_accuracy)
     labels = _LABELS.split(', ')
-    assert [label for label in found.banner if label in labels] == labels
-    return found
+    assert [label for label in output.banner if label in labels] == labels
+    return output
 
 
 def test_training_and_forward_only_print_what_scripts_parse(capfd):
@@ -53,10 +53,10 @@ def test_training_and_forward_only_print_what_scripts_parse(capfd):
     [('--forward_only', 'forward-only'), ('--print_training_accuracy', 'training')],
 )
 def test_steps_with_accuracies_print_what_scripts_parse(flag, mode, capfd):
-    found = read(capfd, f'--model=lenet {flag}', with_accuracy=True)
-    assert found.banner['Mode'] == [mode]
-    assert [number for number, *_ in found.steps] == [1, 2, 3]
-    assert all(0 <= top_1 <= top_5 <= 1 for *_, top_1, top_5 in found.steps)
+    output = read(capfd, f'--model=lenet {flag}', with_accuracy=True)
+    assert output.banner['Mode'] == [mode]
+    assert [number for number, *_ in output.steps] == [1, 2, 3]
+    assert all(0 <= top_1 <= top_5 <= 1 for *_, top_1, top_5 in output.steps)
 
 
 def test_an_evaluation_prints_its_accuracy_and_its_own_total(tmp_path, capfd):
@@ -68,9 +68,9 @@ def test_an_evaluation_prints_its_accuracy_and_its_own_total(tmp_path, capfd):
     within = read(capfd, f'{flags} --eval_during_training_every_n_steps=2')
     assert [number for number, *_ in within.steps] == [1, 2, 3]
     assert {count for *_, count in within.accuracies} == {12}
-    found = read(capfd, f'{flags} --eval')
-    assert (found.banner['Mode'], found.banner['Dataset']) == (['evaluation'], ['mnist (real)'])
-    [(top_1, top_5, num_examples)] = found.accuracies
+    output = read(capfd, f'{flags} --eval')
+    assert (output.banner['Mode'], output.banner['Dataset']) == (['evaluation'], ['mnist (real)'])
+    [(top_1, top_5, num_examples)] = output.accuracies
     assert 0 <= top_1 <= top_5 <= 1
     # --num_batches counts batches of --eval_batch_size, beyond an epoch too.
-    assert (num_examples, found.steps) == (3 * 5, [])
+    assert (num_examples, output.steps) == (3 * 5, [])

@@ -1,5 +1,5 @@
-"""Images equal PIL's of the same files, random draws stay within their ranges, and bad records fail
-the step.
+"""Images equal PIL's images of the same files, random draws stay within their ranges, and bad
+records fail the step.
 """
 
 import io
@@ -49,9 +49,7 @@ def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -
 
 
 def crop(options: ImageOptions, fraction: float = 7 / 8) -> Image.Image:
-    """Returns the middle of the photograph: a fraction of the largest window with the aspect of the
-    output.
-    """
+    """Crops a fraction of the largest window with the output's aspect, in the middle."""
     with Image.open(io.BytesIO(JPEG)) as image:
         scale = fraction * min(image.width / options.width, image.height / options.height)
         width, height = round(scale * options.width), round(scale * options.height)
@@ -136,7 +134,7 @@ def test_round_robin_takes_the_methods_in_turn():
 @pytest.mark.parametrize(
     ('mode', 'channels'), [('L', 1), ('L', 3), ('RGB', 1), ('RGB', 3), ('CMYK', 3)]
 )
-def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode, channels):
+def test_every_kind_of_jpeg_gets_the_channels_of_the_options(mode, channels):
     colors = Image.new('RGB', (64, 64), (200, 100, 50)).convert(mode)
     [image] = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels))
     expected = colors.convert('RGB' if channels == 3 else 'L').getpixel((0, 0))
@@ -175,7 +173,7 @@ def test_random_crops_cover_a_tenth_of_the_object():
     covered_height = np.clip(np.minimum(y + heights, y1) - np.maximum(y, y0), 0, None)
     covered_width = np.clip(np.minimum(x + widths, x1) - np.maximum(x, x0), 0, None)
     assert (covered_height * covered_width).min() > 0.09 * 0.04
-    # Smaller than without a box.
+    # Crops are smaller than without a box.
     assert 0.04 < (heights * widths).min() < 0.1
 
 

@@ -16,20 +16,20 @@ from tf_cnn.results import VERSION
 
 pytestmark = pytest.mark.unit
 
-# Programs that are not the supported Python, and one that is: it notes its arguments.
+# Stand-ins for Python. The supported one records its arguments.
 UNSUPPORTED = '#!/bin/sh\nexit 1\n'
 SUPPORTED = '#!/bin/sh\n[ "$1" = -c ] || echo "$0 $*" >> calls\n'
 
 
 def make_venv(folder: Path, programs: dict[str, str], *arguments: str) -> tuple[Any, list[str]]:
-    """Runs the rule of the environment where these programs are; returns what it called."""
+    """Runs the rule of the environment with these programs; returns the process and its calls."""
     shutil.copy(ROOT / 'Makefile', folder)
     for name, text in programs.items():
         path = folder / 'bin' / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    done = subprocess.run(
+    process = subprocess.run(
         [str(shutil.which('make')), '--silent', *arguments, '.venv/bin/pip'],
         cwd=folder,
         env={'PATH': f'{folder}/bin', 'SHELL': '/bin/sh'},
@@ -39,7 +39,7 @@ def make_venv(folder: Path, programs: dict[str, str], *arguments: str) -> tuple[
     )
     calls = folder / 'calls'
     text = calls.read_text() if calls.exists() else ''
-    return done, text.replace(f'{folder}/bin/', '').split()
+    return process, text.replace(f'{folder}/bin/', '').split()
 
 
 @pytest.mark.parametrize(
@@ -51,25 +51,25 @@ def make_venv(folder: Path, programs: dict[str, str], *arguments: str) -> tuple[
         (['uv'], [], ['uv', 'venv', '--quiet', '--seed', '--python=3.13', '.venv']),
     ],
 )
-def test_the_first_python_that_fits_makes_the_environment(programs, arguments, call, tmp_path):
-    found = {'python3': UNSUPPORTED, **dict.fromkeys(programs, SUPPORTED)}
-    done, calls = make_venv(tmp_path, found, *arguments)
-    assert (done.returncode, calls) == (0, call)
+def test_the_first_supported_python_makes_the_environment(programs, arguments, call, tmp_path):
+    stand_ins = {'python3': UNSUPPORTED, **dict.fromkeys(programs, SUPPORTED)}
+    process, calls = make_venv(tmp_path, stand_ins, *arguments)
+    assert (process.returncode, calls) == (0, call)
 
 
 @pytest.mark.parametrize('name', ['python3', 'mine'])
-def test_a_python_that_does_not_fit_is_named_with_what_to_do(name, tmp_path):
+def test_an_unsupported_python_is_named_with_what_to_do(name, tmp_path):
     programs = {name: UNSUPPORTED}
     arguments = []
     if name == 'mine':
-        # A chosen Python is not replaced by another.
+        # No other Python replaces the chosen one.
         programs |= {'python3.12': SUPPORTED, 'uv': SUPPORTED}
         arguments = ['PYTHON=mine']
-    done, calls = make_venv(tmp_path, programs, *arguments)
-    assert done.returncode != 0
+    process, calls = make_venv(tmp_path, programs, *arguments)
+    assert process.returncode != 0
     assert calls == []
-    assert f'PYTHON={name}: it must be a Python from 3.11 to 3.13' in done.stderr
-    assert 'PYTHON=python3.12' in done.stderr
+    assert f'PYTHON={name}: it must be a Python from 3.11 to 3.13' in process.stderr
+    assert 'PYTHON=python3.12' in process.stderr
 
 
 def test_continuous_integration_runs_commands_that_exist():
@@ -83,7 +83,7 @@ def test_continuous_integration_runs_commands_that_exist():
     assert [target for target in targets if f'\n{target}:' not in makefile] == []
 
 
-def test_the_form_for_bugs_asks_for_what_doctor_prints():
+def test_the_form_for_bugs_asks_for_the_output_of_doctor():
     form = yaml.safe_load((ROOT / '.github' / 'ISSUE_TEMPLATE' / 'bug.yml').read_text())
     fields = {part['id']: part for part in form['body']}
     assert 'doctor --json' in fields['doctor']['attributes']['label']

@@ -1,4 +1,4 @@
-"""Any fault of a --model_file or --variable_mgr_file becomes one line with its place there."""
+"""Any fault of a --model_file or --variable_mgr_file becomes one line that names its place."""
 
 import re
 import sys

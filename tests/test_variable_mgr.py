@@ -1,5 +1,5 @@
-"""A variable manager changes the speed, never the mathematics: many towers take the step of one
-with all the images.
+"""A variable manager changes the speed, never the mathematics: many towers take the same step as
+one tower with all images.
 """
 
 import functools
@@ -38,7 +38,7 @@ from variable_mgr import VariableMgr
 pytestmark = pytest.mark.graph
 NUM_STEPS = 3
 
-# By name: --variable_update, and further arguments of make_manager. test_all_reduce.py holds all
+# --variable_update and further arguments of make_manager, by name. test_all_reduce.py tests all
 # algorithms and packings.
 SYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     'ps': ('parameter_server', {}),
@@ -69,7 +69,7 @@ def trained(
     images: tuple[tuple[int, ...], ...] = BY_TOWERS[1],
     network: Build = convolved,
 ) -> tuple[list[Weights], list[Weights]]:
-    """Returns the weights of each tower, or of all, before and after the steps."""
+    """Returns the weights before and after the steps, once for each copy."""
     forms, manager = OPTIMIZERS[optimizer], make(mode, len(images))
     before, *_, after = train_towers(
         training_step(network), forms.ours, manager, FixedInput(images), NUM_STEPS
@@ -80,8 +80,9 @@ def trained(
 
 @functools.cache
 def trained_by_numpy(optimizer: str, network: Build = convolved, delay: int = 0) -> Weights:
-    """Returns the weights after steps with the whole batch. Each takes the gradients of the weights
-    `delay` steps before.
+    """Returns the weights after steps with the whole batch.
+
+    delay: each step applies gradients that are so many steps old.
     """
     (start,), (end,) = trained('independent', optimizer, network=network)
     history: list[Weights] = []
@@ -106,7 +107,9 @@ def trained_by_numpy(optimizer: str, network: Build = convolved, delay: int = 0)
     [*itertools.product([convolved], OPTIMIZERS, BY_TOWERS), (transformer, 'sgd', 4)],
 )
 @pytest.mark.parametrize('mode', SYNCHRONOUS)
-def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, network, optimizer, num_towers):
+def test_towers_take_the_steps_of_one_tower_with_the_whole_batch(
+    mode, network, optimizer, num_towers
+):
     _, after = trained(mode, optimizer, BY_TOWERS[num_towers], network)
     assert len(after) == (1 if 'ps' in mode else num_towers)
     for weights in after:
@@ -117,10 +120,10 @@ def test_towers_take_the_steps_of_one_with_the_whole_batch(mode, network, optimi
 
 @pytest.mark.parametrize(
     ('mode', 'optimizer'),
-    # What is staged does not depend on the rule.
+    # Staging does not depend on the optimizer.
     [*(('staged', name) for name in OPTIMIZERS), ('staged-replicated', 'momentum')],
 )
-def test_staged_variables_give_gradients_of_one_step_before(mode, optimizer):
+def test_staged_variables_give_gradients_that_are_one_step_old(mode, optimizer):
     _, [weights, *_] = trained(mode, optimizer, BY_TOWERS[2])
     assert_close(weights, trained_by_numpy(optimizer, delay=1))
     fresh = trained_by_numpy(optimizer)
@@ -139,7 +142,7 @@ def test_no_staged_update_waits_for_the_gradients_of_its_step():
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-def test_independent_towers_each_learn_from_their_own_images_alone(optimizer):
+def test_an_independent_tower_learns_from_its_images_alone(optimizer):
     _, towers = trained('independent', optimizer, BY_TOWERS[2])
     for weights, images in zip(towers, BY_TOWERS[2], strict=True):
         assert_close(weights, trained('independent', optimizer, (images,))[1][0])
@@ -189,7 +192,7 @@ def test_a_variable_goes_to_the_parameter_device_that_holds_the_fewest_bytes():
 
 
 def normalising_towers(mode: str) -> VariableMgr:
-    """Builds four towers with batch norm; the leading ones keep the moving averages."""
+    """Builds four towers with batch norm; leading towers keep the moving averages."""
     manager = make(mode, 4)
     for number in range(4):
         with manager.create_outer_variable_scope(number) as variables:

@@ -94,7 +94,7 @@ def run(network: Network, words: str) -> Finished:
 
 
 def newest(host: Host, words: str) -> int:
-    """Returns the newest process of a host whose command line contains these words."""
+    """Returns the newest process of a host with these words in its command line."""
     return max(pid for pid, line in host.processes().items() if words in ' '.join(line))
 
 
