@@ -52,15 +52,15 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
 TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
-# A worker has taken its first timed step, or enough of them that all workers have begun.
+# A worker's first timed step, and a step that it reaches after all workers have begun.
 FIRST_STEP = r'^1\timages/sec'
 UNDER_WAY = r'^20\timages/sec'
-# Steps were skipped because their gradients overflowed; their number.
+# The warning about steps with overflowed gradients, with the number of these steps.
 SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'
 
 
 def all_modes(*rows: tuple) -> list:
-    """Rows of a parametrized test that only --all_modes runs."""
+    """Returns rows of a parametrized test that only --all_modes runs."""
     return [pytest.param(*row, marks=pytest.mark.all_modes) for row in rows]
 
 
@@ -184,5 +184,5 @@ def run(flags: str, folder: Path, exit_code: int = 0, **jobs: Any) -> Tasks:
 
 
 def cluster_command(words: str) -> list[str]:
-    """The command line of `cluster`, which starts a whole cluster."""
+    """Returns the command line of `cluster`, which starts a whole cluster."""
     return ['env', 'PYTHONUNBUFFERED=1', *PROGRAM, 'cluster', *words.split()]

@@ -72,7 +72,7 @@ def test_any_task_may_start_last(mode, last, tmp_path):
             assert int(num_steps) > 0
 
 
-def test_a_host_that_never_comes_is_named_by_all(tmp_path):
+def test_all_tasks_name_a_host_that_never_comes(tmp_path):
     flag = '--connect_timeout_secs=8'
     with training('parameter_server', f'{ENDLESS} {flag}', tmp_path) as tasks:
         absent = tasks.pop('worker 1')
@@ -86,7 +86,7 @@ def test_a_port_in_use_is_named():
         host = f'127.0.0.1:{stranger.getsockname()[1]}'
         with failed(f'ps 0 ({host})'):
             start_server(Cluster((host,), ('node1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
-    # Tasks connect to each other past a proxy, which would leave them waiting.
+    # Tasks use no proxy between each other, since it would leave them waiting.
     assert {'127.0.0.1', 'node1'} <= {*dict(os.environ)['no_grpc_proxy'].split(',')}
 
 

@@ -137,8 +137,8 @@ def test_processes_run_where_and_how_the_user_says(network, stand_in, tmp_path):
     ('victims', 'exit_code', 'facts'),
     [
         (['tf_cnn_benchmarks.py'], 128 + 9, ['worker 1', 'signal 9']),
-        # As with a launcher on one machine: the kernel ends the processes that it started, but not
-        # their children. They keep the connection open.
+        # The kernel ends the processes of a killed launcher, as on one machine, but not their
+        # children, which keep the connection open.
         (
             ['tf_cnn.launch.remote run', 'sleep'],
             1,

@@ -197,7 +197,7 @@ def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path):
 
 
 def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
-    # A multiple of neither batch size nor global batch size.
+    # Not divisible by the batch size or the global batch size.
     write_noise(tmp_path, 11)
     common = f'--model=lenet --device=cpu --precision=bf16 --data_dir={tmp_path}'
     common += f' --train_dir={tmp_path}/train'

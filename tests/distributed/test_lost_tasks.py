@@ -60,14 +60,20 @@ USUAL = [
 ALL_LOSSES = [(*loss, name) for loss in LOSSES for name in ('SIGKILL', 'SIGTERM')]
 
 
+def weights_after(num_steps: int) -> Weights:
+    """Returns the weights of one tower with the flags of TRAIN."""
+    trained = one_tower(
+        'plain_momentum', num_towers=1, batch_size=4, num_steps=num_steps, learning_rate=0.002
+    )
+    return trained.after
+
+
 def differences(weights: Weights, num_steps: int) -> dict[str, float]:
     """Compares weights with one tower after this number of steps.
 
     Returns the largest difference in each weight, relative to the weight's largest magnitude.
     """
-    expected = one_tower(
-        'plain_momentum', num_towers=1, batch_size=4, num_steps=num_steps, learning_rate=0.002
-    ).after
+    expected = weights_after(num_steps)
     assert weights.keys() == expected.keys()
     # Optimizer slots shrink, and a difference relative to them would say nothing.
     return {
@@ -87,10 +93,7 @@ def assert_trained(mode: str, weights: Weights, num_steps: int) -> None:
 
 def test_one_step_less_changes_the_weights():
     """The other tests rely on this."""
-    before = one_tower(
-        'plain_momentum', num_towers=1, batch_size=4, num_steps=NUM_STEPS - 1, learning_rate=0.002
-    ).after
-    assert min(differences(before, NUM_STEPS).values()) > 1e-5
+    assert min(differences(weights_after(NUM_STEPS - 1), NUM_STEPS).values()) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -275,7 +278,7 @@ def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode, tmp_pat
             assert_trained(mode, values_in(tmp_path / 'train'), 2 + int(num_timed))
 
 
-def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path):
+def test_a_lingering_parameter_server_ends_with_a_signal(tmp_path):
     flags = '--num_batches=3 --ps_linger_secs=600'
     with training('parameter_server', flags, tmp_path) as tasks:
         tasks.start()

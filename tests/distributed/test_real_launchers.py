@@ -97,7 +97,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture(scope='module')
 def slurm(network: Network) -> dict[str, str]:
-    """The environment for commands of Slurm. Its servers end with the hosts."""
+    """Starts Slurm's servers, which end with the hosts; returns the variables of its commands."""
     folder = network.folder
     (folder / 'slurm.conf').write_text(SLURM_CONFIG.format(folder=folder))
     (folder / 'munge.key').touch(0o600)
@@ -127,7 +127,7 @@ def slurm(network: Network) -> dict[str, str]:
 
 
 def ranks_on(host: Host) -> list[int]:
-    """The processes of the program on a host."""
+    """Returns the processes of the program on a host."""
     return [pid for pid, words in host.processes().items() if PROGRAM[1] in words[:2]]
 
 

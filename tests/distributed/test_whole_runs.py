@@ -19,7 +19,7 @@ from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
-# A multiple of no number of workers or towers and of no batch size.
+# Not divisible by the number of workers, the number of towers, or a batch size.
 NUM_VALIDATION = 23
 CPU = '--device=cpu --num_warmup_batches=0'
 FLAGS = f'{CPU} --batch_size=4 --init_learning_rate=0.05'

@@ -120,8 +120,8 @@ def leave_7_bytes(shard: Path) -> None:
     os.truncate(shard, 7)
 
 
-# By name: the step after which something happens to the first of the shards, what, and what the
-# error names besides it.
+# (step, change, facts) by name. The first shard changes after this step, and the error names the
+# shard and the facts.
 CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {
     'a large label': (
         0,

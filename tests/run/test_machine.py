@@ -129,7 +129,7 @@ def test_a_flag_spreads_parameters_or_sums_over_the_virtual_devices_of_a_cpu(var
     assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
 
 
-def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here):
+def test_ignored_flags_may_ask_for_missing_gpus(num_gpus_here):
     def num_ignored(params: Params, *, is_single_process: bool) -> int:
         context = RuleContext(is_single_process=is_single_process, is_residual=False)
         return len(params.ignored_flag_warnings(context))
@@ -152,7 +152,7 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here)
 
 def test_a_controller_has_the_devices_of_its_workers(num_gpus_here):
     mode = '--variable_update=distributed_all_reduce --num_gpus=2'
-    # More than are here.
+    # More GPUs than this machine has.
     params = params_of(f'{mode} --device=gpu')
     controller, workers = in_cluster_of(params), ['/job:worker/task:0', '/job:worker/task:1']
     devices = devices_of(params, controller)
@@ -170,7 +170,7 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here):
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
 @pytest.mark.usefixtures('num_gpus_here')
-def test_no_gpus_are_one_device_of_the_cpu(device):
+def test_zero_gpus_mean_one_device_of_the_cpu(device):
     assert plan_of('--model=lenet --num_gpus=0', device=device).devices.towers == ('/cpu:0',)
 
 
@@ -183,7 +183,7 @@ def test_xla_compiles(tmp_path):
     assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
 
 
-def test_xla_that_comes_too_late_is_refused():
+def test_xla_is_refused_after_tensorflow_has_started():
     code = (
         'import tensorflow as tf; tf.config.list_physical_devices(); tf.constant(1) + 1\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'

@@ -233,7 +233,7 @@ def test_threads_in_the_environment_have_an_effect_or_a_warning():
         check_line(line, f'{inter}={text} has no effect')
 
 
-def test_threads_of_openmp_are_named_if_this_tensorflow_has_none():
+def test_openmp_variables_are_named_as_ignored_if_tensorflow_has_no_openmp():
     environment = ProcessEnvironment({'OMP_NUM_THREADS': '4', 'OMP_DISPLAY_ENV': 'true'})
     params, warnings = params_of(), list[str]()
     choose_start(params, environment, find_cluster_role(params, environment, []), None, warnings)

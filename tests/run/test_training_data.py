@@ -119,7 +119,7 @@ def test_images_are_resized_unless_the_model_takes_any_size(shards, model, image
     ]
 
 
-def test_forward_only_reads_validation_images_if_there_are_any(shards, tmp_path):
+def test_forward_only_reads_validation_shards_or_else_training_shards(shards, tmp_path):
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
