@@ -29,7 +29,7 @@ def test_a_result_has_every_step_and_converts_to_text_and_json():
     assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
     assert min(steps.seconds) > 0
     assert result.run.global_batch_size == 16
-    # The clock goes on between the steps.
+    # The total includes the time between the steps.
     wall = steps.start[-1] + steps.seconds[-1] - steps.start[1]
     assert result.images_per_second == pytest.approx(3 * 16 / wall, rel=1e-4)
     assert result.images_per_second < 3 * 16 / sum(steps.seconds[1:])
@@ -46,25 +46,6 @@ def test_runs_in_one_process_do_not_disturb_each_other():
     other = losses('--tf_random_seed=6 --num_gpus=3 --variable_update=replicated --optimizer=adam')
     assert losses(tf_random_seed=5) == pytest.approx(first, rel=1e-6)
     assert first[0] != pytest.approx(other[0], rel=1e-3)
-
-
-def test_every_mode_trains_alike():
-    modes = (
-        '--variable_update=parameter_server',
-        '--variable_update=parameter_server --local_parameter_device=gpu',
-        '--variable_update=replicated',
-        '--variable_update=replicated --all_reduce_spec=xring',
-        '--variable_update=replicated --all_reduce_spec=pscpu:2k:psgpu',
-        '--variable_update=replicated --hierarchical_copy',
-        '--variable_update=replicated --gradient_repacking=3',
-        '--variable_update=replicated --agg_small_grads_max_bytes=4096 '
-        '--agg_small_grads_max_group=3',
-    )
-    common = '--num_gpus=4 --optimizer=momentum --init_learning_rate=0.001'
-    first, *rest = (losses(f'{common} {mode}') for mode in modes)
-    for mode_losses in rest:
-        assert mode_losses == pytest.approx(first, rel=1e-5)
-    assert first[-1] < first[0]
 
 
 def test_forward_only_changes_no_weight_and_reports_the_accuracy():

@@ -29,20 +29,10 @@ def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool =
     return output
 
 
-def test_training_and_forward_only_print_what_scripts_parse(capfd):
+def test_training_prints_what_scripts_parse(capfd):
     trained = read(capfd, '--model=lenet')
     assert trained.banner['TensorFlow'][0].startswith('2.')
-    facts = {
-        'Model': ['lenet'],
-        'Dataset': ['imagenet (synthetic)'],
-        'Mode': ['training'],
-        'SingleSess': ['False'],
-        'Batch size': ['4 global', '4 per device'],
-        'Num batches': ['3'],
-        'Devices': ["['/cpu:0']"],
-        'Sync': ['True'],
-    }
-    assert {name: trained.banner[name] for name in facts} == facts
+    assert trained.banner['Batch size'] == ['4 global', '4 per device']
     # The last step is printed although --display_every does not divide it.
     assert [number for number, *_ in trained.steps] == [1, 2, 3]
     assert trained.accuracies == []
