@@ -20,7 +20,6 @@ from tests.support.graphs import (
     convolved,
     cpus,
     make_manager,
-    needed_by,
     open_session,
     plain_gradients,
     relative_error,
@@ -32,7 +31,6 @@ from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig
-from tf_cnn.step.step_graph import build_step_graph
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
@@ -128,17 +126,6 @@ def test_staged_variables_give_gradients_that_are_one_step_old(mode, optimizer):
     assert_close(weights, trained_by_numpy(optimizer, delay=1))
     fresh = trained_by_numpy(optimizer)
     assert np.abs(fresh['logits/kernel'] - weights['logits/kernel']).max() > 1e-3
-
-
-def test_no_staged_update_waits_for_the_gradients_of_its_step():
-    images = FixedInput(BY_TOWERS[2])
-    with tf.Graph().as_default() as graph:
-        build_step_graph(
-            training_step(convolved), OPTIMIZERS['sgd'].ours, make('staged', 2), images
-        )
-    updates = [op for op in graph.get_operations() if op.type.startswith('ResourceApply')]
-    assert len(updates) == 4
-    assert 'MatMul' not in {op.type for op in needed_by(updates)}
 
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)

@@ -16,7 +16,6 @@ from models.registry import MODELS, register_model
 from tests.support.graphs import DATA_FORMATS, open_session, random_images, random_weight
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
-from tf_cnn.run.banner import make_banner
 from tf_cnn.step.build import build_step
 from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.evaluation import InferenceVariables
@@ -145,7 +144,6 @@ def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model, f
 
 def test_the_step_of_a_frozen_run_reads_no_weights(small_model):
     plan = plan_of(f'--model={small_model} --num_gpus=2 --forward_only --freeze_when_forward_only')
-    assert 'Weights:     constant' in make_banner(plan)
     with tf.Graph().as_default() as graph:
         step_graph = build_step(plan, 0)
     assert step_graph.model_slices == {}

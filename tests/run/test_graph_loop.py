@@ -135,7 +135,6 @@ def test_lines_and_checkpoints_follow_the_session_call_that_reaches_their_step(t
     rate = float(printed[-1][1].split()[1])
     assert rate == pytest.approx(4 * 7 / result.step_seconds().sum(), abs=0.06)
     assert 'steps' in (tmp_path / 'trace.json').read_text()
-    assert any(line.startswith('Steps/run:   5') for line in lines)
     assert result.steps.global_step[-1] == 10
     # The first five timed steps, after three warm-up steps, reach the global steps 4 and 8.
     assert {path.name for path in tmp_path.glob('*.index')} == {
