@@ -1,12 +1,13 @@
 """The schedule of a process, and the step loop, with a clock and steps that tests control."""
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import pytest
 
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step
-from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, make_schedule, run_steps
+from tf_cnn.run.step_loop import Hook, TargetSeconds, make_schedule, run_steps
 
 pytestmark = pytest.mark.unit
 
@@ -162,99 +163,47 @@ def test_synchronous_workers_agree_on_the_steps_that_the_slowest_takes_in_the_ta
     assert len(steps) == 3 + 5
 
 
-@pytest.mark.parametrize(
-    ('table', 'num_counters'),
-    [
-        (
-            # Runs of 2 warm-up steps and 5 timed steps. Each row: the global step, the last step of
-            # a training that began before, and the schedule.
-            {
-                'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
-                'a run that resumes from a checkpoint': (
-                    30,
-                    None,
-                    Schedule(30, 37, 30, 2, 5, is_fresh=True),
-                ),
-                'a cluster that starts again before the first step': (
-                    30,
-                    37,
-                    Schedule(30, 37, 30, 2, 5, is_fresh=True),
-                ),
-                'a run that goes on within the warm-up': (
-                    31,
-                    37,
-                    Schedule(31, 37, 31, 1, 5, is_fresh=False),
-                ),
-                'a run that goes on within the timed steps': (
-                    34,
-                    37,
-                    Schedule(34, 37, 34, 1, 2, is_fresh=False),
-                ),
-                'a run that goes on with one step': (
-                    36,
-                    37,
-                    Schedule(36, 37, 36, 0, 1, is_fresh=False),
-                ),
-                'a run that goes on after its last step': (
-                    37,
-                    37,
-                    Schedule(37, 37, 37, 0, 0, is_fresh=False),
-                ),
-                'a run that goes on from before its first step': (
-                    29,
-                    37,
-                    Schedule(29, 37, 29, 3, 5, is_fresh=False),
-                ),
-            },
-            1,
-        ),
-        (
-            # Three asynchronous workers: each may take all the remaining steps.
-            {
-                'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
-                'a run that resumes from a checkpoint': (
-                    31,
-                    None,
-                    Schedule(31, 52, 10, 2, 19, is_fresh=True),
-                ),
-                'a run that goes on within the warm-up': (
-                    3,
-                    21,
-                    Schedule(3, 21, 1, 1, 17, is_fresh=False),
-                ),
-                'a run that goes on within the timed steps': (
-                    12,
-                    21,
-                    Schedule(12, 21, 4, 1, 8, is_fresh=False),
-                ),
-                'a run that goes on with one step for each worker': (
-                    18,
-                    21,
-                    Schedule(18, 21, 6, 0, 3, is_fresh=False),
-                ),
-                'a run that goes on with one step': (
-                    20,
-                    21,
-                    Schedule(20, 21, 6, 0, 1, is_fresh=False),
-                ),
-            },
-            3,
-        ),
-    ],
-)
-def test_workers_share_the_remaining_steps(table, num_counters):
-    for case, (start, end, expected) in table.items():
-        assert (
-            make_schedule(start, end, num_warmup=2, num_timed=5, num_counters=num_counters)
-            == expected
-        ), case
+Row = tuple[int, int | None, tuple[int, int, int, int, int, bool]]
+# Runs of 2 warm-up steps and 5 timed steps: the global step, the last step of a training that began
+# before, and the fields of Schedule.
+SCHEDULES: dict[str, Row] = {
+    'a fresh run': (0, None, (0, 7, 0, 2, 5, True)),
+    'from a checkpoint': (30, None, (30, 37, 30, 2, 5, True)),
+    'a cluster again, before its first step': (30, 37, (30, 37, 30, 2, 5, True)),
+    'goes on within the warm-up': (31, 37, (31, 37, 31, 1, 5, False)),
+    'goes on within the timed steps': (34, 37, (34, 37, 34, 1, 2, False)),
+    'goes on with one step': (36, 37, (36, 37, 36, 0, 1, False)),
+    'goes on after the last step': (37, 37, (37, 37, 37, 0, 0, False)),
+    'goes on from before the first step': (29, 37, (29, 37, 29, 3, 5, False)),
+}
+# Three asynchronous workers: each may take all the remaining steps.
+ASYNCHRONOUS: dict[str, Row] = {
+    'a fresh run': (0, None, (0, 21, 0, 2, 19, True)),
+    'from a checkpoint': (31, None, (31, 52, 10, 2, 19, True)),
+    'goes on within the warm-up': (3, 21, (3, 21, 1, 1, 17, False)),
+    'goes on within the timed steps': (12, 21, (12, 21, 4, 1, 8, False)),
+    'goes on with one step for each': (18, 21, (18, 21, 6, 0, 3, False)),
+    'goes on with one step': (20, 21, (20, 21, 6, 0, 1, False)),
+}
+
+
+@pytest.mark.parametrize('case', SCHEDULES)
+def test_synchronous_workers_take_the_remaining_steps_together(case):
+    start, end, schedule = SCHEDULES[case]
+    assert astuple(make_schedule(start, end, num_warmup=2, num_timed=5)) == schedule
+
+
+@pytest.mark.parametrize('case', ASYNCHRONOUS)
+def test_asynchronous_workers_share_the_remaining_steps(case):
+    start, end, schedule = ASYNCHRONOUS[case]
+    assert astuple(make_schedule(start, end, 2, 5, num_counters=3)) == schedule
 
 
 def test_an_interruption_adds_a_warm_up_step_to_a_run_without_any():
-    assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(
-        0, 5, 0, 0, 5, is_fresh=True
-    )
-    assert make_schedule(2, 5, num_warmup=0, num_timed=5) == Schedule(2, 5, 2, 1, 2, is_fresh=False)
+    fresh = make_schedule(0, None, num_warmup=0, num_timed=5)
+    resumed = make_schedule(2, 5, num_warmup=0, num_timed=5)
+    assert astuple(fresh) == (0, 5, 0, 0, 5, True)
+    assert astuple(resumed) == (2, 5, 2, 1, 2, False)
 
 
 def test_training_is_over_when_all_workers_together_have_taken_the_steps():
