@@ -12,7 +12,7 @@ import pytest
 from benchmark_cnn import BenchmarkCNN
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import run_python
-from tests.support.runs import losses, made, ran
+from tests.support.runs import losses, make_benchmark, run_benchmark
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 def test_a_result_has_every_step_and_converts_to_text_and_json():
-    result = ran('--num_gpus=2 --batch_size=8').result
+    result = run_benchmark('--num_gpus=2 --batch_size=8').result
     steps = result.steps
     assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
     assert min(steps.seconds) > 0
@@ -49,7 +49,7 @@ def test_runs_in_one_process_do_not_disturb_each_other():
 
 
 def test_forward_only_changes_no_weight_and_reports_the_accuracy():
-    run = ran(forward_only=True)
+    run = run_benchmark(forward_only=True)
     assert len(set(run.losses)) == 1
     steps = run.result.steps
     assert steps.learning_rate is None
@@ -70,15 +70,15 @@ def test_the_auxiliary_head_adds_to_the_loss():
 
 def test_settings_that_python_cannot_use_are_refused(monkeypatch):
     with refused('--repeat=3', 'run()'):
-        made(repeat=3)
+        make_benchmark(repeat=3)
     # Hides an installed Horovod.
     monkeypatch.setitem(sys.modules, 'horovod', None)
     with refused('--variable_update=horovod', 'horovod', '--variable_update=collective_all_reduce'):
-        made(variable_update='horovod')
+        make_benchmark(variable_update='horovod')
 
 
 def test_an_ignored_flag_is_a_warning_and_not_in_the_banner():
-    _, out, err = ran('--num_batches=1 --num_gpus=2 --all_reduce_spec=xring')
+    _, out, err = run_benchmark('--num_batches=1 --num_gpus=2 --all_reduce_spec=xring')
     assert 'AllReduce' not in out
     check_warning(err, '--all_reduce_spec=xring')
     # Without a console, warnings become Python warnings.
@@ -88,7 +88,7 @@ def test_an_ignored_flag_is_a_warning_and_not_in_the_banner():
 
 def test_an_error_of_tensorflow_is_reduced_to_its_cause():
     with failed() as caught:
-        ran('--num_batches=1 --num_warmup_batches=0 --model=trivial', batch_size=2**26)
+        run_benchmark('--num_batches=1 --num_warmup_batches=0 --model=trivial', batch_size=2**26)
     # These are TensorFlow's words.
     assert 'Graph execution error' not in str(caught.value)
     assert re.search('memory|allocat|shape|size', str(caught.value))
@@ -104,7 +104,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_saves_a_checkpoint(number, tm
 
     console = Console(Stopping(), err := io.StringIO())
     with pytest.raises(Stopped):
-        made(
+        make_benchmark(
             '--num_batches=1000', console, train_dir=tmp_path, result_file=tmp_path / 'r.json'
         ).run()
     # One warm-up step and one timed step, as in the checkpoint.

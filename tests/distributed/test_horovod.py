@@ -37,7 +37,7 @@ from tests.distributed.whole_batch import (
 from tests.support.images import write_noise
 from tests.support.outputs import check_warning
 from tests.support.programs import PROGRAM, Task, run_process
-from tests.support.runs import ran, values_in
+from tests.support.runs import run_benchmark, values_in
 from tf_cnn.launch.hosts import Command
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
@@ -213,7 +213,7 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
     assert (tmp_path / 'trace.json').stat().st_size > 0
     # Horovod sums no bfloat16.
     assert moves(np.float32) in process.out
-    [alone] = ran(f'--eval {common}').result.evaluations
+    [alone] = run_benchmark(f'--eval {common}').result.evaluations
     assert alone.num_images == 11
     expected = f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [11 examples]'
     for rank in range(2):

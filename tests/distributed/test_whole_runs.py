@@ -12,7 +12,7 @@ from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Tasks, all_modes, pr
 from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.programs import PROGRAM, Task, environment
-from tests.support.runs import ran, values_in
+from tests.support.runs import run_benchmark, values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
@@ -51,7 +51,7 @@ def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[Tasks,
 def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tuple[str, str, str]]:
     """Evaluates the last checkpoint; returns its step, and the accuracy as workers print it."""
     flags = f'--eval {model} --device=cpu --data_dir={data_dir} --train_dir={folder}/train'
-    [row] = ran(flags).result.evaluations
+    [row] = run_benchmark(flags).result.evaluations
     assert row.num_images == NUM_VALIDATION
     return row.step, (f'{row.top_1:.4f}', f'{row.top_5:.4f}', str(NUM_VALIDATION))
 
@@ -95,7 +95,7 @@ def test_the_chief_alone_evaluates_asynchronous_training(data_dir, tmp_path):
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_path):
     training = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
-    ran(f'{FLAGS} {training}')
+    run_benchmark(f'{FLAGS} {training}')
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert checkpoint_step(before) == 4
@@ -207,7 +207,7 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
     flags = '--model=lenet --device=cpu --batch_size=4 --init_learning_rate=0.01'
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
     backbone = tmp_path / 'backbone'
-    ran(f'{flags} {earlier} --train_dir={backbone}')
+    run_benchmark(f'{flags} {earlier} --train_dir={backbone}')
     tasks = run(
         f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
         f'--train_dir={tmp_path}/trained --export_saved_model={tmp_path}/model '

@@ -24,7 +24,7 @@ from tests.support.oracles import (
     WEIGHT_DECAY,
     Weights,
 )
-from tests.support.runs import ran
+from tests.support.runs import run_benchmark
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputConfig, InputPipeline
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         flags += (
             f' --variable_update=replicated --data_format=NCHW --num_batches={NUM_EARLIER_STEPS}'
         )
-        ran(flags)
+        run_benchmark(flags)
         return latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
 
 

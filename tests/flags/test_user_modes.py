@@ -12,7 +12,7 @@ import pytest
 from benchmark_cnn import BenchmarkCNN
 from tests.support.outputs import check_line, refused
 from tests.support.programs import ROOT, run_main, run_process
-from tests.support.runs import losses, made, ran
+from tests.support.runs import losses, make_benchmark, run_benchmark
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.compare.repeats import repeat_key
 from tf_cnn.managers.local import VariableMgrLocalReplicated
@@ -43,12 +43,12 @@ def write(folder: Path, text: str = MANAGER) -> Path:
 def test_a_mode_of_python_or_of_a_file_takes_the_steps_of_the_manager_it_extends(tmp_path):
     expected = losses(variable_update='replicated', num_gpus=2)
     file = str(write(tmp_path))
-    run = ran(variable_mgr_file=file, variable_update='mine', num_gpus=2)
+    run = run_benchmark(variable_mgr_file=file, variable_update='mine', num_gpus=2)
     assert run.losses == expected
     assert 'Variables:   mine\n' in run.out
 
     register_variable_mgr('from_python', summary='Ours.')(VariableMgrLocalReplicated)
-    run = ran(variable_update='from_python', num_gpus=2)
+    run = run_benchmark(variable_update='from_python', num_gpus=2)
     assert run.losses == expected
     assert run.result.run.variable_mgr_file_sha256 is None
 
@@ -82,7 +82,7 @@ def test_an_error_in_a_manager_from_python_names_its_mode():
 
     register_variable_mgr('mine', summary='A')(Mine)
     with refused('--variable_update=mine', 'RuntimeError: not today'):
-        ran(variable_update='mine')
+        run_benchmark(variable_update='mine')
 
 
 def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(tmp_path):
@@ -122,7 +122,7 @@ def test_a_mode_runs_in_its_topologies_and_the_refusal_elsewhere_names_it(topolo
 def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path):
     def run_in(folder: str, end: str = '') -> Any:
         path = write(tmp_path / folder, MANAGER.replace('Our own.', f'Our own{end}.'))
-        result = ran(variable_mgr_file=str(path), variable_update='mine').result
+        result = run_benchmark(variable_mgr_file=str(path), variable_update='mine').result
         assert result.run.variable_mgr_file_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
         MODES.pop('mine')
         return result
@@ -137,7 +137,8 @@ def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path):
         name: str(write(tmp_path / name, MANAGER + body.format(name))) for name in ('Key', 'Index')
     }
     runs = {
-        name: made(variable_mgr_file=file, variable_update='mine') for name, file in files.items()
+        name: make_benchmark(variable_mgr_file=file, variable_update='mine')
+        for name, file in files.items()
     }
     for name, run in runs.items():
         with refused(f'--variable_mgr_file={files[name]}, line 6', f'{name}Error'):
@@ -171,5 +172,5 @@ def test_a_file_of_another_mode_than_the_runs_has_no_effect(tmp_path):
     params = make_params(variable_mgr_file=file, variable_update='replicated')
     (line,) = params.ignored_flag_warnings(RuleContext(is_single_process=True, is_residual=False))
     check_line(line, f'--variable_mgr_file={file}', '--variable_update')
-    run = ran(variable_mgr_file=file, variable_update='replicated')
+    run = run_benchmark(variable_mgr_file=file, variable_update='replicated')
     assert run.result.run.variable_mgr_file_sha256 is None

@@ -20,7 +20,7 @@ from models.registry import MODELS, Registry, load_model_file, register_model
 from tests.support.documents import python_block
 from tests.support.images import write_cifar
 from tests.support.outputs import refused
-from tests.support.runs import made, ran
+from tests.support.runs import make_benchmark, run_benchmark
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
@@ -78,7 +78,7 @@ def test_the_example_of_the_docs_is_short_and_trains(tmp_path):
     example = tmp_path / 'tiny_resnet.py'
     example.write_text(python_block('models.md'))
     assert len(example.read_text().splitlines()) <= 20
-    run = ran(
+    run = run_benchmark(
         model='tiny_resnet',
         model_file=str(example),
         data_dir=str(tmp_path),
@@ -173,7 +173,7 @@ def write_model(folder: Path, body: str) -> Path:
 def test_a_network_of_python_that_cannot_be_trained_is_refused_with_its_model():
     register_model('mine', lambda *arguments: None, data_set='cifar10', image_size=8)
     with refused('--model=mine: TypeError', 'NoneType', '[4, 10]'):
-        made(model='mine')
+        make_benchmark(model='mine')
 
 
 @pytest.mark.parametrize('single', [False, True])
@@ -182,13 +182,13 @@ def test_a_network_without_kernels_has_no_weight_decay(single):
         return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
 
     register_model('mine', build, data_set='cifar10', image_size=1)
-    run = ran(model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single)
+    run = run_benchmark(model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single)
     assert run.result.is_complete
 
 
 def test_a_network_is_checked_with_the_images_that_a_step_has(tmp_path):
     body = "return cnn.dense(cnn.flatten(tf.concat(tf.split(images, 4), 0)), num_classes, 'logits')"
     settings: dict[str, Any] = {'model': 'mine', 'model_file': str(write_model(tmp_path, body))}
-    made(batch_size=4, **settings)
+    make_benchmark(batch_size=4, **settings)
     with refused('mine.py', 'line 6'):
-        made(batch_size=3, **settings)
+        make_benchmark(batch_size=3, **settings)

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tests.support.files import write_files
 from tests.support.images import convert, encoded, write_digits
 from tests.support.outputs import check_line, check_warning, failed
-from tests.support.runs import Ran, plan_of, ran, values_in
+from tests.support.runs import BenchmarkRun, plan_of, run_benchmark, values_in
 from tf_cnn.cluster.rendezvous import find_difference
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.training.contents import read_class_names
@@ -48,15 +48,15 @@ def trained(animals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(flags: str = '', **values: Any) -> Ran:
-    return ran(f'--num_batches=1 {flags}', **values)
+def train(flags: str = '', **values: Any) -> BenchmarkRun:
+    return run_benchmark(f'--num_batches=1 {flags}', **values)
 
 
-def evaluate(train_dir: Path, data_dir: Path) -> Ran:
-    return ran('--eval', train_dir=train_dir, data_dir=data_dir)
+def evaluate(train_dir: Path, data_dir: Path) -> BenchmarkRun:
+    return run_benchmark('--eval', train_dir=train_dir, data_dir=data_dir)
 
 
-def notes(run: Ran) -> list[str]:
+def notes(run: BenchmarkRun) -> list[str]:
     text = 'only the number of classes is compared'
     return [line for line in run.err.splitlines() if text in line]
 

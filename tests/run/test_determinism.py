@@ -14,7 +14,7 @@ from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.programs import ROOT
-from tests.support.runs import losses, made, params_of
+from tests.support.runs import losses, make_benchmark, params_of
 from tf_cnn.plan.params import RuleContext
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -54,7 +54,7 @@ def main(*modes: str) -> None:
     losses_by_flags['another seed'] = exact_losses(f'{modes[0]} --tf_random_seed=5')
     # TensorFlow keeps this setting until the process ends.
     with refused('--deterministic=False', '--deterministic=True'):
-        made(NETWORK)
+        make_benchmark(NETWORK)
     print(json.dumps(losses_by_flags))
 
 

@@ -24,7 +24,7 @@ from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import launched
-from tests.support.runs import Ran, document_in, made, ran, values_in
+from tests.support.runs import BenchmarkRun, document_in, make_benchmark, run_benchmark, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.validation import (
@@ -55,15 +55,15 @@ def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(data_dir: Path, flags: str = '', **values: Any) -> Ran:
-    return ran(f'--init_learning_rate=0.05 {flags}', data_dir=data_dir, **values)
+def train(data_dir: Path, flags: str = '', **values: Any) -> BenchmarkRun:
+    return run_benchmark(f'--init_learning_rate=0.05 {flags}', data_dir=data_dir, **values)
 
 
 def evaluate(
     train_dir: Path, data_dir: Path, flags: str = '', **values: Any
 ) -> Sequence[EvaluationRow]:
     flags = f'--eval --eval_batch_size={BATCH} {flags}'
-    return made(flags, train_dir=train_dir, data_dir=data_dir, **values).run().evaluations
+    return make_benchmark(flags, train_dir=train_dir, data_dir=data_dir, **values).run().evaluations
 
 
 def counts(row: EvaluationRow) -> tuple[int, ...]:
@@ -267,7 +267,7 @@ def test_a_warning_names_the_newest_checkpoint_if_a_file_of_it_is_missing(
     folder = shutil.copytree(trained, tmp_path / 'train')
     (folder / f'model.ckpt-4.{suffix}').unlink()
     facts = (folder / 'model.ckpt-4', suffix[:4], f'{folder}/model.ckpt-0 is used instead')
-    check_warning(ran('--eval', train_dir=folder, data_dir=noise).err, *facts)
+    check_warning(run_benchmark('--eval', train_dir=folder, data_dir=noise).err, *facts)
     check_warning(train(noise, backbone_model_path=folder).err, *facts)
     check_warning(train(noise, train_dir=folder).err, *facts)
     # Now the newest checkpoint is whole.
@@ -332,7 +332,7 @@ def test_a_damaged_validation_image_or_shard_is_named(trained, noise, tmp_path):
 
 def test_out_of_memory_names_the_batch_size_of_its_phase(trained, noise):
     fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
-    training = made(DURING_TRAINING, data_dir=noise)
+    training = make_benchmark(DURING_TRAINING, data_dir=noise)
     with mock.patch.object(Evaluation, 'run', side_effect=fault):
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
             evaluate(trained, noise, eval_batch_size=BATCH - 1)

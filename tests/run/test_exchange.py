@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import open_session
 from tests.support.outputs import check_warning, refused, warnings_in
-from tests.support.runs import document_in, params_of, plan_of, ran
+from tests.support.runs import document_in, params_of, plan_of, run_benchmark
 from tf_cnn.step.build import build_step
 
 pytestmark = pytest.mark.graph
@@ -59,7 +59,9 @@ def test_every_mode_of_one_process_averages_the_gradients_of_all_towers(flags):
 
 def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path):
     flags = '--exchange_only --exchange_bytes=4096 --num_batches=20 --num_gpus=2 --batch_size=8'
-    _, out, err = ran(f'{flags} --variable_update=replicated', result_file=tmp_path / 'r.json')
+    _, out, err = run_benchmark(
+        f'{flags} --variable_update=replicated', result_file=tmp_path / 'r.json'
+    )
     document = document_in(tmp_path / 'r.json')
     assert document['run']['role'] == 'exchange-only'
     assert document['model'] | {'name': '4096 bytes', 'parameters': 1024} == document['model']

@@ -27,7 +27,7 @@ import tensorflow.compat.v1 as tf
 from tests.run.gpu_graphs import build_on_gpus
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
-from tests.support.runs import made, params_of
+from tests.support.runs import make_benchmark, params_of
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment, ThisProcess
@@ -98,7 +98,7 @@ def _folders() -> 'tempfile.TemporaryDirectory[str]':
     shutil.copy(shards / shard_name('train', 0, 2), shards / shard_name('train', 1, 2))
     with _gpu_machine():
         saved = f'--train_dir={root}/SAVED --init_learning_rate=0.5'
-        made(f'{SMALL_RUN} {saved}').run()
+        make_benchmark(f'{SMALL_RUN} {saved}').run()
     return folder
 
 
@@ -430,7 +430,7 @@ def run(flags: str) -> dict[str, Any]:
     with _gpu_machine(flags) as folder:
         console = Console(out := io.StringIO(), io.StringIO())
         steps: dict[str, Any] = {'num_batches': None} if '--num_epochs=' in flags else {}
-        result = made(f'{SMALL_RUN} {flags}', console, **steps).run()
+        result = make_benchmark(f'{SMALL_RUN} {flags}', console, **steps).run()
         text = re.sub(r'images/sec: .*?(\t|$)', r'\1', out.getvalue(), flags=re.MULTILINE)
         files = [path.relative_to(folder) for path in folder.rglob('*') if path.is_file()]
         events = [

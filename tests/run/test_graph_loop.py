@@ -21,7 +21,7 @@ from tests.run.gpu_graphs import (
 from tests.support.graphs import cpus, needed_by, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
 from tests.support.outputs import refused
-from tests.support.runs import Ran, params_of, ran
+from tests.support.runs import BenchmarkRun, params_of, run_benchmark
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
@@ -39,9 +39,9 @@ def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.dropout(cnn.flatten(images), 0.5), num_classes, 'logits')
 
 
-def trained(flags: str, **values: Any) -> Ran:
+def trained(flags: str, **values: Any) -> BenchmarkRun:
     steps = '--num_warmup_batches=3 --num_batches=7'
-    return ran(f'{steps} --init_learning_rate=0.01 {flags}', **values)
+    return run_benchmark(f'{steps} --init_learning_rate=0.01 {flags}', **values)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def trained(flags: str, **values: Any) -> Ran:
     ],
 )
 def test_a_loop_computes_the_same_as_single_session_calls(mode):
-    def values_of(run: Ran) -> dict[str, Any]:
+    def values_of(run: BenchmarkRun) -> dict[str, Any]:
         """Returns the values of each step. A loop has no waits for input."""
         names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
         return {name: getattr(run.result.steps, name) for name in names}

@@ -18,7 +18,7 @@ from tests.support.files import file_size_limit, write_files
 from tests.support.images import encoded, example, header_of, write_shard
 from tests.support.outputs import check_error, failed
 from tests.support.programs import launched, run, run_main
-from tests.support.runs import made
+from tests.support.runs import make_benchmark
 from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.session import Stepper
@@ -151,7 +151,7 @@ def test_a_run_names_shards_that_are_damaged_or_change(name, tmp_path):
         change(shard)
     with failed(shard, *facts):
         steps = '--num_batches=200 --num_warmup_batches=0'
-        for step in made(steps, data_dir=shard.parent).steps():
+        for step in make_benchmark(steps, data_dir=shard.parent).steps():
             if step.index == last_step:
                 change(shard)
 
@@ -228,4 +228,4 @@ def test_a_kernel_that_the_driver_cannot_load_ends_the_run_with_what_to_use(erro
         mock.patch.object(Stepper, 'run', side_effect=fault),
         failed(error, 'TensorFlow 2.21', 'docs/gpu.md', '--device=cpu'),
     ):
-        made(_RUN).run()
+        make_benchmark(_RUN).run()

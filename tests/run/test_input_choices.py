@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from models.registry import register_model
 from tests.support.images import encoded, example, write_noise, write_shard
 from tests.support.outputs import failed
-from tests.support.runs import Ran, ran
+from tests.support.runs import BenchmarkRun, run_benchmark
 from tf_cnn.inputs.layout import shard_name
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -26,8 +26,10 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 STILL = '--init_learning_rate=0 --weight_decay=0'
 
 
-def run(data_dir: Path, flags: str, **values: Any) -> Ran:
-    return ran(f'--num_batches=6 --num_warmup_batches=0 {flags}', data_dir=data_dir, **values)
+def run(data_dir: Path, flags: str, **values: Any) -> BenchmarkRun:
+    return run_benchmark(
+        f'--num_batches=6 --num_warmup_batches=0 {flags}', data_dir=data_dir, **values
+    )
 
 
 @pytest.mark.parametrize('flags', [STILL, '--forward_only'])
@@ -70,7 +72,9 @@ def test_training_evaluations_and_the_exported_model_normalise_alike(tmp_path, m
     ).result
     assert result.steps.top_1 == [1.0]
     assert [row.top_1 for row in result.evaluations] == [1.0]
-    (alone,) = ran(f'{flags} --eval', data_dir=tmp_path, train_dir=trained).result.evaluations
+    (alone,) = run_benchmark(
+        f'{flags} --eval', data_dir=tmp_path, train_dir=trained
+    ).result.evaluations
     assert alone.top_1 == 1.0
     classify = tf.compat.v2.saved_model.load(str(model)).signatures['serving_default']
     assert classify(images=tf.constant(black[np.newaxis]))['classes'].numpy() == [int(ml_perf)]

@@ -14,7 +14,7 @@ from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, warnings_in
 from tests.support.programs import run_python
-from tests.support.runs import document_in, ran
+from tests.support.runs import document_in, run_benchmark
 from tf_cnn.inputs.data_sets import find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputConfig
@@ -31,7 +31,7 @@ def run(
     """Returns the document, standard output and standard error."""
     path = tmp_path / 'r.json'
     flags = f'--num_batches=5 --display_every=2 {flags}'
-    _, out, err = ran(flags, data_dir=data_dir, result_file=path, **values)
+    _, out, err = run_benchmark(flags, data_dir=data_dir, result_file=path, **values)
     return document_in(path), out, err
 
 

@@ -21,7 +21,7 @@ from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from tests.support.files import file_size_limit
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.runs import Ran, made, ran, values_in
+from tests.support.runs import BenchmarkRun, make_benchmark, run_benchmark, values_in
 from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.results.benchmark_log import append_metric, run_info
 from tf_cnn.results.console import Console
@@ -34,9 +34,9 @@ BATCH, NUM_WARMUP, NUM_TIMED, RATE = 4, 2, 4, 0.01
 TOWERS = '--num_gpus=2 --variable_update=replicated'
 
 
-def run(flags: str, **values: Any) -> Ran:
+def run(flags: str, **values: Any) -> BenchmarkRun:
     steps = f'--num_batches={NUM_TIMED} --num_warmup_batches={NUM_WARMUP}'
-    return ran(f'{steps} --init_learning_rate={RATE} {flags}', **values)
+    return run_benchmark(f'{steps} --init_learning_rate={RATE} {flags}', **values)
 
 
 @pytest.fixture(scope='module')
@@ -119,7 +119,7 @@ def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path):
     assert [step for step, _ in summaries_in(tmp_path)] == list(range(12))
 
 
-def run_with_summaries(folder: Path, level: int) -> tuple[Ran, dict[str, dict[int, Any]]]:
+def run_with_summaries(folder: Path, level: int) -> tuple[BenchmarkRun, dict[str, dict[int, Any]]]:
     """Runs and saves each step; returns the run, and its summaries by tag and step."""
     flags = f'{TOWERS} --save_summaries_steps=2 --summary_verbosity={level}'
     checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20 --print_training_accuracy'
@@ -219,11 +219,11 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope='module')
-def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BenchmarkRun]:
     folder = tmp_path_factory.mktemp('logs')
     flags = '--benchmark_test_id=lenet-4 --print_training_accuracy --num_batches=5'
     evaluations = '--display_every=2 --eval_during_training_every_n_steps=4 --num_eval_batches=1'
-    return folder, ran(f'{flags} {evaluations}', benchmark_log_dir=folder)
+    return folder, run_benchmark(f'{flags} {evaluations}', benchmark_log_dir=folder)
 
 
 def test_a_run_writes_its_settings_into_its_log(logged):
@@ -263,7 +263,7 @@ def test_a_run_logs_every_number_that_it_prints(logged):
 
 def test_a_second_run_appends_its_numbers(tmp_path):
     for _ in range(2):
-        ran('--num_batches=1', benchmark_log_dir=tmp_path)
+        run_benchmark('--num_batches=1', benchmark_log_dir=tmp_path)
     assert len(lines_of(tmp_path / 'metric.log')) == 2 * 3
     assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 
@@ -292,12 +292,12 @@ def test_the_log_describes_the_gpus_and_has_only_finite_numbers(tmp_path):
 def test_a_log_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     (tmp_path / 'file').touch()
     with refused(f'--benchmark_log_dir={tmp_path}/file'):
-        made(benchmark_log_dir=f'{tmp_path}/file')
+        make_benchmark(benchmark_log_dir=f'{tmp_path}/file')
 
 
 def test_a_full_disk_ends_the_run_and_a_warning_has_the_throughput_so_far(tmp_path):
     err = io.StringIO()
-    run = made(
+    run = make_benchmark(
         '--num_batches=30 --display_every=1',
         Console(io.StringIO(), err),
         benchmark_log_dir=tmp_path,
@@ -313,7 +313,7 @@ def test_a_full_disk_ends_the_run_and_a_warning_has_the_throughput_so_far(tmp_pa
 
 
 def test_a_profile_that_cannot_be_written_loses_no_training(tmp_path):
-    run = made(
+    run = make_benchmark(
         '--profile_steps=1,3', train_dir=tmp_path / 'train', profile_dir=tmp_path / 'profile'
     )
     close = StepProfiler.close

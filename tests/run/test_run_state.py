@@ -19,7 +19,7 @@ from models.registry import MODELS, register_model
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
 from tests.support.outputs import failed, refused
-from tests.support.runs import losses, made, plan_of, values_in
+from tests.support.runs import losses, make_benchmark, plan_of, values_in
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
@@ -206,7 +206,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path):
 
 def test_a_train_dir_belongs_to_one_run_until_it_ends(tmp_path):
     def run() -> BenchmarkCNN:
-        return made('--num_batches=2', train_dir=tmp_path)
+        return make_benchmark('--num_batches=2', train_dir=tmp_path)
 
     with contextlib.closing(run().steps()) as steps:
         next(steps)

@@ -20,7 +20,7 @@ from tests.support.graphs import cpus, open_session, random_images, relative_err
 from tests.support.images import write_cifar
 from tests.support.outputs import check_warning, failed
 from tests.support.programs import run_python
-from tests.support.runs import Ran, made, ran
+from tests.support.runs import BenchmarkRun, make_benchmark, run_benchmark
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.step.evaluation import RestoredVariables
 from tf_cnn.step.export import export_saved_model
@@ -39,8 +39,8 @@ def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.flatten(cnn.max_pool(x, 2, 2)), num_classes, 'logits')
 
 
-def train(flags: str = '', **values: Any) -> Ran:
-    return ran(f'{FLAGS} --init_learning_rate=0.01 {flags}', **values)
+def train(flags: str = '', **values: Any) -> BenchmarkRun:
+    return run_benchmark(f'{FLAGS} --init_learning_rate=0.01 {flags}', **values)
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -101,7 +101,7 @@ def test_an_exported_model_gives_the_logits_of_the_trained_network(exported):
 
 def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported, tmp_path):
     flags, model = f'{FLAGS} --eval --num_eval_batches=1', tmp_path / 'model'
-    ran(flags, train_dir=exported / 'train', export_saved_model=model)
+    run_benchmark(flags, train_dir=exported / 'train', export_saved_model=model)
     logits = serve(exported / 'model')['logits']
     np.testing.assert_allclose(serve(model)['logits'], logits, rtol=1e-6)
 
@@ -157,7 +157,7 @@ def test_another_program_reads_the_class_names_of_a_moved_model(tmp_path):
     train(data_dir=folder, train_dir=tmp_path / 'train', export_saved_model=tmp_path / 'model')
     # Synthetic images have no names, but the evaluated checkpoint has.
     flags, evaluated = f'{FLAGS} --eval --num_eval_batches=1', tmp_path / 'evaluated'
-    ran(flags, train_dir=tmp_path / 'train', export_saved_model=evaluated)
+    run_benchmark(flags, train_dir=tmp_path / 'train', export_saved_model=evaluated)
     names = DATA_SETS['cifar10'].class_names
     assert names
     models = [model.rename(f'{model}-moved') for model in (tmp_path / 'model', evaluated)]
@@ -173,7 +173,7 @@ def test_a_model_without_class_names_has_no_file_of_names(exported):
 
 
 def test_a_forward_only_run_exports_nothing(tmp_path):
-    untrained = ran(f'{FLAGS} --forward_only', export_saved_model=tmp_path / 'model')
+    untrained = run_benchmark(f'{FLAGS} --forward_only', export_saved_model=tmp_path / 'model')
     check_warning(untrained.err, '--export_saved_model=', '--forward_only')
     assert not (tmp_path / 'model').exists()
 
@@ -239,7 +239,7 @@ def test_an_exported_model_has_no_devices_and_no_nchw(exported):
 def test_an_export_that_fails_names_its_folder_and_leaves_nothing(tmp_path, exported):
     (tmp_path / 'models').mkdir()
     new = tmp_path / 'models' / 'new'
-    steps = made(FLAGS, export_saved_model=new).steps()
+    steps = make_benchmark(FLAGS, export_saved_model=new).steps()
     next(steps)
     # Another program made the folder meanwhile.
     shutil.copytree(exported / 'model', new)

@@ -18,7 +18,7 @@ from PIL import Image
 from models.registry import register_model
 from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
-from tests.support.runs import Ran, document_in, losses, params_of, plan_of, ran
+from tests.support.runs import BenchmarkRun, document_in, losses, params_of, plan_of, run_benchmark
 from tf_cnn.cli import records
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.step.build import build_step
@@ -33,9 +33,9 @@ for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
 
 
-def run(data_dir: Path, flags: str = '', **values: Any) -> Ran:
+def run(data_dir: Path, flags: str = '', **values: Any) -> BenchmarkRun:
     settings = '--batch_size=20 --num_batches=25 --init_learning_rate=0.02'
-    return ran(f'{settings} {flags}', data_dir=data_dir, **values)
+    return run_benchmark(f'{settings} {flags}', data_dir=data_dir, **values)
 
 
 @pytest.fixture(scope='module')
@@ -123,7 +123,7 @@ def test_forward_only_reads_validation_shards_or_else_training_shards(shards, tm
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
-        forward = ran('--batch_size=20 --forward_only --num_batches=1', data_dir=folder)
+        forward = run_benchmark('--batch_size=20 --forward_only --num_batches=1', data_dir=folder)
         assert 'Num epochs:  0.50' in forward.out
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
         run(tmp_path)
@@ -152,7 +152,9 @@ def test_arrays_are_evaluated_exactly(mnist, tmp_path, image_size):
     (row,) = run(mnist, f'{flags} {steps}', train_dir=tmp_path).result.evaluations
     assert (row.num_images, row.step) == (20, 26)
     assert (row.top_1 or 0) > 0.9
-    (again,) = ran(f'--eval {flags}', data_dir=mnist, train_dir=tmp_path).result.evaluations
+    (again,) = run_benchmark(
+        f'--eval {flags}', data_dir=mnist, train_dir=tmp_path
+    ).result.evaluations
     assert (again.num_images, again.top_1, again.top_5) == (20, row.top_1, row.top_5)
 
 
@@ -171,7 +173,7 @@ def test_pipelines_of_images_in_memory_train_and_evaluate_on_records(noise, tmp_
     flags = f'--input_pipeline={pipeline} --num_batches=5'
     more = '--eval_during_training_every_n_steps=3 --save_summaries_steps=2 --summary_verbosity=3'
     files = {name: tmp_path / name for name in ('train_dir', 'result_file', 'trace_file')}
-    result, out, err = ran(f'{flags} {more}', data_dir=noise, **files)
+    result, out, err = run_benchmark(f'{flags} {more}', data_dir=noise, **files)
     check_warning(err, f'--input_pipeline={pipeline}', '--augmentation=padded_crop')
     assert f'Input:       {pipeline}\n' in out
     assert document_in(tmp_path / 'result_file')['run']['input_pipeline'] == pipeline
@@ -201,7 +203,7 @@ def test_evaluations_crop_images_alike_with_every_pipeline(noise, pipeline):
 
 
 def test_synthetic_images_can_be_fed():
-    fed = ran('--input_pipeline=feed_dict --num_gpus=2')
+    fed = run_benchmark('--input_pipeline=feed_dict --num_gpus=2')
     assert fed.result.run.is_synthetic
     assert fed.losses[0] == pytest.approx(losses()[0], rel=0.1)
 
@@ -224,4 +226,4 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     )
     flags = f'--input_pipeline={pipeline} --augmentation=none --data_name=imagenet'
     with refused(f'--input_pipeline={pipeline}', 16 * 28 * 28 * 3, 30 * 1024):
-        ran(flags, data_dir=noise)
+        run_benchmark(flags, data_dir=noise)

@@ -12,7 +12,7 @@ import tf_cnn_benchmarks
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import PROGRAM, launched, run
-from tests.support.runs import document_in, made, ran
+from tests.support.runs import document_in, make_benchmark, run_benchmark
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.sections import Phase
@@ -33,7 +33,9 @@ def test_a_result_file_has_the_printed_values_and_all_raw_values(tmp_path):
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     steps = '--num_batches=5 --num_warmup_batches=2 --display_every=2 --save_model_steps=3'
     mode = '--num_gpus=2 --variable_update=replicated --print_training_accuracy'
-    result, out, _ = ran(f'{steps} {mode}', train_dir=tmp_path / 'train', result_file=path)
+    result, out, _ = run_benchmark(
+        f'{steps} {mode}', train_dir=tmp_path / 'train', result_file=path
+    )
     record = read(tmp_path / 'lenet-4-1*2.json')
     document = as_json(record)
     assert record.is_complete
@@ -88,14 +90,16 @@ def test_a_run_with_a_closed_output_stores_its_steps(tmp_path):
 
     path = tmp_path / 'r.json'
     with pytest.raises(BrokenPipeError):
-        made(console=Console(ClosedPipe(), io.StringIO()), result_file=path).run()
+        make_benchmark(console=Console(ClosedPipe(), io.StringIO()), result_file=path).run()
     record = read(path)
     assert not record.is_complete
     assert len(record.step_seconds()) == 1
 
 
 def test_a_run_ends_with_the_step_that_passes_its_target_seconds(tmp_path):
-    result, out, _ = ran('--target_seconds=0.2', num_batches=None, result_file=tmp_path / 'r.json')
+    result, out, _ = run_benchmark(
+        '--target_seconds=0.2', num_batches=None, result_file=tmp_path / 'r.json'
+    )
     assert result.is_complete
     wall, seconds = result.throughput.wall_seconds, result.step_seconds()
     assert wall - seconds[-1] < 0.2 <= wall + 0.02
@@ -113,13 +117,13 @@ def test_a_run_ends_with_the_step_that_passes_its_target_seconds(tmp_path):
 )
 def test_impossible_flags_are_refused_before_the_run(flags, facts):
     with refused(*facts):
-        made(flags)
+        make_benchmark(flags)
 
 
 def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path):
     out = io.StringIO()
     with failed('--result_file=/dev/full') as caught:
-        made('--result_file=/dev/full', Console(out, io.StringIO())).run()
+        make_benchmark('--result_file=/dev/full', Console(out, io.StringIO())).run()
     assert out.getvalue().count('total images/sec:') == 1
     assert isinstance(caught.value.result, Result)
 
@@ -128,7 +132,7 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_the_result_so_far(tmp_path):
     out, err, path = io.StringIO(), io.StringIO(), tmp_path / 'r.json'
     flags = '--model=mnist --init_learning_rate=1e18 --num_batches=100 --num_warmup_batches=0'
     files = {'data_dir': write_digits(tmp_path / 'digits'), 'result_file': path}
-    run = made(flags, Console(out, err), train_dir=tmp_path, **files)
+    run = make_benchmark(flags, Console(out, err), train_dir=tmp_path, **files)
     with failed('--init_learning_rate', '1e+18', '--continue_on_nan') as caught:
         [*run.steps()]
     result = caught.value.result
@@ -153,7 +157,9 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_the_result_so_far(tmp_path):
 @pytest.mark.parametrize('num_timed', [0, 2])
 def test_closing_the_generator_of_steps_ends_the_run_and_saves_a_checkpoint(num_timed, tmp_path):
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.closing(made('', Console(out, err), train_dir=tmp_path).steps()) as steps:
+    with contextlib.closing(
+        make_benchmark('', Console(out, err), train_dir=tmp_path).steps()
+    ) as steps:
         phases = [next(steps).phase for _ in range(1 + num_timed)]
     assert phases == [Phase.WARMUP, *[Phase.TIMED] * num_timed]
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / f'model.ckpt-{1 + num_timed}')
@@ -164,7 +170,7 @@ def test_closing_the_generator_of_steps_ends_the_run_and_saves_a_checkpoint(num_
         num_timed > 0
     )
     with refused('--eval'):
-        next(made('--eval', train_dir=tmp_path).steps())
+        next(make_benchmark('--eval', train_dir=tmp_path).steps())
 
 
 def test_an_open_generator_of_steps_ends_silently_with_its_program(tmp_path):

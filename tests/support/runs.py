@@ -42,7 +42,7 @@ def plan_of(flags: str = '', environ: Mapping[str, str] | None = None, **values:
     return plan
 
 
-class Ran(NamedTuple):
+class BenchmarkRun(NamedTuple):
     """The result of a run, its standard output and its standard error."""
 
     result: Result
@@ -54,7 +54,7 @@ class Ran(NamedTuple):
         return [*map(as_float, self.result.steps.loss)]
 
 
-def made(flags: str = '', console: Console | None = None, **values: Any) -> BenchmarkCNN:
+def make_benchmark(flags: str = '', console: Console | None = None, **values: Any) -> BenchmarkCNN:
     """Returns a run of LeNet on the CPU with 1 warm-up step and 3 timed steps.
 
     Flags override these settings.
@@ -66,14 +66,14 @@ def made(flags: str = '', console: Console | None = None, **values: Any) -> Benc
     return BenchmarkCNN(params, console or Console(io.StringIO(), io.StringIO()))
 
 
-def ran(flags: str = '', /, **values: Any) -> Ran:
+def run_benchmark(flags: str = '', /, **values: Any) -> BenchmarkRun:
     out, err = io.StringIO(), io.StringIO()
-    result = made(flags, Console(out, err), **values).run()
-    return Ran(result, out.getvalue(), err.getvalue())
+    result = make_benchmark(flags, Console(out, err), **values).run()
+    return BenchmarkRun(result, out.getvalue(), err.getvalue())
 
 
 def losses(flags: str = '', /, **values: Any) -> list[float]:
-    return ran(flags, **values).losses
+    return run_benchmark(flags, **values).losses
 
 
 # ---- results and checkpoints ---------------------------------------------------------------------

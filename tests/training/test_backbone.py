@@ -13,11 +13,11 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.oracles import Weights
 from tests.support.outputs import check_line, check_warning, failed, warnings_in
-from tests.support.runs import ran, values_in
+from tests.support.runs import run_benchmark, values_in
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-run = functools.partial(ran, num_batches=1, optimizer='momentum')
+run = functools.partial(run_benchmark, num_batches=1, optimizer='momentum')
 NUM_CLASSES = 7
 
 

@@ -34,7 +34,7 @@ from tests.support.graphs import (
 from tests.support.images import write_digits
 from tests.support.oracles import OPTIMIZERS, Weights
 from tests.support.outputs import check_warning, failed
-from tests.support.runs import losses, ran, values_in
+from tests.support.runs import losses, run_benchmark, values_in
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.training.precision import FP32, Precision
@@ -375,7 +375,7 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path):
         'fp16_loss_scale': 2.0**30,
         'batch_size': 1,
     }
-    result, out, err = ran(num_batches=4, **flags)
+    result, out, err = run_benchmark(num_batches=4, **flags)
     assert 'Precision:   fp16, automatic loss scale from 1.07374e+09\n' in out
     assert result.run.precision == 'fp16, automatic loss scale from 1.07374e+09'
     assert result.is_complete
@@ -384,7 +384,7 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path):
     assert len({*result.steps.loss}) == 1
     assert state_of(values_in(tmp_path)) == (2.0**25, 0, 5)
     # A run that goes on counts only its own skipped steps.
-    again = ran(num_batches=1, num_warmup_batches=0, **flags).result
+    again = run_benchmark(num_batches=1, num_warmup_batches=0, **flags).result
     assert again.run.num_skipped_steps == 1
 
 
@@ -393,19 +393,19 @@ DIVERGING: dict[str, Any] = {'num_batches': 6, 'num_warmup_batches': 0, 'init_le
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(tmp_path):
     with failed('--precision=bf16', '--fp16_enable_auto_loss_scale', '--continue_on_nan') as caught:
-        ran(model='mnist', data_dir=write_digits(tmp_path), **DIVERGING, precision='fp16')
+        run_benchmark(model='mnist', data_dir=write_digits(tmp_path), **DIVERGING, precision='fp16')
     assert re.search(r'\b(nan|inf)\b.*\b[23]\b', str(caught.value)), 'the loss and the step'
 
 
 def test_a_flag_lets_training_go_on_with_a_loss_that_is_not_finite(tmp_path):
     flags: dict[str, Any] = {'model': 'mnist', 'data_dir': write_digits(tmp_path), **DIVERGING}
-    result = ran(continue_on_nan=True, **flags).result
+    result = run_benchmark(continue_on_nan=True, **flags).result
     assert result.is_complete
     assert result.steps.loss[-1] is None
 
 
 def test_a_loss_that_is_not_finite_is_a_warning_on_synthetic_images():
-    result, out, err = ran(**DIVERGING)
+    result, out, err = run_benchmark(**DIVERGING)
     assert result.is_complete
     assert result.steps.loss[-1] is None
     assert 'total images/sec' in out

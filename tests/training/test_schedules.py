@@ -13,7 +13,7 @@ from models.registry import MODELS
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist
 from tests.support.outputs import refused
-from tests.support.runs import plan_of, ran
+from tests.support.runs import plan_of, run_benchmark
 from tf_cnn.run.banner import make_banner
 from tf_cnn.training.schedules import LearningRate
 
@@ -223,7 +223,7 @@ def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path):
     }
     rates: list[float] = []
     for num_warmup in (10, 0):
-        result = ran(num_warmup_batches=num_warmup, **common).result
+        result = run_benchmark(num_warmup_batches=num_warmup, **common).result
         assert result.statistics.num_steps == 120
         rates += [rate or 0.0 for rate in result.steps.learning_rate or ()]
     steps = np.arange(10 + 2 * 120)
