@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.run.gpu_graphs import build_on_gpus
+from tests.step.gpu_graphs import build_on_gpus
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
 from tests.support.runs import make_benchmark, params_of

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 import variable_mgr
-from tests.run.gpu_graphs import MODE_FLAGS, build_on_gpus
+from tests.step.gpu_graphs import MODE_FLAGS, build_on_gpus
 
 pytestmark = pytest.mark.graph
 

@@ -1,7 +1,7 @@
 """The program answers random combinations of flags: with a plan that has them, or with lines that
 name them.
 
-python -m pytest tests/run/test_combinations.py --combinations=100000 --combinations_seed=1
+python -m pytest tests/plan/test_combinations.py --combinations=100000 --combinations_seed=1
 """
 
 import contextlib

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.run.gpu_graphs import (
+from tests.step.gpu_graphs import (
     MODE_FLAGS,
     GpuGraph,
     build_on_gpus,

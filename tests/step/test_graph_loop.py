@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import register_model
 from preprocessing import ImageOptions
-from tests.run.gpu_graphs import (
+from tests.step.gpu_graphs import (
     GpuGraph,
     build_on_gpus,
     crossings,
