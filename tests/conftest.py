@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -31,6 +32,16 @@ _IS_OF_XDIST = 'PYTEST_XDIST_WORKER' in os.environ
 if _IS_OF_XDIST:
     # Each of these processes imports all tests, and with them TensorFlow. Keras can wait.
     import_tensorflow()
+
+
+@pytest.fixture(scope='session')
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with shards of 16 training images and 23 validation images."""
+    from tests.support.images import write_noise
+
+    folder = tmp_path_factory.mktemp('noise')
+    write_noise(folder, 23)
+    return folder
 
 
 @pytest.fixture
