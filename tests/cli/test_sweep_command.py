@@ -127,8 +127,8 @@ def test_a_link_of_25_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
         assert process.code == 0, process.err
     _, small, large = rows_of(process.out)
     assert float(small[2].strip('! ')) < float(large[2].strip('! '))
-    # In GB/s. The link is slow, so that a loaded machine is still faster.
-    assert 0.7 * 0.003125 < float(large[4]) <= 0.003125
+    # In GB/s. The link is slow, so that a loaded machine still uses half of it.
+    assert 0.5 * 0.003125 < float(large[4]) <= 0.003125
 
 
 @pytest.mark.unit
