@@ -21,7 +21,7 @@ help:
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, compare three modes, and'
 	@echo '               write a page, data/bench.html: three to ten minutes on two cores, 0.2 GB'
 	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
-	@echo 'make test      run the tests (seven to ten minutes on two cores)'
+	@echo 'make test      run the tests (ten to fifteen minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (two minutes)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
 	@echo 'make check     check format, lint, types, spelling and words'
