@@ -118,17 +118,18 @@ def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes():
 @pytest.mark.long
 @NEEDED
 def test_a_link_of_25_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
-    grids = ('--grid=shape=2*1', '--grid=exchange_bytes=4096,1048576', f'--output={tmp_path}/out')
+    grids = ('--grid=shape=2*1', '--grid=exchange_bytes=4096,4194304', f'--output={tmp_path}/out')
     flags = ('--hosts=node1,node2', '--exchange_only', '--variable_update=collective_all_reduce')
-    argv = ('sweep', *grids, '--', *flags, '--device=cpu', '--num_batches=2')
+    steps = ('--num_batches=2', '--num_warmup_batches=2')
+    argv = ('sweep', *grids, '--', *flags, '--device=cpu', *steps)
     with make_hosts(2, rate_mbit=25) as network:
         command = network.command(*PROGRAM, *argv)
         process = run_process(command)
         assert process.code == 0, process.err
     _, small, large = rows_of(process.out)
     assert float(small[2].strip('! ')) < float(large[2].strip('! '))
-    # In GB/s. The link is slow, so that a loaded machine still uses half of it.
-    assert 0.5 * 0.003125 < float(large[4]) <= 0.003125
+    # In GB/s. The link is slow and the tensor large, so that a loaded machine is still faster.
+    assert 0.7 * 0.003125 < float(large[4]) <= 0.003125
 
 
 @pytest.mark.unit
