@@ -52,8 +52,9 @@ console.close()
             'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:00:0'
         )
         terminal.type('\n')
-        # After the next drawing the live line is below the printed lines.
-        terminal.read(' left')
+        # After the last of three drawings the live line is below the printed lines.
+        terminal.read('total images/sec')
+        terminal.read(' left\x1b[K\r')
         assert lines_on_screen(terminal)[-1].startswith('step 57 of 100')
         terminal.type('\n')
         terminal.read(until=None)

@@ -23,7 +23,7 @@ from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.programs import launched
+from tests.support.programs import launched, run
 from tests.support.runs import BenchmarkRun, document_in, make_benchmark, run_benchmark, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
@@ -219,6 +219,19 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_p
     assert (
         follower.out.count(f'[{NUM_VALIDATION} examples]') == len(evaluated) == len(set(evaluated))
     )
+
+
+def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(noise, tmp_path):
+    train(noise, train_dir=tmp_path)
+    flags = f'--model=lenet --device=cpu --batch_size={BATCH} --num_batches=3 --train_dir={tmp_path}'
+
+    def train_on(*arguments: Any) -> None:
+        if not (tmp_path / 'model.ckpt-17.index').exists():
+            assert run(flags).code == 0
+
+    with mock.patch('tf_cnn.run.evaluator.check_classes', train_on):
+        rows = evaluate(tmp_path, noise, '--eval_interval_secs=0.1')
+    assert [row.step for row in rows] == [4, 17]
 
 
 def test_a_signal_ends_an_evaluator_that_waits(trained, noise):

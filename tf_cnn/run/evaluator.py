@@ -125,17 +125,15 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         )
     if last:
         yield last
-    # Older checkpoints are not evaluated.
-    known_checkpoints = {last, *listed_checkpoints(folder)} if last else set()
     while interval:
         # Read the mark of the end before the list, so that the list has every checkpoint saved
         # before the mark.
         training_has_ended = has_training_ended(folder)
-        new_checkpoints = [
-            prefix for prefix in listed_checkpoints(folder) if prefix not in known_checkpoints
-        ]
-        for prefix in new_checkpoints:
-            known_checkpoints.add(prefix)
+        listed = listed_checkpoints(folder)
+        # The list has the newest last. The oldest are deleted first, so without `last` all are newer.
+        newer = listed[listed.index(last) + 1 :] if last in listed else listed
+        for prefix in newer:
+            last = prefix
             if Path(f'{prefix}.index').exists():
                 yield prefix
             else:
@@ -143,9 +141,9 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
                     f'{prefix} was deleted before it was evaluated; keep more with '
                     '--max_ckpts_to_keep'
                 )
-        if training_has_ended and not new_checkpoints:
+        if training_has_ended and not newer:
             return
-        if not new_checkpoints:
+        if not newer:
             SIGNALS.wait(interval)
 
 
