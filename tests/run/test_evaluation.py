@@ -223,7 +223,9 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_p
 
 def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(noise, tmp_path):
     train(noise, train_dir=tmp_path)
-    flags = f'--model=lenet --device=cpu --batch_size={BATCH} --num_batches=3 --train_dir={tmp_path}'
+    flags = (
+        f'--model=lenet --device=cpu --batch_size={BATCH} --num_batches=3 --train_dir={tmp_path}'
+    )
 
     def train_on(*arguments: Any) -> None:
         if not (tmp_path / 'model.ckpt-17.index').exists():

@@ -109,11 +109,39 @@ def read_log(text: str, source: str) -> Log:
     Raises UsageError if the log has neither step lines nor a total, if its total is not a number,
     or if it has several runs.
     """
-    # How often each value of each label appears: each task prints a banner.
+    banners, num_servers, last_step, total = _search_lines(text.splitlines())
+    rate = _read_rate(total, last_step, source)
+    banner = {name: next(iter(values)) for name, values in banners.items()}
+    devices = re.findall(r"'([^']*)'", banner.get('Devices', ''))
+    num_workers, num_devices = _shape(banner, devices)
+    if (num_runs := _count_runs(banners, banner, num_workers or 1)) > 1:
+        raise UsageError(
+            f'{source}: it has the output of {plural(num_runs, "run")}; give a file for each run'
+        )
+    shape = f'{num_workers or "?"}*{num_devices or "?"}'
+    return Log(
+        source,
+        hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24],
+        f'{shape}+{num_servers}' if num_servers else shape,
+        _read_flags(banner, devices, num_devices),
+        _read_workload(banner),
+        rate,
+        banner.get('TensorFlow') or None,
+        None if total is not None else 'the log ends before its total',
+    )
+
+
+def _search_lines(
+    lines: Iterable[str],
+) -> tuple[dict[str, Counter[str]], int, float | None, str | None]:
+    """Returns (banners, number of parameter servers, last rate of a step line, last total).
+
+    banners: how often each value of each label appears, since each task prints a banner.
+    """
     banners: dict[str, Counter[str]] = defaultdict(Counter)
     servers: set[str] = set()
     version, last_step, total = '', None, None
-    for line in text.splitlines():
+    for line in lines:
         before, label, after = line.partition('images/sec:')
         before = before.rstrip()
         if label and before.endswith('total'):
@@ -139,6 +167,10 @@ def read_log(text: str, source: str) -> Log:
             banners[_BATCH_SIZE_OF_A_DEVICE][match[1]] += 1
         elif match := _ON_SERVER.search(line):
             servers.add(match[1])
+    return banners, len(servers), last_step, total
+
+
+def _read_rate(total: str | None, last_step: float | None, source: str) -> float:
     rate = last_step if total is None else float(total)
     if rate is None:
         raise UsageError(
@@ -150,15 +182,12 @@ def read_log(text: str, source: str) -> Log:
             f'{source}: its total images/sec is {total}, which is not a rate; give the log of '
             'another run'
         )
-    banner = {name: next(iter(values)) for name, values in banners.items()}
-    devices = re.findall(r"'([^']*)'", banner.get('Devices', ''))
-    num_workers, num_devices = _shape(banner, devices)
-    if (num_runs := _count_runs(banners, banner, num_workers or 1)) > 1:
-        raise UsageError(
-            f'{source}: it has the output of {plural(num_runs, "run")}; give a file for each run'
-        )
-    shape = f'{num_workers or "?"}*{num_devices or "?"}'
-    data_set, _, kind = banner.get('Dataset', '').partition(' (')
+    return rate
+
+
+def _read_flags(
+    banner: Mapping[str, str], devices: Sequence[str], num_devices: int | None
+) -> dict[str, object]:
     precision = banner.get('Precision', 'fp32')
     batch_size = _first_number(banner.get(_BATCH_SIZE_OF_A_DEVICE))
     flags = {
@@ -174,23 +203,18 @@ def read_log(text: str, source: str) -> Log:
         'device': devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
         'num_gpus': num_devices,
     }
-    workload = {
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _read_workload(banner: Mapping[str, str]) -> dict[str, object]:
+    data_set, _, kind = banner.get('Dataset', '').partition(' (')
+    return {
         'model': banner.get('Model'),
         'data_set': None if data_set in ('', 'synthetic') else data_set,
         'is_synthetic': kind.startswith('synthetic') if kind else data_set == 'synthetic' or None,
         'image_size': None,
         'role': _role(banner.get('Mode', '')),
     }
-    return Log(
-        source,
-        hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24],
-        f'{shape}+{len(servers)}' if servers else shape,
-        {name: value for name, value in flags.items() if value is not None},
-        workload,
-        rate,
-        banner.get('TensorFlow') or None,
-        None if total is not None else 'the log ends before its total',
-    )
 
 
 def _shape(banner: Mapping[str, str], devices: Sequence[str]) -> tuple[int | None, int | None]:

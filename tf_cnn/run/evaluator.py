@@ -130,7 +130,7 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         # before the mark.
         training_has_ended = has_training_ended(folder)
         listed = listed_checkpoints(folder)
-        # The list has the newest last. The oldest are deleted first, so without `last` all are newer.
+        # The newest is last. The oldest are deleted first: if `last` has gone, all are newer.
         newer = listed[listed.index(last) + 1 :] if last in listed else listed
         for prefix in newer:
             last = prefix
