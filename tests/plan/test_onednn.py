@@ -3,64 +3,33 @@ refused.
 """
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from tests.support.outputs import check_error, check_line
-from tests.support.programs import run, run_python
+from tests.support.outputs import check_line, refused
+from tests.support.programs import run, run_main, run_python
+from tests.support.runs import params_of
+from tf_cnn.machine.this_process import ProcessEnvironment, ProcessSettings, ThisProcess
+from tf_cnn.plan.cluster_role import find_cluster_role
+from tf_cnn.plan.process_settings import choose_start
 
 pytestmark = pytest.mark.distributed
 
 RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_batches=1'
 VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
-
-
-def test_the_flag_decides_which_kernels_run_and_compare_shows_it(tmp_path):
-    used = {}
-    # The same switch by the flag, by its name in the original, and by TensorFlow's variable.
-    for name, flag, variable in (
-        ('off', '--onednn=false', None),
-        ('on', '--onednn=true', None),
-        ('mkl', '--mkl=True', None),
-        ('variable', '', '0'),
-    ):
-        paths = f'--result_file={tmp_path}/{name}.json --partitioned_graph_file_prefix={tmp_path}/'
-        process = run(f'{RUN} {flag} {paths}{name}', TF_ENABLE_ONEDNN_OPTS=variable)
-        assert process.code == 0, process.err
-        document = json.loads((tmp_path / f'{name}.json').read_text())
-        graph = ''.join(path.read_text() for path in tmp_path.glob(f'{name}*.pbtxt'))
-        used[name] = (document['run']['onednn'], '_Mkl' in graph, document['environment'][VARIABLE])
-    on, off = (True, True, '1'), (False, False, '0')
-    assert used == {'off': off, 'on': on, 'mkl': on, 'variable': off}
-    compared = run('compare off.json on.json', cwd=tmp_path)
-    assert 'flags: onednn False -> True' in compared.out + compared.err
-    compared = run('compare on.json mkl.json', cwd=tmp_path)
-    assert 'onednn' not in compared.out + compared.err
-
-
-def test_a_contradicting_variable_is_refused_and_both_are_named():
-    for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
-        process = run(f'{RUN} {flag}', TF_ENABLE_ONEDNN_OPTS=text)
-        assert process.code == 2
-        check_error(process.err, flag, f'{VARIABLE}={text}')
-    assert run(f'{RUN} --onednn=True', TF_ENABLE_ONEDNN_OPTS='true').code == 0
-
-
 # Plans each run before it imports BenchmarkCNN, which imports TensorFlow, as the command does.
 RUNS = """
-import sys
-from tf_cnn.system.errors import UsageError
-from tf_cnn.plan.parsing import make_params
+import shlex, sys
 from tf_cnn.machine.this_process import ProcessEnvironment
+from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import make_plan
+from tf_cnn.system.errors import UsageError
 
-for before, onednn in {steps}:
-    if before:
-        import tensorflow
+for flags in sys.argv[1:]:
     try:
-        few = dict(model='trivial', device='cpu', batch_size=2, num_batches=1)
-        params = make_params(**few, onednn=onednn)
-        plan = make_plan(params, ProcessEnvironment())
+        plan = make_plan(parse_argv(shlex.split(flags)).params, ProcessEnvironment())
         from benchmark_cnn import BenchmarkCNN
         print('used', BenchmarkCNN(plan).run().run.onednn, file=sys.stderr)
     except UsageError as error:
@@ -68,20 +37,55 @@ for before, onednn in {steps}:
 """
 
 
-def runs_from_python(steps: str) -> list[str]:
-    lines = run_python(RUNS.format(steps=steps), TF_ENABLE_ONEDNN_OPTS=None).err.splitlines()
-    return [line for line in lines if line.startswith(('used', 'refused'))]
+def files_of(name: str, folder: Path) -> str:
+    """The flags that write the result of a run, and its graph as TensorFlow runs it."""
+    return f'--result_file={folder}/{name}.json --partitioned_graph_file_prefix={folder}/{name}'
 
 
-def test_the_flag_is_refused_after_the_import_of_tensorflow():
-    (line,) = runs_from_python('[(True, True)]')
-    check_line(line, 'refused --onednn=True', 'TensorFlow was already imported', f'{VARIABLE}=1')
+def test_the_flag_decides_which_kernels_run_and_runs_of_one_process_share_it(tmp_path):
+    off = f'{RUN} --onednn=false'
+    flags = [f'{off} {files_of("off", tmp_path)}', off, f'{RUN} --onednn=true', RUN]
+    process = run_python(RUNS, *flags, TF_ENABLE_ONEDNN_OPTS=None)
+    lines = [line for line in process.err.splitlines() if line.startswith(('used', 'refused'))]
+    assert lines[:2] == ['used False', 'used False']
+    other_value, no_value = lines[2:]
+    check_line(other_value, 'refused --onednn=True', 'new process')
+    check_line(no_value, f'refused {VARIABLE}', 'new process')
+
+    # The flag's name in the original.
+    process = run(f'{RUN} --mkl=True {files_of("on", tmp_path)}', TF_ENABLE_ONEDNN_OPTS=None)
+    assert process.code == 0, process.err
+    for name, is_on in (('off', False), ('on', True)):
+        document = json.loads((tmp_path / f'{name}.json').read_text())
+        assert document['run']['onednn'] is is_on
+        assert document['environment'][VARIABLE] == str(int(is_on))
+        graph = ''.join(path.read_text() for path in tmp_path.glob(f'{name}*.pbtxt'))
+        assert ('_Mkl' in graph) is is_on
+    comparison, _ = run_main('compare', tmp_path / 'off.json', tmp_path / 'on.json')
+    assert 'flags: onednn False -> True' in comparison
 
 
-def test_runs_of_one_process_share_the_switch():
-    first, second, *refused = runs_from_python(
-        '[(False, False), (False, False), (False, True), (False, None)]'
-    )
-    assert (first, second, len(refused)) == ('used False', 'used False', 2)
-    check_line(refused[0], '--onednn=True', 'new process')
-    check_line(refused[1], VARIABLE, 'new process')
+def start_settings(flags: str, variables: Mapping[str, str]) -> ProcessSettings:
+    """Returns the settings that TensorFlow reads when it starts, in a process with these variables;
+    this process has imported TensorFlow.
+    """
+    environment = ProcessEnvironment(variables, ThisProcess({}))
+    params = params_of(f'{RUN} {flags}')
+    return choose_start(params, environment, find_cluster_role(params, environment, []), None, [])
+
+
+def test_a_contradicting_variable_is_refused_and_both_are_named():
+    for flag, text in (('--onednn=True', '0'), ('--mkl=True', 'false'), ('--onednn=False', '1')):
+        with refused(flag, f'{VARIABLE}={text}'):
+            start_settings(flag, {VARIABLE: text})
+
+
+def test_after_the_import_of_tensorflow_the_variable_stays_and_the_flag_is_refused():
+    environ = {VARIABLE: '0'}
+    process = ThisProcess(environ)
+    process.start_tensorflow(start_settings('', environ))
+    assert environ == {VARIABLE: '0'}
+    # A variable with the value of the flag does not contradict it.
+    for variables in ({}, {VARIABLE: 'true'}):
+        with refused('--onednn=True', 'TensorFlow was already imported', f'{VARIABLE}=1'):
+            start_settings('--onednn=True', variables)
