@@ -29,6 +29,7 @@ NOT_NEEDED = shutil.ignore_patterns(
 )
 PACKAGES = (ROOT / 'models', ROOT / 'tf_cnn')
 TOP = sorted(path for path in ROOT.glob('*.py') if path.name != 'setup.py')
+MANAGER = python_block('extending.md', 'after_backward.py')
 FOREIGN = 'raise SystemExit("the module of somebody else was imported")\n'
 
 
@@ -101,25 +102,54 @@ def test_the_wheel_has_two_packages_with_all_files_of_the_program_and_no_tests(w
     assert installed == {*packaged, *command, 'tf_cnn/commit.txt'}
 
 
-def test_every_module_of_the_wheel_and_every_name_in_its_tables_loads(binaries, hostile):
-    code = (
-        'import importlib, pkgutil, sys, tf_cnn, tf_cnn_benchmarks\n'
-        'for module in pkgutil.walk_packages(tf_cnn.__path__, "tf_cnn."):\n'
-        '    importlib.import_module(module.name)\nfor name in tf_cnn_benchmarks.__all__:\n'
-        '    getattr(tf_cnn_benchmarks, name)\n'
-        'from tf_cnn.cli.subcommands import SUBCOMMANDS\n'
-        'from tf_cnn.inputs.catalog import INPUTS\n'
-        'from tf_cnn.managers.modes import MANAGERS\n'
-        'from pkgutil import resolve_name\n'
-        'from tf_cnn.training.config import OPTIMIZERS\n'
-        'for path in (*MANAGERS.values(), *(row.rule for row in OPTIMIZERS.values()),\n'
-        '             *(row.pipeline for row in INPUTS),\n'
-        '             *(f"tf_cnn.cli.{name}:main" for name in SUBCOMMANDS)):\n'
-        '    resolve_name(path)\n'
-        'print({"models", "variable_mgr", "preprocessing", "benchmark_cnn", "errors"} & '
-        '{*sys.modules})\n'
+# Loads every module and every name in the tables, then runs a model of a file in a mode of this
+# program.
+PROGRAM_OF_A_USER = """
+import importlib, pkgutil, sys
+import tf_cnn
+import tf_cnn_benchmarks
+from tf_cnn_benchmarks import BenchmarkCNN, make_params
+
+for module in pkgutil.walk_packages(tf_cnn.__path__, 'tf_cnn.'):
+    importlib.import_module(module.name)
+for name in tf_cnn_benchmarks.__all__:
+    getattr(tf_cnn_benchmarks, name)
+from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.inputs.catalog import INPUTS
+from tf_cnn.managers.modes import MANAGERS
+from tf_cnn.training.config import OPTIMIZERS
+
+for path in (
+    *MANAGERS.values(),
+    *(row.rule for row in OPTIMIZERS.values()),
+    *(row.pipeline for row in INPUTS),
+    *(f'tf_cnn.cli.{name}:main' for name in SUBCOMMANDS),
+):
+    pkgutil.resolve_name(path)
+import after_backward
+
+workload = {'model_file': 'my_model.py', 'model': 'narrow', 'device': 'cpu', 'num_batches': 2}
+params = make_params(**workload, variable_update='after_backward', num_gpus=2)
+print(BenchmarkCNN(params).run().run.variable_update)
+print({'models', 'variable_mgr', 'preprocessing', 'benchmark_cnn', 'errors'} & {*sys.modules})
+"""
+
+
+def test_every_module_and_every_name_of_the_wheel_loads_and_python_code_runs_its_model_and_mode(
+    binaries, hostile, tmp_path
+):
+    (tmp_path / 'after_backward.py').write_text(MANAGER)
+    (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
+    (tmp_path / 'my_model.py').write_text(
+        'import my_layers\nfrom tf_cnn_benchmarks import register_model\n'
+        'def narrow(cnn, x, num_classes):\n'
+        '    x = cnn.relu(cnn.conv(x, my_layers.WIDTH, 5, "conv", strides=8))\n'
+        '    return cnn.dense(cnn.global_avg_pool(x), num_classes, "logits")\n'
+        'register_model("narrow", narrow, data_set="imagenet", image_size=32, batch_size=2, '
+        'learning_rate=0.1)\n'
     )
-    assert output_of([binaries / 'python', '-c', code], binaries, hostile).endswith('set()\n')
+    out = output_of([binaries / 'python', '-c', PROGRAM_OF_A_USER], tmp_path, hostile)
+    assert out.endswith('after_backward\nset()\n')
 
 
 def test_a_type_checker_sees_the_types_of_the_public_names(binaries, tmp_path):
@@ -214,57 +244,28 @@ def refusal_of(command: Sequence[object], **environ: str) -> str:
 def test_the_command_runs_beside_foreign_modules_of_the_same_names(
     wheel, binaries, hostile, tmp_path
 ):
-    (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
-    (tmp_path / 'my_model.py').write_text(
-        'import my_layers\nfrom tf_cnn_benchmarks import register_model\n'
-        'def narrow(cnn, x, num_classes):\n'
-        '    x = cnn.relu(cnn.conv(x, my_layers.WIDTH, 5, "conv", strides=8))\n'
-        '    return cnn.dense(cnn.global_avg_pool(x), num_classes, "logits")\n'
-        'register_model("narrow", narrow, data_set="imagenet", image_size=32, batch_size=2, '
-        'learning_rate=0.1)\n'
-    )
+    (tmp_path / 'my_mode.py').write_text(MANAGER)
     command = binaries / 'tf_cnn_benchmarks'
     commit = zipfile.ZipFile(wheel).read('tf_cnn/commit.txt').decode().strip()
     assert commit == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
     version = rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow '
     for start in ([command], [binaries / 'python', '-m', 'tf_cnn_benchmarks']):
         assert re.match(version, output_of([*start, '--version'], tmp_path, hostile))
-    for words, text in (
-        ('--help', '--variable_update'),
-        ('models resnet50', 'resnet50'),
-        ('help model', '--model'),
-    ):
+    mode = '--variable_mgr_file=my_mode.py'
+    for words, text in ((f'--help {mode}', 'after_backward'), ('models resnet50', 'resnet50')):
         assert text in output_of([command, *words.split()], tmp_path, hostile)
-    # `cluster` starts further processes.
-    flags = '--model_file=my_model.py --model=narrow --device=cpu --num_batches=2'
-    words = f'cluster --workers=1 -- {flags} --result_file=r.json'
-    run = output_of([command, *words.split()], tmp_path, hostile)
-    assert 'total images/sec: ' in run
-    assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
-
-
-def test_a_users_mode_runs_with_the_command_and_from_python(binaries, hostile, tmp_path):
-    manager = python_block('extending.md', 'after_backward.py')
-    (tmp_path / 'mine.py').write_text(manager)
-
-    def run(words: str) -> str:
-        return output_of([binaries / 'tf_cnn_benchmarks', *words.split()], tmp_path, hostile)
-
-    mode = '--variable_mgr_file=mine.py --variable_update=after_backward'
-    small = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
-    assert 'after_backward' in run('--help --variable_mgr_file=mine.py')
-    out = run(f'cluster --workers=2 -- {mode} {small} --num_gpus=2 --result_file=r.json')
-    assert re.search(r'^Variables: +after_backward$', out, flags=re.MULTILINE)
-    digest = json.loads((tmp_path / 'r.json').read_text())['run']['variable_mgr_file_sha256']
-    assert digest == hashlib.sha256(manager.encode()).hexdigest()
-    sweep = '--grid=--variable_update=after_backward,replicated --output=sweep'
-    assert '| after_backward' in run(f'sweep {sweep} -- --variable_mgr_file=mine.py {small}')
-    (tmp_path / 'program.py').write_text(
-        f'{manager}\nfrom tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
-        'params = make_params(variable_update="after_backward", model="lenet", device="cpu", '
-        'num_batches=2)\nprint(BenchmarkCNN(params).run().run.variable_update)\n'
-    )
-    assert output_of([binaries / 'python', 'program.py'], tmp_path, hostile) == 'after_backward\n'
+    # A sweep starts further processes.
+    grid = '--grid=--variable_update=after_backward --grid=shape=1*2'
+    run = f'{mode} --model=lenet --device=cpu --batch_size=2 --num_batches=2'
+    sweep = f'sweep {grid} --output=sweep -- {run}'
+    table = output_of([command, *sweep.split()], tmp_path, hostile)
+    assert re.search(r'^\| 1\*2 +\|[ !]+[1-9]', table, re.MULTILINE)
+    (result,) = tmp_path.glob('sweep/results/*.json')
+    document = json.loads(result.read_text())
+    assert document['program']['git_commit'] == commit
+    assert document['run']['variable_update'] == 'after_backward'
+    digest = hashlib.sha256(MANAGER.encode()).hexdigest()
+    assert document['run']['variable_mgr_file_sha256'] == digest
 
 
 def test_python_code_uses_the_package_and_may_spawn_processes(binaries, hostile, tmp_path):
