@@ -1,8 +1,6 @@
 """--deterministic: the same seed gives the same losses bit for bit, in one process and in two."""
 
 import json
-import os
-import subprocess
 import sys
 from typing import Any
 
@@ -13,7 +11,7 @@ from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, environment, launched
 from tests.support.runs import losses, make_benchmark, params_of
 from tf_cnn.plan.params import RuleContext
 
@@ -21,11 +19,8 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 NETWORK = '--model=network_of_cifar10'
 FEW_MODES = [
-    f'{NETWORK} --num_gpus=3',
+    f'{NETWORK} --num_gpus=3 --data_dir=cifar',
     f'{NETWORK} --num_gpus=3 --variable_update=replicated --all_reduce_spec=pscpu#2:1k:xring',
-]
-ON_FILES = [
-    f'{NETWORK} --data_dir=cifar',
     '--data_dir=records --model=network_of_imagenet --num_gpus=2 --distortions '
     '--eval_during_training_every_n_steps=2 --num_eval_batches=1',
 ]
@@ -42,20 +37,17 @@ def exact_losses(flags: str) -> list[str]:
     return [loss.hex() for loss in losses(f'--deterministic {flags}')]
 
 
-def main(*modes: str) -> None:
-    """Prints the losses of a run in each mode as JSON, by the flags of the run."""
+def main(*flags_of_runs: str) -> None:
+    """Prints the losses of each run as JSON."""
     for data_set, size in (('cifar10', 32), ('imagenet', 64)):
         name = f'network_of_{data_set}'
         register_model(
             name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05
         )
-    losses_by_flags = {flags: exact_losses(flags) for flags in (*modes, *ON_FILES)}
-    losses_by_flags['again'] = exact_losses(modes[0])
-    losses_by_flags['another seed'] = exact_losses(f'{modes[0]} --tf_random_seed=5')
+    print(json.dumps([exact_losses(flags) for flags in flags_of_runs]))
     # TensorFlow keeps this setting until the process ends.
     with refused('--deterministic=False', '--deterministic=True'):
         make_benchmark(NETWORK)
-    print(json.dumps(losses_by_flags))
 
 
 @pytest.mark.parametrize(
@@ -82,29 +74,28 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path, modes):
     write_cifar(tmp_path / 'cifar', images, np.arange(64) % 10)
     (tmp_path / 'records').mkdir()
     write_noise(tmp_path / 'records', 12)
-    code = (
-        'from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow()\n'
-        f'from tests.run.test_determinism import main; main(*{modes})'
+    script = tmp_path / 'script.py'
+    script.write_text(
+        'import sys\nfrom tf_cnn.graph.tensorflow_import import import_tensorflow\n'
+        'import_tensorflow()\nfrom tests.run.test_determinism import main\nmain(*sys.argv[1:])\n'
     )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, '-c', code],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=tmp_path,
-            env={**os.environ, 'PYTHONPATH': str(ROOT)},
-        )
-        for _ in range(2)
-    ]
-    outputs = []
-    for process in processes:
-        out, err = process.communicate(timeout=900)
-        assert process.returncode == 0, err.decode()[-3000:]
-        outputs.append(json.loads(out))
-    first, second = outputs
-    assert first == second
-    assert first['again'] == first[modes[0]] != first['another seed']
-    assert all(len(set(losses)) == len(losses) == 4 for losses in first.values())
+    logs = [tmp_path / 'forked', tmp_path / 'fresh']
+    for folder in logs:
+        folder.mkdir()
+    repeated = [modes[0], f'{modes[0]} --tf_random_seed=5']
+    command, env = [sys.executable, str(script), *modes], environment(PYTHONPATH=str(ROOT))
+    # Python's hashes have another seed in each of these processes.
+    with (
+        launched([*command, *repeated], logs[0], cwd=tmp_path) as forked,
+        launched(command, logs[1], env, fresh=True, cwd=tmp_path) as fresh,
+    ):
+        for process in (forked, fresh):
+            assert process.has_ended()
+            assert process.exit_code == 0
+    *losses_in_fork, again, with_another_seed = json.loads(forked.out)
+    assert losses_in_fork == json.loads(fresh.out)
+    assert again == losses_in_fork[0] != with_another_seed
+    assert all(len(set(losses)) == len(losses) == 4 for losses in losses_in_fork)
 
 
 def test_a_cluster_must_sum_in_one_order():
