@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.machines import write_pynvml
 from tests.support.outputs import check_line
-from tests.support.programs import run_python
+from tests.support.programs import run_in_fork
 
 pytestmark = pytest.mark.distributed
 
@@ -76,9 +76,9 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path):
         'on the CPU': [({'device': 'cpu', **growing}, both(False, 0))],
     }
     settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
-    folder = str(write_pynvml(tmp_path, 1).parent)
-    process = run_python(CODE, json.dumps(settings), PYTHONPATH=folder, CUDA_VISIBLE_DEVICES=None)
-    lines = [*map(json.loads, process.out.splitlines())]
+    write_pynvml(tmp_path, 1)
+    out = run_in_fork(CODE, tmp_path, json.dumps(settings), CUDA_VISIBLE_DEVICES=None)
+    lines = [*map(json.loads, out.splitlines())]
     assert [name for name, *_ in lines] == [*cases]
     for name, results, is_eager in lines:
         # Eager execution in the process stays on.

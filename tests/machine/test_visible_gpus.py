@@ -23,7 +23,7 @@ from tests.support.machines import (
     write_pynvml,
 )
 from tests.support.outputs import refused
-from tests.support.programs import run_python
+from tests.support.programs import run_in_fork
 from tf_cnn.cluster.environments import find_local_rank_and_size
 from tf_cnn.machine.gpus import count_gpus
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessSettings
@@ -270,6 +270,6 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
     write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
     arguments = json.dumps([{'model': 'lenet'}, processes])
-    process = run_python(PLAN_EACH, arguments, PYTHONPATH=str(tmp_path), CUDA_VISIBLE_DEVICES=None)
-    results = dict(json.loads(line) for line in process.out.splitlines())
+    out = run_in_fork(PLAN_EACH, tmp_path, arguments, CUDA_VISIBLE_DEVICES=None)
+    results = dict(json.loads(line) for line in out.splitlines())
     assert results == {name: expected for name, (*_, expected) in processes.items()}

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
-from tests.support.programs import run, run_python
+from tests.support.programs import run, run_in_fork
 from tests.support.runs import params_of, plan_of
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.this_process import ProcessEnvironment, ProcessSettings
@@ -183,11 +183,13 @@ def test_xla_compiles(tmp_path):
     assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
 
 
-def test_xla_is_refused_after_tensorflow_has_started():
+@pytest.mark.distributed
+def test_xla_is_refused_after_tensorflow_has_started(tmp_path):
     code = (
         'import tensorflow as tf; tf.config.list_physical_devices(); tf.constant(1) + 1\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
         'except UsageError as error:\n    print(error)\n'
     )
-    check_line(run_python(code, TF_XLA_FLAGS=None).out.strip(), '--xla', 'TF_XLA_FLAGS=')
+    out = run_in_fork(code, tmp_path, TF_XLA_FLAGS=None)
+    check_line(out.strip(), '--xla', 'TF_XLA_FLAGS=')

@@ -280,6 +280,19 @@ def run_python(code: str, *words: str, **environ: str | None) -> Finished:
     return process
 
 
+def run_in_fork(code: str, folder: Path, *words: str, **environ: str | None) -> str:
+    """Runs Python code in a fork of a process that has imported TensorFlow and not used it, with
+    the modules of a folder before all others; returns its standard output.
+    """
+    script = folder / 'script.py'
+    script.write_text(f'import sys; sys.path.insert(0, {str(folder)!r})\n{code}')
+    env = environment(**environ)
+    with launched([sys.executable, str(script), *words], folder, env) as process:
+        assert process.has_ended(), process.logs
+        assert process.exit_code == 0, process.err
+    return process.out
+
+
 def run_main(*argv: object, code: int = 0) -> tuple[str, str]:
     """Runs the program in this process; returns its standard output and standard error.
 
