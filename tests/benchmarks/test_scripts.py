@@ -1,5 +1,6 @@
 """The scripts of benchmarks/: each has help, and peers have the network of this program."""
 
+import functools
 import runpy
 import sys
 from collections import Counter
@@ -125,9 +126,13 @@ def test_the_articles_network_has_the_parameters_of_its_tutorial():
     assert model_cost(facts)[0] == 832 + 51_264 + 3_212_288 + 10_250
 
 
-def test_a_small_network_learns_from_resident_data_with_each_input_method():
+def test_a_small_network_learns_from_resident_data_with_each_input_method(monkeypatch):
     from benchmarks import resident_data
 
+    # A buffer of 1,000,000 examples takes seconds to fill.
+    large_buffer = functools.partial(resident_data.tf_data, buffer=100_000)
+    methods = resident_data.INPUT_METHODS | {'tf.data, buffer of 1,000,000': large_buffer}
+    monkeypatch.setattr(resident_data, 'INPUT_METHODS', methods)
     data = resident_data.make_data(4096)
     experiment = resident_data.Experiment(data, batch_size=64, num_batches=120)
     untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0))

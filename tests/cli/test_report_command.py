@@ -32,6 +32,7 @@ def test_the_page_and_the_plots_are_written(results, tmp_path, monkeypatch):
     check_line(err, 'other.json')
     page = Path('new/page.html').read_text(encoding='utf-8')
     assert '<h1>A &lt;title&gt;</h1>' in page
+    assert '1 file could not be read' in page
     assert 'other.json' in page
     # Nothing in it leads elsewhere: no script, style or picture of another file or host.
     assert not re.search(r'(src|href)="(?!#|data:)', page)

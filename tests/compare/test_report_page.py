@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tests.support.sample_results import (
     write_sample,
 )
 from tests.sweep.fake_runs import make_sweep
+from tf_cnn.compare.report_folders import compare_folders
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import summarize_collection
@@ -42,6 +43,11 @@ def page_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Page:
 
 def page_in(*folders: Path | str) -> Page:
     return make_page(collect([*map(str, folders)]), now=datetime.now(UTC))
+
+
+def answers_of(*folders: Path | str) -> Sequence[str]:
+    """The first lines of a page that compares folders."""
+    return compare_folders(summarize_collection(collect([*map(str, folders)])))[0]
 
 
 def cells_of(html: str, table: str = 'table') -> list[list[str]]:
@@ -314,7 +320,6 @@ def test_the_page_of_a_sweep_has_the_published_rates(tmp_path):
     Path(folder, 'sweep.json').write_text('[]')
     (problem,) = collect([folder]).problems
     check_line(problem, 'sweep.json')
-    assert '1 file could not be read' in page_in(folder).html
 
 
 def test_two_folders_are_columns_side_by_side(tmp_path, monkeypatch):
@@ -368,8 +373,7 @@ def two_machines(tmp_path: Path, rates: tuple[float, float], num_runs: int = 3) 
     ],
 )
 def test_the_first_line_says_which_machine_is_faster(rates, num_runs, facts, tmp_path):
-    page = page_in(*two_machines(tmp_path, rates, num_runs))
-    (answer,) = page.answers
+    (answer,) = answers_of(*two_machines(tmp_path, rates, num_runs))
     check_line(answer, *facts)
 
 
@@ -378,14 +382,14 @@ def test_a_setting_is_compared_with_the_same_setting_only(tmp_path):
     for seed in range(3):
         flags = {'optimizer': 'momentum'}
         write_sample(f'{second}/other{seed}.json', rate=50, seed=seed, num_steps=200, flags=flags)
-    (answer,) = page_in(first, second).answers
+    (answer,) = answers_of(first, second)
     check_line(answer, 'B is 1.31')
 
 
 def test_a_folder_without_a_result_does_not_count(tmp_path):
     folders = two_machines(tmp_path, (100, 131))
     write_document(tmp_path / 'C' / 'failed.json', sample_failure())
-    (answer,) = page_in(*folders, tmp_path / 'C').answers
+    (answer,) = answers_of(*folders, tmp_path / 'C')
     check_line(answer, 'B is 1.31')
 
 
@@ -395,12 +399,16 @@ def test_energies_of_processors_and_gpus_are_not_compared(tmp_path):
         document = json.loads(path.read_text())
         document['energy']['source'] = 'NVML'
         write_document(path, document)
-    (answer,) = page_in(*folders).answers
+    (answer,) = answers_of(*folders)
     assert 'energy' not in answer
 
 
 def test_each_of_two_machines_has_one_colour_in_plots_and_list(tmp_path):
     page = page_in(*two_machines(tmp_path, (100, 131)))
+    (answer,) = page.answers
+    assert f'<p class="answer">{answer}</p>' in page.html
+    check_line(answer, 'B is 1.31')
+    assert 'price of' not in page.html.lower()
     colors = re.findall(r'class="swatch" style="background: (#\w+)"', page.html)
     bars = page.plots[0].figure.axes[0].patches
     # The fastest is on top.
@@ -422,7 +430,6 @@ def test_a_price_per_hour_becomes_the_price_of_a_million_images(tmp_path):
         prices = [float(row[heading.index('price of 10^6 images')]) for row in rows]
         assert prices == pytest.approx(expected, rel=0.01)
         assert note in page.html
-    assert not re.search('price of', page_in(*folders).html, re.IGNORECASE)
 
 
 def test_the_words_of_the_table_are_explained():

@@ -44,7 +44,7 @@ def test_commands_create_and_remove_nothing_in_other_folders(tmp_path):
     # The folder of checkpoints looks like a temporary one.
     train = results / 'tf_cnn_benchmarks_20261124_train'
     for command in (
-        f'cluster --ps=1 --workers=1 -- {flags} --train_dir={train} '
+        f'cluster --workers=1 -- {flags} --train_dir={train} '
         f'--export_saved_model={results}/model --result_file={results}/r.json',
         f'{flags} --repeat=2 --result_file={results}/repeats/r.json',
         f'records --input={results}/photos --output={results}/shards --shards=1',
