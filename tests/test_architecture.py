@@ -1,6 +1,7 @@
 """The order of the rooms: a room imports only from lower floors, and some import no TensorFlow."""
 
 import ast
+import functools
 from itertools import chain
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def files_of(room: str) -> list[Path]:
     ]
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     """Returns the dotted names of modules that a file imports at run time or names in a string."""
     tree = ast.parse(path.read_text())

@@ -1,5 +1,6 @@
 """The page of results as text: its plots, weight and colours, with one result and with many."""
 
+import functools
 import itertools
 import json
 import re
@@ -172,6 +173,7 @@ def test_warnings_of_one_code_are_one_line_with_their_count():
 RATES_OF_DOUBTFUL_RUNS = ((2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded'))
 
 
+@functools.cache
 def doubtful_page() -> Page:
     doubtful = [
         sample_record(
