@@ -131,7 +131,7 @@ def test_a_small_network_learns_from_resident_data_with_each_input_method(monkey
 
     # A buffer of 1,000,000 examples takes seconds to fill.
     large_buffer = functools.partial(resident_data.tf_data, buffer=100_000)
-    methods = resident_data.INPUT_METHODS | {'tf.data, buffer of 1,000,000': large_buffer}
+    methods = {**resident_data.INPUT_METHODS, 'tf.data, buffer of 1,000,000': large_buffer}
     monkeypatch.setattr(resident_data, 'INPUT_METHODS', methods)
     data = resident_data.make_data(4096)
     experiment = resident_data.Experiment(data, batch_size=64, num_batches=120)
