@@ -13,19 +13,43 @@ from models.catalog import CATALOG_FILE, read_costs, to_row
 from models.counting import model_cost, network_cost
 from models.layers import LayerBuilder
 from models.model_spec import Network
-from models.networks import build_network
+from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.files import read_rows
-from tests.support.graphs import one_tower
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = pytest.mark.graph
 
 
+# These take their numbers from the same lines of tables as another row: a depth, a width, or a
+# place of the strides. The catalog has their options, and the stored costs of all resnet50* are
+# counted below.
+SAME_TABLES = {
+    'official_resnet50',
+    'official_resnet101',
+    'resnet50',
+    'resnet50_v1.5',
+    'resnet50_v2.5',
+    'resnet101_v2.5',
+    'resnet152',
+    'resnet152_v2.5',
+    'resnet32',
+    'resnet44',
+    'resnet110',
+    'densenet100_k12_paper',
+    'vit_s16',
+}
+
+
 @pytest.mark.parametrize(
     'row',
     [
-        pytest.param(row, marks=pytest.mark.all_modes if 'nasnet' in row['model'] else ())
+        pytest.param(
+            row,
+            marks=pytest.mark.all_modes
+            if row['model'] in {'nasnet', 'nasnetlarge', *SAME_TABLES}
+            else (),
+        )
         for row in read_rows('published_costs.csv')
     ],
     ids=lambda row: row['model'],
@@ -44,18 +68,18 @@ def test_a_model_costs_what_is_published(row):
         assert f'{num_parameters / 1e6:.{len(digits)}f}' == parameters
 
 
-@pytest.mark.parametrize(
-    ('model', 'data_set'),
-    [('lenet', None), ('alexnet', 'cifar10'), ('mobilenet', None), ('googlenet', None)],
-)
-def test_tensorflow_counts_twice_as_many_operations(model, data_set):
+def test_tensorflow_counts_twice_as_many_operations():
     """Its profiler counts a multiply-add as two operations."""
-    network, shape, num_classes = MODELS.find_model(model, data_set).network, (96, 96, 3), 7
+
+    def sample(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+        x = cnn.conv(x, 8, (3, 5), 'strided', strides=2, padding=1)
+        x = cnn.depthwise_conv(cnn.conv(x, 12, 1, 'conv'), 3, 'depthwise', padding='VALID')
+        return cnn.dense(cnn.dense(cnn.flatten(x), 9, 'hidden'), num_classes, 'logits')
+
+    network, shape, num_classes = Network(sample), (31, 32, 3), 7
     with tf.Graph().as_default() as graph:
-        with one_tower().create_outer_variable_scope(0) as variables:
-            build_network(
-                network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False
-            )
+        images, variables = tf.zeros([1, *shape]), PlaceholderVariables()
+        build_network(network, images, num_classes, variables, 'NHWC', is_training=False)
         options = tf.profiler.ProfileOptionBuilder(
             tf.profiler.ProfileOptionBuilder.float_operation()
         )
@@ -64,8 +88,9 @@ def test_tensorflow_counts_twice_as_many_operations(model, data_set):
     while profile.children:
         [profile] = profile.children
         counted[profile.name] = profile.float_ops
-    products = sum(counted.get(kind, 0) for kind in ('Conv2D', 'DepthwiseConv2dNative', 'MatMul'))
-    assert products == 2 * network_cost(network, shape, num_classes)[1] > 0
+    products = [counted[kind] for kind in ('Conv2D', 'DepthwiseConv2dNative', 'MatMul')]
+    assert min(products) > 0
+    assert sum(products) == 2 * network_cost(network, shape, num_classes)[1]
 
 
 @pytest.mark.parametrize(
