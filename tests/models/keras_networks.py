@@ -6,20 +6,21 @@ Both sides create their variables in the same order.
 """
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from models.layers import VariableSource
+from models.model_spec import Network
 from models.networks import Logits, build_network
 from models.registry import MODELS
 from tests.support.graphs import random_weight
 from tests.support.oracles import Weights
 from tf_cnn.inputs.data_sets import DATA_SETS
-from variable_mgr import VariableMgr
 
 keras = tf.keras
 layers = keras.layers
@@ -264,10 +265,9 @@ def keras_vit(shape, num_classes, *, width, num_heads):
         return layers.Embedding(x.shape[1], width)(positions)
 
     def attention(x):
-        projected, size = layers.Dense(3 * width)(x), width // num_heads
-        columns = [projected[..., start : start + size] for start in range(0, 3 * width, size)]
+        columns = keras.ops.split(layers.Dense(3 * width)(x), 3 * num_heads, axis=-1)
         heads = [
-            layers.Attention()([query / size**0.5, value, key])
+            layers.Attention()([query / (width // num_heads) ** 0.5, value, key])
             for query, key, value in zip(
                 *(columns[i * num_heads : (i + 1) * num_heads] for i in range(3)), strict=True
             )
@@ -290,12 +290,19 @@ class Case:
     """A network, and its counterpart: the name in keras.applications or a function keras_....
 
     Logits are compared at the image size of the model, or at smaller_size to save time.
+    smaller_options replace options of the network: repeated layers and wide ones prove no more.
+    The stored and published costs depend on the real options.
     """
 
     model: str
     keras_model: str | Callable[[tuple[int, ...], int], Any]
     smaller_size: int | None = None
     data_set: str | None = None
+    smaller_options: Mapping[str, object] = field(default_factory=dict)
+
+    def network(self) -> Network:
+        network = MODELS.find_model(self.model, self.data_set).network
+        return replace(network, options={**network.options, **self.smaller_options})
 
     def counterpart(self, shape: tuple[int, ...], num_classes: int) -> Any:
         """Returns the Keras model; its variables have their number in the order of creation."""
@@ -331,7 +338,7 @@ OVERFEAT = partial(
 RESNET_18 = partial(keras_resnet, num_blocks=(2, 2, 2, 2), bottleneck=False, same_pool=True)
 RESNET_50_V2 = partial(keras_resnet, pre_activation=True)
 DENSENET_40 = partial(keras_densenet_cifar, num_layers=12, growth_rate=12)
-RESNET_20 = partial(keras_resnet_cifar, num_blocks=3)
+RESNET_14 = partial(keras_resnet_cifar, num_blocks=2)
 
 CONFORMANCE = (
     Case('trivial', partial(keras_plain, units='1 4096')),
@@ -352,45 +359,52 @@ CONFORMANCE = (
     Case('resnet152', 'ResNet152', 64),
     Case('official_resnet18', partial(RESNET_18, pre_activation=False), 64),
     Case('official_resnet18_v2', partial(RESNET_18, pre_activation=True), 64),
-    Case('resnet20', partial(RESNET_20, pre_activation=False)),
-    Case('resnet20_v2', partial(RESNET_20, pre_activation=True)),
-    Case('densenet40_k12', partial(DENSENET_40, transition=24)),
+    Case('resnet20', partial(RESNET_14, pre_activation=False), smaller_options={'depth': 14}),
+    Case('resnet20_v2', partial(RESNET_14, pre_activation=True), smaller_options={'depth': 14}),
+    Case(
+        'densenet40_k12',
+        partial(keras_densenet_cifar, num_layers=2, growth_rate=12, transition=24),
+        smaller_options={'blocks': [2, 2, 2]},
+    ),
     Case('densenet40_k12_paper', DENSENET_40),
     Case('mobilenet', 'MobileNetV2', 96),
     Case('nasnet', 'NASNetMobile', 96),
     Case('nasnetlarge', 'NASNetLarge', 75),
     Case('densenet121', 'DenseNet121', 75),
     Case('efficientnet_b0', keras_efficientnet_b0, 75),
-    Case('convnext_tiny', partial(published, 'ConvNeXtTiny', include_preprocessing=False), 96),
-    Case('vit_s16', partial(keras_vit, width=384, num_heads=6), 64),
+    Case('convnext_tiny', partial(published, 'ConvNeXtTiny', include_preprocessing=False), 64),
+    Case(
+        'vit_s16',
+        partial(keras_vit, width=96, num_heads=3),
+        64,
+        smaller_options={'width': 96, 'num_heads': 3},
+    ),
 )
 
 
 def build(
     model: str,
-    manager: VariableMgr,
+    variables: VariableSource,
     images: Any,
     data_format: str = 'NHWC',
-    data_set: str | None = None,
     *,
     is_training: bool = False,
     dtype: tf.DType = tf.float32,
 ) -> Logits:
-    """Builds a network on images. Networks with the same manager share variables of the same
+    """Builds a network on images. Networks with the same source share variables of the same
     name.
     """
-    spec = MODELS.find_model(model, data_set)
+    spec = MODELS.find_model(model)
     num_classes = DATA_SETS[spec.data_set].num_classes
-    with manager.create_outer_variable_scope(0) as variables:
-        return build_network(
-            spec.network,
-            images,
-            num_classes,
-            variables,
-            data_format,
-            is_training=is_training,
-            dtype=dtype,
-        )
+    return build_network(
+        spec.network,
+        images,
+        num_classes,
+        variables,
+        data_format,
+        is_training=is_training,
+        dtype=dtype,
+    )
 
 
 def give_weights(model: Any, ours: dict[str, Any]) -> tuple[Weights, int]:
