@@ -25,8 +25,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 # Deeper than another network of the same layers.
 DEEPER = {'resnet101', 'resnet152', 'nasnetlarge'}
 # These take long, and consist of layers and blocks of others. The stored costs of all resnet50*
-# depend on the convolution that has the strides, and the tests of exports compare
-# official_resnet18.
+# depend on the convolution that has the strides.
 SLOW = {
     'mnist',
     'overfeat',
@@ -34,7 +33,6 @@ SLOW = {
     'resnet50_v1.5',
     'resnet50_v2',
     'resnet50_v2.5',
-    'official_resnet18',
     'densenet40_k12_paper',
     'densenet121',
     'nasnet',
