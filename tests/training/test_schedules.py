@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.registry import MODELS
-from tests.support.graphs import open_session
+from models.registry import MODELS, register_model
+from tests.support.graphs import open_session, plain
 from tests.support.images import write_mnist
 from tests.support.outputs import refused
 from tests.support.runs import plan_of, run_benchmark
@@ -208,9 +208,11 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures('forget_models')
 def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path):
+    register_model('small', plain, data_set='mnist', image_size=28)
     common: Flags = {
-        'model': 'mnist',
+        'model': 'small',
         # A step takes one of 60,000 images.
         'batch_size': 1,
         'num_batches': None,
