@@ -1,5 +1,5 @@
 """Each working flag of the original has an effect: a row of a table compares two runs, without
-and with the flag.
+and with the flag, or another file of tests holds the effect.
 
 A row has the flag, the property to compare, and the other flags of both runs. If these name the
 folders SAVED (a finished training), CIFAR or SHARDS (images in two kinds of files), the working
@@ -8,13 +8,12 @@ directory has them.
 
 import contextlib
 import functools
-import io
 import os
 import re
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import tensorflow.compat.v1 as tf
 from tests.step.gpu_graphs import build_on_gpus
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
+from tests.support.programs import ROOT
 from tests.support.runs import make_benchmark, params_of
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
@@ -37,8 +37,6 @@ from tf_cnn.plan.parsing import split_argv
 from tf_cnn.plan.plan import make_plan
 from tf_cnn.plan.process_settings import Threads
 from tf_cnn.plan.session_config import session_config
-from tf_cnn.results.console import Console
-from tf_cnn.results.document import as_float
 from tf_cnn.system.errors import UsageError
 
 
@@ -71,10 +69,9 @@ SMALL_RUN = (
 WORKERS = '--worker_hosts=10.0.0.1:1,10.0.0.2:1 --job_name=worker --task_index=0'
 SERVERS = f'{WORKERS} --ps_hosts=10.0.0.3:1'
 CONTROLLED = f'{WORKERS} --variable_update=distributed_all_reduce'
-REPLICATED = '--variable_update=replicated --num_gpus=2'
+# These tests need no network, only its gradients.
+REPLICATED = '--variable_update=replicated --num_gpus=2 --exchange_only'
 EVAL = '--eval --train_dir=SAVED --num_eval_batches=2'
-IN_TRAINING = '--eval_during_training_every_n_steps=1 --num_eval_batches=1'
-SUMMARIES = '--train_dir=t --summary_verbosity=1 --save_summaries_steps=2'
 DECAY = '--init_learning_rate=0.5 --num_epochs_per_decay=1 --learning_rate_decay_factor=0.5'
 FP16 = '--use_fp16 --fp16_enable_auto_loss_scale --train_dir=t'
 RECORDS = '--data_dir=SHARDS --data_name=imagenet --model=trivial'
@@ -180,8 +177,11 @@ def test_a_flag_changes_a_variable_that_tensorflow_reads(flag, variable):
 # Some of these take effect in other processes, or after hours.
 PLANS = [
     ('--display_perf_ewma=0.9', 'params.run.display_perf_ewma', ''),
+    ('--eval_during_training_at_specified_epochs=2', 'evaluations', ''),
+    ('--eval_during_training_every_n_epochs=2', 'evaluations', ''),
     ('--eval_interval_secs=5', 'params.evaluation.eval_interval_secs', EVAL),
     ('--job_name=ps', '__class__', f'{SERVERS} --device=cpu'),
+    ('--num_epochs=3', 'params.run.num_timed', SMALL_RUN),
     ('--num_inter_threads=3', 'session.threads.inter_op', '--device=cpu'),
     ('--num_intra_threads=3', 'session.threads.intra_op', '--device=cpu'),
     # TensorFlow alone binds the devices of a server.
@@ -250,6 +250,8 @@ def test_a_flag_of_clusters_decides_whether_the_run_is_refused(refused, accepted
 
 
 RATES = [
+    ('--init_learning_rate=0.5', ''),
+    ('--learning_rate=0.5', ''),
     ('--learning_rate_decay_factor=0.1', DECAY),
     ('--minimum_learning_rate=0.2', DECAY),
     ('--num_epochs_per_decay=3', DECAY),
@@ -285,30 +287,27 @@ GRAPHS = [
     ('--nocross_replica_sync', 'work', SERVERS),
     ('--data_format=NHWC', 'layouts', '--model=lenet'),
     ('--data_name=cifar10', 'work', '--model=alexnet'),
-    ('--datasets_num_private_threads=3', 'data sets', TF_DATA),
-    ('--datasets_parallel_interleave_cycle_length=1', 'data sets', TF_DATA),
-    ('--datasets_parallel_interleave_prefetch=2', 'data sets', TF_DATA),
-    ('--datasets_prefetch_buffer_size=3', 'data sets', TF_DATA),
-    ('--datasets_repeat_cached_sample', 'data sets', TF_DATA),
     ('--datasets_sloppy_parallel_interleave', 'data sets', TF_DATA),
-    ('--datasets_use_caching', 'data sets', TF_DATA),
     ('--nodatasets_use_prefetch', 'data sets', TF_DATA),
+    ('--data_dir=CIFAR', 'work', ''),
     ('--device=cpu', 'devices', ''),
+    ('--nodistort_color_in_yiq', 'MatMul', '--data_dir=CIFAR --distortions'),
+    ('--distortions', 'work', '--data_dir=CIFAR'),
     ('--forward_only', 'work', ''),
     ('--fp16_enable_auto_loss_scale', 'work', '--use_fp16'),
     ('--fp16_vars', 'types of variables', '--use_fp16'),
     ('--freeze_when_forward_only', 'work', '--forward_only'),
+    ('--gradient_clip=1e-3', 'work', ''),
     ('--gradient_repacking=2', 'work', REPLICATED),
-    ('--hierarchical_copy', 'links', f'{REPLICATED} --num_gpus=4'),
+    ('--hierarchical_copy', 'links', f'{REPLICATED} --num_gpus=8'),
     ('--horovod_device=cpu', 'Identity', '--variable_update=horovod'),
     ('--local_parameter_device=cpu', 'places of variables', ''),
     ('--model=alexnet', 'work', ''),
-    ('--multi_device_iterator_max_buffer_size=3', 'data sets', TF_DATA),
     ('--network_topology=gcp_v100', 'links', f'{REPLICATED} --num_gpus=8 --hierarchical_copy'),
     ('--num_gpus=2', 'devices', ''),
+    ('--optimizer=adam', 'work', ''),
     ('--ps_hosts=10.0.0.3:1,10.0.0.4:1', 'places of variables', SERVERS),
     ('--resize_method=area', 'ResizeArea', '--data_dir=SHARDS --data_name=imagenet'),
-    ('--single_l2_loss_op', 'L2Loss', ''),
     ('--staged_vars', 'Stage', ''),
     ('--task_index=1', 'devices', SERVERS),
     ('--tf_random_seed=5', 'seeds', ''),
@@ -341,6 +340,7 @@ def graph(flags: str) -> dict[str, Any]:
         'devices': {op.device for op in gpu_graph.step},
         'places of variables': Counter(op.device for op in variables),
         'types of variables': Counter(op.node_def.attr['dtype'].type for op in variables),
+        'constants of updates': _constants_of_updates(gpu_graph.step),
         'layouts': {op.get_attr('data_format') for op in gpu_graph.of_type('Conv2D')},
         'images of a step': [int(op.inputs[0].shape[0]) for op in losses],
         'seeds': {op.get_attr('seed') for op in ops if 'seed' in op.node_def.attr},
@@ -363,94 +363,64 @@ def graph(flags: str) -> dict[str, Any]:
     }
 
 
+def _constants_of_updates(ops: Iterable[tf.Operation]) -> dict[str, set[float]]:
+    constants = defaultdict(set)
+    for op in ops:
+        if op.type.startswith('ResourceApply'):
+            for arg, value in zip(op.op_def.input_arg, op.inputs, strict=True):
+                if value.op.type == 'Const':
+                    constants[arg.name].add(float(tf.get_static_value(value)))
+    return constants
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(('flag', 'name', 'other_flags'), GRAPHS)
 def test_a_flag_changes_the_graph(flag, name, other_flags):
     check_effect(lambda flags: graph(flags).get(name), flag, other_flags)
 
 
+# The constants of updates, by their names in TensorFlow, and the flags that change them.
+OPTIMIZERS = {
+    'adam': {
+        'beta1': '--adam_beta1=0.25',
+        'beta2': '--adam_beta2=0.5',
+        'epsilon': '--adam_epsilon=0.125',
+    },
+    'momentum': {'momentum': '--momentum=0.25'},
+    'rmsprop': {
+        'rho': '--rmsprop_decay=0.25',
+        'momentum': '--rmsprop_momentum=0.5',
+        'epsilon': '--rmsprop_epsilon=0.125',
+    },
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_flags_set_the_constants_of_updates(optimizer):
+    flags = OPTIMIZERS[optimizer]
+    constants = graph(f'--optimizer={optimizer} {" ".join(flags.values())}')['constants of updates']
+    assert constants == {name: {float(flag.split('=')[1])} for name, flag in flags.items()}
+
+
 # ---- runs ----------------------------------------------------------------------------------------
 
 RUNS = [
-    ('--adam_beta1=0.1', 'losses', '--optimizer=adam'),
-    ('--adam_beta2=0.1', 'losses', '--optimizer=adam'),
-    ('--adam_epsilon=0.1', 'losses', '--optimizer=adam'),
-    ('--backbone_model_path=SAVED', 'losses', ''),
-    ('--benchmark_log_dir=b', 'files', ''),
-    ('--benchmark_test_id=mine', 'words of the log', '--benchmark_log_dir=b'),
-    ('--data_dir=CIFAR', 'losses', ''),
-    ('--display_every=3', 'lines', ''),
-    ('--nodistort_color_in_yiq', 'losses', '--data_dir=CIFAR --distortions'),
-    ('--distortions', 'losses', '--data_dir=CIFAR'),
-    ('--eval', 'lines', '--train_dir=SAVED'),
-    ('--eval_batch_size=3', 'lines', EVAL),
-    ('--eval_dir=e', 'files', IN_TRAINING),
-    ('--eval_during_training_at_specified_epochs=0.0001', 'lines', ''),
-    ('--eval_during_training_at_specified_steps=2', 'lines', ''),
-    ('--eval_during_training_every_n_epochs=0.0001', 'lines', ''),
-    ('--eval_during_training_every_n_steps=2', 'lines', ''),
     ('--fp16_inc_loss_scale_every_n=1', 'loss scale', FP16),
     ('--fp16_loss_scale=4', 'loss scale', FP16),
-    ('--gradient_clip=1e-3', 'losses', ''),
-    ('--graph_file=g', 'files', ''),
-    ('--init_learning_rate=0.5', 'losses', ''),
-    ('--input_preprocessor=official_models_imagenet', 'losses', TF_DATA),
-    ('--learning_rate=0.5', 'losses', ''),
-    ('--loss_type_to_report=base_loss', 'lines', ''),
     ('--max_ckpts_to_keep=1', 'files', '--train_dir=t'),
-    ('--ml_perf', 'losses', TF_DATA),
-    ('--momentum=0.1', 'losses', '--optimizer=momentum'),
-    ('--num_batches=2', 'losses', ''),
-    ('--num_epochs=0.0001', 'losses', ''),
-    ('--num_eval_batches=1', 'lines', EVAL),
-    ('--num_eval_epochs=2', 'lines', '--eval --train_dir=SAVED --data_dir=CIFAR --batch_size=2'),
-    ('--num_warmup_batches=2', 'losses', ''),
-    ('--optimizer=adam', 'losses', ''),
-    ('--partitioned_graph_file_prefix=p', 'files', ''),
-    ('--print_training_accuracy', 'lines', ''),
-    ('--rmsprop_decay=0.1', 'losses', '--optimizer=rmsprop'),
-    ('--rmsprop_epsilon=0.1', 'losses', '--optimizer=rmsprop'),
-    ('--rmsprop_momentum=0.1', 'losses', '--optimizer=rmsprop'),
     ('--save_model_secs=1e-6', 'files', '--train_dir=t'),
-    ('--save_model_steps=1', 'files', '--train_dir=t'),
-    ('--save_summaries_steps=1', 'summaries', SUMMARIES),
-    ('--stop_at_top_1_accuracy=0.0', 'losses', IN_TRAINING),
-    ('--summary_verbosity=2', 'summaries', SUMMARIES),
-    ('--tfprof_file=f', 'files', ''),
-    ('--trace_file=f', 'files', ''),
-    ('--train_dir=t', 'files', ''),
-    ('--nouse_chrome_trace_format', 'first byte of f', '--trace_file=f'),
-    ('--weight_decay=0.5', 'losses', ''),
 ]
 
 
 @functools.cache
 def run(flags: str) -> dict[str, Any]:
-    """Returns the output and the files of a run, without everything that depends on time."""
-    with _gpu_machine(flags) as folder:
-        console = Console(out := io.StringIO(), io.StringIO())
-        steps: dict[str, Any] = {'num_batches': None} if '--num_epochs=' in flags else {}
-        result = make_benchmark(f'{SMALL_RUN} {flags}', console, **steps).run()
-        text = re.sub(r'images/sec: .*?(\t|$)', r'\1', out.getvalue(), flags=re.MULTILINE)
-        files = [path.relative_to(folder) for path in folder.rglob('*') if path.is_file()]
-        events = [
-            event
-            for path in folder.rglob('events.*')
-            for event in tf.train.summary_iterator(str(path))
-        ]
-        log, trace = folder / 'b' / 'benchmark_run.log', folder / 'f'
-        words = re.findall('"([^"]*)"', log.read_text()) if log.exists() else []
+    """Returns the names of the files of a run, and its last loss scale."""
+    with _gpu_machine() as folder:
+        make_benchmark(f'{SMALL_RUN} {flags}').run()
         has_scale = '--fp16_enable_auto_loss_scale' in flags
         return {
-            # A loss depends on the updates before it.
-            'losses': [*map(as_float, result.steps.loss)],
-            'lines': text.replace(str(folder), '').splitlines(),
-            'files': sorted(re.sub(r'events\..*', 'events', str(path)) for path in files),
-            'words of the log': {word for word in words if word.isalpha()},
-            'first byte of f': trace.read_bytes()[:1] if trace.exists() else None,
-            'summaries': sorted(
-                (event.step, value.tag) for event in events for value in event.summary.value
-            ),
+            'files': {str(path.relative_to(folder)) for path in folder.rglob('*')},
             'loss scale': has_scale and tf.train.load_variable('t', 'loss_scale/scale'),
         }
 
@@ -464,24 +434,55 @@ def test_a_flag_changes_the_run(flag, name, other_flags):
 # ---- the tables ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('flags', ['', TF_DATA, f'{REPLICATED} --num_gpus=4', '--use_fp16'])
+@pytest.mark.parametrize('flags', [TF_DATA, REPLICATED])
 def test_two_graphs_with_the_same_flags_are_the_same(flags):
     assert graph(flags) == graph.__wrapped__(flags)
 
 
-@pytest.mark.parametrize(
-    'flags', [f'{SUMMARIES} --benchmark_log_dir=b', f'{IN_TRAINING} --trace_file=f', EVAL, TF_DATA]
-)
-def test_two_runs_with_the_same_flags_are_the_same(flags):
-    first, second = run(flags), run.__wrapped__(flags)
-    assert [name for name in first if not _is_same(first[name], second[name])] == []
+def test_two_runs_with_the_same_flags_are_the_same():
+    assert run(FP16) == run.__wrapped__(FP16)
+
+
+# The flags with an effect that other tests hold, by the file of these tests.
+ELSEWHERE = {
+    'inputs/test_record_pipelines.py': """
+        datasets_num_private_threads datasets_parallel_interleave_cycle_length
+        datasets_parallel_interleave_prefetch datasets_prefetch_buffer_size
+        datasets_repeat_cached_sample datasets_use_caching multi_device_iterator_max_buffer_size
+        """,
+    'plan/test_onednn.py': 'mkl',
+    'run/test_evaluation.py': """
+        eval eval_batch_size eval_dir eval_during_training_at_specified_steps
+        eval_during_training_every_n_steps num_eval_batches num_eval_epochs stop_at_top_1_accuracy
+        """,
+    'run/test_input_choices.py': 'input_preprocessor ml_perf',
+    'run/test_instruments.py': """
+        benchmark_log_dir benchmark_test_id graph_file partitioned_graph_file_prefix
+        print_training_accuracy save_summaries_steps summary_verbosity tfprof_file trace_file
+        use_chrome_trace_format
+        """,
+    'run/test_run_state.py': 'train_dir',
+    'run/test_whole_runs.py': 'display_every num_batches num_warmup_batches save_model_steps',
+    'step/test_step_graph.py': 'loss_type_to_report single_l2_loss_op weight_decay',
+    'training/test_backbone.py': 'backbone_model_path',
+}
+
+
+@pytest.mark.parametrize('file', ELSEWHERE)
+def test_the_other_files_of_tests_use_the_flags(file):
+    text = (ROOT / 'tests' / file).read_text()
+    unused = [
+        name for name in ELSEWHERE[file].split() if not re.search(rf'(\b|--no){name}\b', text)
+    ]
+    assert not unused
 
 
 def test_each_working_flag_of_the_original_has_a_row():
     rows = [*VARIABLES, *PLANS, *CONFIGS, *RATES, *GRAPHS, *RUNS]
-    # test_onednn.py has --mkl.
-    walked = {'controller_host', 'server_protocol', 'mkl'}
-    for flag, *_ in rows:
+    flags = [flag for flag, *_ in rows]
+    flags += [flag for constants in OPTIMIZERS.values() for flag in constants.values()]
+    walked = {'controller_host', 'server_protocol', *' '.join(ELSEWHERE.values()).split()}
+    for flag in flags:
         walked |= split_argv([flag.replace('"', '')]).keys()
     works = (Status.WORKS, Status.RENAMED)
     assert walked == {name for name, row in TABLE.items() if row.status in works}

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
+from tensorflow.core.framework.step_stats_pb2 import StepStats
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from tests.support.files import file_size_limit
@@ -56,15 +57,18 @@ def parsed(path: Path) -> tf.GraphDef:
     return text_format.Parse(path.read_text(), tf.GraphDef())
 
 
-def test_tensorflow_imports_the_graph_file(files, tmp_path):
+def test_tensorflow_imports_the_graph_file_and_a_trace_in_its_own_format(files, tmp_path):
     text = parsed(files / 'graph.pbtxt')
-    run(f'{TOWERS} --num_batches=1', graph_file=tmp_path / 'graph.pb')
+    once = f'{TOWERS} --num_batches=1 --nouse_chrome_trace_format'
+    run(once, graph_file=tmp_path / 'graph.pb', trace_file=tmp_path / 'steps.pbtxt')
     binary = tf.GraphDef.FromString((tmp_path / 'graph.pb').read_bytes())
     assert [node.name for node in binary.node] == [node.name for node in text.node]
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(text, name='')
     for tower in range(2):
         assert graph.get_tensor_by_name(f'tower_{tower}/conv1:0').shape == [BATCH, 28, 28, 32]
+    steps = text_format.Parse((tmp_path / 'steps.pbtxt').read_text(), StepStats())
+    assert {stats.device[-5:] for stats in steps.dev_stats} >= {'CPU:0', 'CPU:1'}
 
 
 def test_each_partition_has_the_ops_of_one_device(files):
