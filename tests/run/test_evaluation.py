@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,10 +21,17 @@ from models.networks import label_ranks
 from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session, training_step
-from tests.support.images import encoded, example, write_shard
-from tests.support.outputs import check_warning, failed, refused
+from tests.support.images import encoded, example, write_mnist, write_shard
+from tests.support.outputs import check_line, check_warning, failed, refused
 from tests.support.programs import launched, run
-from tests.support.runs import BenchmarkRun, document_in, make_benchmark, run_benchmark, values_in
+from tests.support.runs import (
+    BenchmarkRun,
+    document_in,
+    make_benchmark,
+    plan_of,
+    run_benchmark,
+    values_in,
+)
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.validation import (
@@ -39,7 +46,11 @@ from tf_cnn.results.steps import StepValues
 from tf_cnn.run.session import Stepper
 from tf_cnn.step.evaluation import Evaluation, RestoredVariables
 from tf_cnn.system.signals import Stopped
-from tf_cnn.training.checkpoint_files import has_training_ended
+from tf_cnn.training.checkpoint_files import (
+    has_training_ended,
+    incomplete_checkpoint_warning,
+    latest_checkpoint,
+)
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -47,22 +58,73 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
 
 
+def linear(cnn: Any, images: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(images), num_classes, 'logits')
+
+
+def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'bn'))
+    return linear(cnn, cnn.max_pool(x, 2, 2), num_classes)
+
+
+def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
+    auxiliary = None
+    if cnn.is_training:
+        with cnn.scope('auxiliary'):
+            auxiliary = with_batch_norm(cnn, images, num_classes)
+    return linear(cnn, images, num_classes), auxiliary
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _models() -> Iterator[None]:
+    networks = (linear, with_batch_norm, with_head_in_training)
+    for network in networks:
+        register_model(network.__name__, network, data_set='mnist', image_size=SIZE)
+    register_model('linear_on_records', linear, image_size=SIZE)
+    yield
+    MODELS.unregister('linear_on_records', *(network.__name__ for network in networks))
+
+
 @pytest.fixture(scope='module')
-def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with checkpoints of steps 0 and 4."""
-    folder = tmp_path_factory.mktemp('train')
-    train(noise, train_dir=folder)
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with as many images as `noise` has, which take less time to read."""
+    folder, random = tmp_path_factory.mktemp('digits'), np.random.default_rng(7)
+    for subset, count in (('train', 16), ('validation', NUM_VALIDATION)):
+        images = random.integers(0, 256, [count, SIZE, SIZE], np.uint8)
+        write_mnist(folder, images, random.integers(0, 10, count), subset)
     return folder
 
 
+@pytest.fixture(scope='module')
+def trained(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with checkpoints of steps 0 and 4."""
+    folder = tmp_path_factory.mktemp('train')
+    train(digits, train_dir=folder)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def trained_on_records(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with checkpoints of steps 0 and 4."""
+    folder = tmp_path_factory.mktemp('train')
+    train(noise, ON_RECORDS, train_dir=folder)
+    return folder
+
+
+# Graph passes take longer than the steps.
+COMMON = '--model=linear --noenable_optimizations'
+ON_RECORDS = '--model=linear_on_records'
+
+
 def train(data_dir: Path, flags: str = '', **values: Any) -> BenchmarkRun:
-    return run_benchmark(f'--init_learning_rate=0.05 {flags}', data_dir=data_dir, **values)
+    flags = f'{COMMON} --init_learning_rate=0.05 {flags}'
+    return run_benchmark(flags, data_dir=data_dir, **values)
 
 
 def evaluate(
     train_dir: Path, data_dir: Path, flags: str = '', **values: Any
 ) -> Sequence[EvaluationRow]:
-    flags = f'--eval --eval_batch_size={BATCH} {flags}'
+    flags = f'{COMMON} --eval --eval_batch_size={BATCH} {flags}'
     return make_benchmark(flags, train_dir=train_dir, data_dir=data_dir, **values).run().evaluations
 
 
@@ -78,71 +140,59 @@ def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     num_right = [0, 0]
     with tf.Graph().as_default(), open_session() as session:
         options = ImageOptions(SIZE, SIZE, 3, training=False)
-        element = tf.data.make_one_shot_iterator(
-            record_examples(shards, 1001, options, Share())
-        ).get_next()
-        pixels = tf.placeholder(tf.uint8, [SIZE, SIZE, 3])
-        x = tf.cast(pixels, tf.float32)[tf.newaxis] / 127.5 - 1.0
-        for layer in ('conv1', 'conv2'):
-            x = tf.nn.conv2d(x, weights[f'{layer}/kernel'], 1, 'SAME') + weights[f'{layer}/bias']
-            x = tf.nn.max_pool2d(tf.nn.relu(x), 2, 2, 'VALID')
-        x = tf.nn.relu(tf.reshape(x, [1, -1]) @ weights['fc1/kernel'] + weights['fc1/bias'])
-        logits = (x @ weights['logits/kernel'] + weights['logits/bias'])[0]
-        for _ in range(NUM_VALIDATION):
-            image, label = session.run(element)
-            ranking = np.argsort(-session.run(logits, {pixels: image}))
-            num_right[0] += label == ranking[0]
-            num_right[1] += label in ranking[:5]
+        examples = record_examples(shards, 1001, options, Share()).batch(NUM_VALIDATION)
+        images, labels = session.run(tf.data.make_one_shot_iterator(examples).get_next())
+    x = images.reshape(NUM_VALIDATION, -1) / 127.5 - 1.0
+    logits = x @ weights['logits/kernel'] + weights['logits/bias']
+    for label, ranking in zip(labels, np.argsort(-logits, axis=1), strict=True):
+        num_right[0] += label == ranking[0]
+        num_right[1] += label in ranking[:5]
     return num_right[0], num_right[1]
 
 
-def test_every_image_counts_once_as_numpy_counts(trained, noise):
-    [one_tower] = evaluate(trained, noise)
-    assert counts(one_tower) == (4, NUM_VALIDATION, *by_numpy(trained, noise))
+def test_every_image_counts_once_as_numpy_counts_and_summaries_have_the_accuracies(
+    trained_on_records, noise, tmp_path
+):
+    [one_tower] = evaluate(trained_on_records, noise, ON_RECORDS, eval_dir=tmp_path)
+    assert counts(one_tower) == (4, NUM_VALIDATION, *by_numpy(trained_on_records, noise))
     assert 0 < counts(one_tower)[-1] < NUM_VALIDATION
-    [three] = evaluate(trained, noise, '--num_gpus=3 --eval_batch_size=5 --data_format=NCHW')
+    [three] = evaluate(
+        trained_on_records,
+        noise,
+        f'{ON_RECORDS} --num_gpus=3 --eval_batch_size=5 --data_format=NCHW',
+    )
     assert counts(three) == counts(one_tower)
-
-
-def test_training_waits_for_evaluations_of_the_same_variables(noise, tmp_path):
-    flags = '--eval_during_training_every_n_steps=2'
-    result = train(noise, flags, train_dir=tmp_path).result
-    assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
-    assert counts(result.evaluations[-1]) == counts(evaluate(tmp_path, noise)[0])
-    assert result.steps.index == [1, 1, 2, 3]
-
-
-def test_an_evaluation_writes_its_accuracies_as_summaries(trained, noise, tmp_path):
-    [row] = evaluate(trained, noise, eval_dir=tmp_path)
     [events] = tmp_path.glob('events.out.tfevents.*')
     written = {
         value.tag: (event.step, value.simple_value)
         for event in tf.train.summary_iterator(str(events))
         for value in event.summary.value
     }
-    assert written['eval_top_5_accuracy'] == (4, pytest.approx(row.top_5))
+    assert written['eval_top_5_accuracy'] == (4, pytest.approx(one_tower.top_5))
 
 
-def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
-    x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'bn'))
-    return cnn.dense(cnn.flatten(cnn.max_pool(x, 2, 2)), num_classes, 'logits')
+def test_training_waits_for_evaluations_of_the_same_variables(digits, tmp_path):
+    flags = '--eval_during_training_every_n_steps=2'
+    result = train(digits, flags, train_dir=tmp_path).result
+    assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
+    assert counts(result.evaluations[-1]) == counts(evaluate(tmp_path, digits)[0])
+    assert result.steps.index == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     'mode',
     [
-        '--model=lenet --variable_update=replicated --num_gpus=2 --optimizer=momentum',
-        '--model=lenet --variable_update=parameter_server --staged_vars --num_gpus=2',
-        '--model=lenet --variable_update=independent --num_gpus=2',
-        '--model=with_batch_norm --num_gpus=2 --eval_batch_size=8',
+        '--variable_update=replicated --optimizer=momentum',
+        '--variable_update=parameter_server --staged_vars',
+        '--variable_update=independent',
     ],
 )
-@pytest.mark.usefixtures('forget_models')
-def test_every_mode_evaluates_during_training_as_from_its_checkpoint(mode, noise, tmp_path):
-    register_model('with_batch_norm', with_batch_norm, data_set='imagenet', image_size=SIZE)
-    flags = '--batch_size=2 --num_batches=1 --eval_during_training_at_specified_steps=2'
-    [during] = train(noise, f'{flags} {mode}', train_dir=tmp_path).result.evaluations
-    [after] = evaluate(tmp_path, noise, mode.split()[0])
+def test_every_mode_evaluates_during_training_as_from_its_checkpoint(mode, digits, tmp_path):
+    model = '--model=with_batch_norm'
+    steps = '--batch_size=2 --num_batches=1 --eval_during_training_at_specified_steps=2'
+    flags = f'{model} {steps} {mode} --num_gpus=2 --eval_batch_size=8'
+    [during] = train(digits, flags, train_dir=tmp_path).result.evaluations
+    [after] = evaluate(tmp_path, digits, model)
     assert counts(during) == counts(after)
     assert during.num_images == NUM_VALIDATION
     assert counts(during)[-1] > 0
@@ -151,23 +201,38 @@ def test_every_mode_evaluates_during_training_as_from_its_checkpoint(mode, noise
 @pytest.mark.parametrize(
     ('flags', 'num_images'),
     [
-        ('--num_eval_batches=2 --num_epochs=3', 2 * BATCH),
-        ('--num_batches=2', 2 * BATCH),
         ('--num_epochs=0.5', 12),
         ('--num_eval_batches=2 --num_gpus=2 --eval_batch_size=3', 12),
-        ('--num_eval_epochs=0.5 --num_batches=1', 12),
         ('--num_eval_epochs=2', 2 * NUM_VALIDATION),
     ],
 )
-def test_flags_limit_the_number_of_images(flags, num_images, trained, noise):
-    [accuracy] = evaluate(trained, noise, flags)
+def test_flags_limit_the_number_of_images(flags, num_images, trained, digits):
+    [accuracy] = evaluate(trained, digits, flags)
     assert accuracy.num_images == num_images
 
 
-def test_training_stops_at_the_requested_accuracy(noise, tmp_path):
+@pytest.mark.parametrize(
+    ('flags', 'num_examples', 'num_passes'),
+    [
+        ('--num_eval_batches=2 --num_epochs=3', 2 * BATCH, None),
+        ('--num_batches=2', 2 * BATCH, None),
+        ('--num_epochs=0.5', None, 0.5),
+        ('--num_eval_epochs=0.5 --num_batches=1', None, 0.5),
+    ],
+)
+def test_flags_of_evaluations_precede_flags_of_steps(
+    flags, num_examples, num_passes, trained, digits
+):
+    flags = f'--model=linear --eval --eval_batch_size={BATCH} {flags}'
+    evaluations = plan_of(flags, train_dir=trained, data_dir=digits).evaluations
+    assert evaluations
+    assert (evaluations.num_examples, evaluations.num_passes) == (num_examples, num_passes)
+
+
+def test_training_stops_at_the_requested_accuracy(digits, tmp_path):
     path = tmp_path / 'result.json'
     flags = '--eval_during_training_every_n_steps=3 --num_batches=50 --stop_at_top_1_accuracy=0'
-    result, _, err = train(noise, flags, train_dir=tmp_path, result_file=path)
+    result, _, err = train(digits, flags, train_dir=tmp_path, result_file=path)
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (result.statistics.num_steps, result.is_complete) == (2, True)
     assert has_training_ended(str(tmp_path))
@@ -180,15 +245,17 @@ def test_training_stops_at_the_requested_accuracy(noise, tmp_path):
     assert [text for text in err.splitlines() if text.startswith('accuracy: ')] == [line]
 
 
-def test_training_stops_once_if_the_warm_up_reaches_the_accuracy(noise):
+def test_training_stops_once_if_the_warm_up_reaches_the_accuracy(digits):
     flags = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
-    err = train(noise, f'--num_warmup_batches=3 {flags}').err
+    err = train(digits, f'--num_warmup_batches=3 {flags}').err
     assert len(re.findall('^Stopping after', err, re.MULTILINE)) == 1
 
 
-def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(noise, tmp_path):
+def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(
+    digits, tmp_path
+):
     path = tmp_path / 'result.json'
-    train(noise, '--eval_during_training_every_n_steps=2 --num_batches=5', result_file=path)
+    train(digits, '--eval_during_training_every_n_steps=2 --num_batches=5', result_file=path)
     document = document_in(path)
     steps, evaluations = document['workers'][0]['steps'], document['evaluations']
     spent = dict(zip(steps['global_step'], steps['between']['evaluation'], strict=True))
@@ -202,15 +269,15 @@ def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_ti
     assert wall == pytest.approx(sum(steps['seconds'][:-1]) + sum(causes), abs=1e-3)
 
 
-def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_path):
+def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(digits, tmp_path):
     """The evaluator starts before there is a checkpoint."""
     train_dir = tmp_path / 'train'
     task = {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
     flags = f'--model=lenet --device=cpu --batch_size={BATCH} --eval_interval_secs=0.2'
-    flags += f' --data_dir={noise} --train_dir={train_dir}'
+    flags += f' --data_dir={digits} --train_dir={train_dir}'
     env = {'PATH': '', 'TF_CONFIG': json.dumps(task)}
     with launched(flags, tmp_path, env) as follower:
-        train(noise, '--num_batches=5 --save_model_steps=3', train_dir=train_dir)
+        train(digits, '--model=lenet --num_batches=5 --save_model_steps=3', train_dir=train_dir)
         assert follower.has_ended()
         assert follower.exit_code == 0
     # A line that ends with the checkpoint's name announces each evaluation.
@@ -221,10 +288,11 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise, tmp_p
     )
 
 
-def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(noise, tmp_path):
-    train(noise, train_dir=tmp_path)
+def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(digits, tmp_path):
+    train(digits, '--model=lenet', train_dir=tmp_path)
     flags = (
-        f'--model=lenet --device=cpu --batch_size={BATCH} --num_batches=3 --train_dir={tmp_path}'
+        f'--model=lenet --data_name=mnist --device=cpu --batch_size={BATCH} --num_batches=3 '
+        f'--train_dir={tmp_path}'
     )
 
     def train_on(*arguments: Any) -> None:
@@ -232,32 +300,32 @@ def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(no
             assert run(flags).code == 0
 
     with mock.patch('tf_cnn.run.evaluator.check_classes', train_on):
-        rows = evaluate(tmp_path, noise, '--eval_interval_secs=0.1')
+        rows = evaluate(tmp_path, digits, '--model=lenet --eval_interval_secs=0.1')
     assert [row.step for row in rows] == [4, 17]
 
 
-def test_a_signal_ends_an_evaluator_that_waits(trained, noise):
+def test_a_signal_ends_an_evaluator_that_waits(trained, digits):
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     with mock.patch('tf_cnn.run.evaluator.has_training_ended', stop), pytest.raises(Stopped):
-        evaluate(trained, noise, '--eval_interval_secs=600')
+        evaluate(trained, digits, '--eval_interval_secs=600')
 
 
-def test_a_missing_checkpoint_or_one_of_another_model_is_named(trained, noise, tmp_path):
+def test_a_missing_checkpoint_or_one_of_another_model_is_named(trained, digits, tmp_path):
     with failed(f'--train_dir={tmp_path}'):
-        evaluate(tmp_path, noise)
-    with refused(f'--train_dir={noise / shard_name("train", 0, 1)}'):
-        evaluate(noise / shard_name('train', 0, 1), noise, '--eval_interval_secs=1')
-    with failed(trained / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
-        evaluate(trained, noise, '--model=trivial')
+        evaluate(tmp_path, digits)
+    with refused(f'--train_dir={digits / "train-images-idx3-ubyte"}'):
+        evaluate(digits / 'train-images-idx3-ubyte', digits, '--eval_interval_secs=1')
+    with failed(trained / 'model.ckpt-4', 'bn/beta', 'logits/kernel'):
+        evaluate(trained, digits, '--model=with_batch_norm')
 
 
 def test_evaluation_takes_the_name_of_a_checkpoint_and_training_refuses_it(
-    trained, noise, tmp_path
+    trained_on_records, noise, tmp_path
 ):
-    folder = shutil.copytree(trained, tmp_path / 'train')
-    [first] = evaluate(folder / 'model.ckpt-0', noise)
+    folder = shutil.copytree(trained_on_records, tmp_path / 'train')
+    [first] = evaluate(folder / 'model.ckpt-0', noise, ON_RECORDS)
     assert counts(first) == (0, NUM_VALIDATION, *by_numpy(folder / 'model.ckpt-0', noise))
     before = sorted(folder.iterdir())
     # A name without a checkpoint is refused, too.
@@ -267,90 +335,90 @@ def test_evaluation_takes_the_name_of_a_checkpoint_and_training_refuses_it(
             f'use --train_dir={folder} ',
             f'--backbone_model_path={folder}/',
         ):
-            train(noise, train_dir=folder / name)
+            train(noise, ON_RECORDS, train_dir=folder / name)
     with refused(f'--train_dir={folder}/model.ckpt-7', f'use --train_dir={folder} '):
-        evaluate(folder / 'model.ckpt-7', noise)
+        evaluate(folder / 'model.ckpt-7', noise, ON_RECORDS)
     with refused(f'--train_dir={folder}/model.ckpt-4', '--eval_interval_secs=1.0'):
-        evaluate(folder / 'model.ckpt-4', noise, '--eval_interval_secs=1')
+        evaluate(folder / 'model.ckpt-4', noise, f'{ON_RECORDS} --eval_interval_secs=1')
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
-def test_a_warning_names_the_newest_checkpoint_if_a_file_of_it_is_missing(
-    trained, noise, tmp_path, suffix
-):
+def test_a_warning_names_the_file_that_a_checkpoint_lacks(trained, tmp_path, suffix):
     folder = shutil.copytree(trained, tmp_path / 'train')
-    (folder / f'model.ckpt-4.{suffix}').unlink()
-    facts = (folder / 'model.ckpt-4', suffix[:4], f'{folder}/model.ckpt-0 is used instead')
-    check_warning(run_benchmark('--eval', train_dir=folder, data_dir=noise).err, *facts)
-    check_warning(train(noise, backbone_model_path=folder).err, *facts)
-    check_warning(train(noise, train_dir=folder).err, *facts)
+    for step, rest in ((4, f'{folder}/model.ckpt-0 is used instead'), (0, 'no other checkpoint')):
+        (folder / f'model.ckpt-{step}.{suffix}').unlink()
+        warning = incomplete_checkpoint_warning(str(folder), latest_checkpoint(str(folder)))
+        check_line(warning or '', folder / 'model.ckpt-4', suffix[:4], rest)
+
+
+def test_runs_warn_of_a_newest_checkpoint_without_a_file_and_use_another(trained, digits, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / 'train')
+    (folder / 'model.ckpt-4.data-00000-of-00001').unlink()
+    facts = (folder / 'model.ckpt-4', 'data', f'{folder}/model.ckpt-0 is used instead')
+    evaluation = run_benchmark('--model=linear --eval', train_dir=folder, data_dir=digits)
+    assert [row.step for row in evaluation.result.evaluations] == [0]
+    for err in (
+        evaluation.err,
+        train(digits, backbone_model_path=folder).err,
+        train(digits, train_dir=folder).err,
+    ):
+        check_warning(err, *facts)
     # Now the newest checkpoint is whole.
-    assert 'newest checkpoint' not in train(noise, train_dir=folder).err
+    assert 'newest checkpoint' not in train(digits, train_dir=folder).err
 
 
-@pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
-def test_training_starts_anew_if_no_checkpoint_is_whole(trained, noise, tmp_path, suffix):
+def test_training_starts_anew_if_no_checkpoint_is_whole(trained, digits, tmp_path):
     folder = shutil.copytree(trained, tmp_path / 'train')
-    for path in folder.glob(f'model.ckpt-*.{suffix}'):
+    for path in folder.glob('model.ckpt-*.index'):
         path.unlink()
-    err = train(noise, train_dir=folder).err
+    err = train(digits, train_dir=folder).err
     check_warning(err, folder / 'model.ckpt-4', 'no other checkpoint')
 
 
-@pytest.mark.usefixtures('forget_models')
-def test_evaluation_ignores_variables_that_only_training_has(noise, tmp_path):
-    def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
-        auxiliary = None
-        if cnn.is_training:
-            with cnn.scope('auxiliary'):
-                auxiliary = with_batch_norm(cnn, images, num_classes)
-        return with_batch_norm(cnn, images, num_classes), auxiliary
-
-    networks = {'with_head': with_head_in_training, 'with_batch_norm': with_batch_norm}
-    for model, network in networks.items():
-        register_model(model, network, data_set='imagenet', image_size=SIZE)
-    flags = '--num_batches=1 --eval_during_training_at_specified_steps=2 --optimizer=momentum'
-    [during] = train(noise, f'{flags} --model=with_head', train_dir=tmp_path).result.evaluations
+def test_evaluation_ignores_variables_that_only_training_has(digits, tmp_path):
+    model = '--model=with_head_in_training'
+    steps = '--num_batches=1 --eval_during_training_at_specified_steps=2 --optimizer=momentum'
+    [during] = train(digits, f'{model} {steps}', train_dir=tmp_path).result.evaluations
     names = {name for name, _ in tf.train.list_variables(str(tmp_path))}
     assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/bn/moving_mean'}
-    [after] = evaluate(tmp_path, noise, '--model=with_head', export_saved_model=tmp_path / 'model')
+    [after] = evaluate(tmp_path, digits, model, export_saved_model=tmp_path / 'model')
     assert counts(during) == counts(after)
     assert (tmp_path / 'model/saved_model.pb').exists()
     # Other networks do not expect these variables.
     with failed(tmp_path / 'model.ckpt-2', 'unexpected', 'auxiliary/'):
-        evaluate(tmp_path, noise, '--model=with_batch_norm')
+        evaluate(tmp_path, digits)
 
 
 # Evaluates during training, after step 2.
 DURING_TRAINING = f'--eval_during_training_at_specified_steps=2 --eval_batch_size={BATCH - 1}'
 
 
-def test_a_damaged_validation_image_or_shard_is_named(trained, noise, tmp_path):
+def test_a_damaged_validation_image_or_shard_is_named(trained_on_records, noise, tmp_path):
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (noise / shard_name('validation', 0, 2)).read_bytes()
     # Cut within the last of nine records, and within the header of a tenth.
     for num_bytes, record in ((len(whole) - 5, 8), (len(whole) + 7, 9)):
         shard.write_bytes((whole + whole)[:num_bytes])
         with failed(f'{shard}, record {record}'):
-            evaluate(trained, tmp_path)
+            evaluate(trained_on_records, tmp_path, ON_RECORDS)
     write_shard(
         shard,
         [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)],
     )
     with failed(f'{shard}, record 1'):
-        evaluate(trained, tmp_path)
+        evaluate(trained_on_records, tmp_path, ON_RECORDS)
     shutil.copy(noise / shard_name('train', 0, 1), tmp_path)
     with failed(f'{shard}, record 1'):
-        train(tmp_path, DURING_TRAINING)
+        train(tmp_path, f'{ON_RECORDS} {DURING_TRAINING}')
 
 
-def test_out_of_memory_names_the_batch_size_of_its_phase(trained, noise):
+def test_out_of_memory_names_the_batch_size_of_its_phase(trained, digits):
     fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
-    training = make_benchmark(DURING_TRAINING, data_dir=noise)
+    training = make_benchmark(f'--model=linear {DURING_TRAINING}', data_dir=digits)
     with mock.patch.object(Evaluation, 'run', side_effect=fault):
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
-            evaluate(trained, noise, eval_batch_size=BATCH - 1)
+            evaluate(trained, digits, eval_batch_size=BATCH - 1)
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
             training.run()
     take_steps = Stepper.run
@@ -373,13 +441,13 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(trained, noise):
 def test_an_evaluation_lasts_until_its_last_image(num_images, seconds):
     """Batches have 2 images, and each takes 10 seconds by the clock of this test."""
     pixels, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
-    digits, options = (
+    source, options = (
         Arrays('validation', pixels, labels),
         ImageOptions(28, 28, 1, training=False),
     )
     with tf.Graph().as_default(), open_session() as session:
         variables = RestoredVariables('/cpu:0', 'v')
-        pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
+        pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(source, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
         config = training_step(network, num_classes=10)
         evaluation = Evaluation(config, [variables], cpus(1), pipeline, 2, None)
