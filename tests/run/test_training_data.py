@@ -4,6 +4,7 @@ that Python feeds.
 
 import io
 import shutil
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +16,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-from models.registry import register_model
+from models.registry import MODELS, register_model
 from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
 from tests.support.runs import BenchmarkRun, document_in, losses, params_of, plan_of, run_benchmark
 from tf_cnn.cli import records
-from tf_cnn.inputs.pipeline import InputPipeline
-from tf_cnn.step.build import build_step
+from tf_cnn.step.make_input import make_input
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -31,6 +31,23 @@ DIGITS = np.zeros([40, 28, 28], np.uint8)
 for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[4 + 6 * _label : 8 + 6 * _label] = 255
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
+
+
+def linear(cnn: Any, images: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(images), num_classes, 'logits')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _models() -> Iterator[None]:
+    register_model('linear', linear, data_set='mnist', image_size=28)
+    register_model('linear_on_records', linear, image_size=28)
+    yield
+    MODELS.unregister('linear', 'linear_on_records')
+
+
+# Graph passes take longer than the steps.
+DIGITS_RUN = '--model=linear --noenable_optimizations'
+RECORDS_RUN = '--model=linear_on_records --noenable_optimizations'
 
 
 def run(data_dir: Path, flags: str = '', **values: Any) -> BenchmarkRun:
@@ -64,7 +81,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     'mode', ['--num_gpus=1', '--num_gpus=2 --variable_update=replicated --batch_size=10']
 )
 def test_mnist_trains(mnist, mode):
-    trained = run(mnist, mode)
+    trained = run(mnist, f'{DIGITS_RUN} {mode}')
     facts = trained.result.run
     assert (facts.data_set, facts.is_synthetic, facts.num_missing_shards) == ('mnist', False, 0)
     assert trained.losses[-1] < 0.1 * trained.losses[0]
@@ -73,7 +90,7 @@ def test_mnist_trains(mnist, mode):
 
 def test_forward_only_reads_the_validation_images(mnist):
     """Each step reads all of them in another order, so the losses agree."""
-    flags = '--batch_size=20 --forward_only --num_batches=2'
+    flags = f'{DIGITS_RUN} --batch_size=20 --forward_only --num_batches=2'
     assert np.ptp(losses(flags, data_dir=mnist)) < 1e-3
 
 
@@ -85,9 +102,9 @@ def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_p
     shutil.copy(shards / 'labels.txt', tmp_path)
 
     def first_losses(**values: Any) -> list[float]:
-        steps = '--batch_size=8 --num_warmup_batches=0 --num_batches=3 --model=trivial'
+        steps = '--batch_size=8 --num_warmup_batches=0 --num_batches=3'
         still = '--init_learning_rate=0 --augmentation=none --weight_decay=0'
-        flags = f'{steps} {still} --input_pipeline={pipeline}'
+        flags = f'{RECORDS_RUN} {steps} {still} --input_pipeline={pipeline}'
         return losses(flags, data_dir=tmp_path, **values)
 
     fresh = first_losses()
@@ -98,7 +115,7 @@ def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_p
 
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
 def test_training_on_records_uses_the_classes_of_the_folder(shards, augmentation):
-    trained = run(shards, f'--augmentation={augmentation}')
+    trained = run(shards, f'{RECORDS_RUN} --augmentation={augmentation}')
     assert 'Dataset:     records (real)\n' in trained.out
     assert 'Num epochs:  12.50\n' in trained.out
     # Guesses among 5 classes have a loss of 1.6, among 1001 of 6.9; the first weights add to it.
@@ -108,22 +125,18 @@ def test_training_on_records_uses_the_classes_of_the_folder(shards, augmentation
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
 def test_images_are_resized_unless_the_model_takes_any_size(shards, model, image_size):
+    plan = plan_of(f'--model={model} --batch_size=2', data_dir=shards)
     with tf.Graph().as_default():
-        step_graph = build_step(plan_of(f'--model={model} --batch_size=2', data_dir=shards))
-    assert isinstance(step_graph.step_input, InputPipeline)
-    assert step_graph.step_input.tower_batch(0).images.shape.as_list() == [
-        2,
-        image_size,
-        image_size,
-        3,
-    ]
+        images = make_input(plan, plan.devices.towers).tower_batch(0).images
+    assert images.shape.as_list() == [2, image_size, image_size, 3]
 
 
 def test_forward_only_reads_validation_shards_or_else_training_shards(shards, tmp_path):
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
-        forward = run_benchmark('--batch_size=20 --forward_only --num_batches=1', data_dir=folder)
+        flags = f'{RECORDS_RUN} --batch_size=20 --forward_only --num_batches=1'
+        forward = run_benchmark(flags, data_dir=folder)
         assert 'Num epochs:  0.50' in forward.out
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
         run(tmp_path)
@@ -132,7 +145,7 @@ def test_forward_only_reads_validation_shards_or_else_training_shards(shards, tm
 def test_a_warning_and_the_result_count_missing_shards(shards, tmp_path):
     for name in ('train-00000-of-00002', 'labels.txt'):
         shutil.copy(shards / name, tmp_path)
-    result, _, err = run(tmp_path, '--num_batches=1')
+    result, _, err = run(tmp_path, f'{RECORDS_RUN} --num_batches=1')
     assert result.run.num_missing_shards == 1
     check_warning(err, f'--data_dir={tmp_path}', '1', '2')
 
@@ -142,12 +155,8 @@ def test_a_warning_and_the_result_count_missing_shards(shards, tmp_path):
 def test_arrays_are_evaluated_exactly(mnist, tmp_path, image_size):
     """Training and a separate run agree, even if the model needs another image size."""
     model = f'evaluated{image_size}'
-
-    def build(cnn: Any, images: Any, num_classes: int) -> Any:
-        return cnn.dense(cnn.flatten(images), num_classes, 'fc')
-
-    register_model(model, build, data_set='mnist', image_size=image_size)
-    flags = f'--model={model} --eval_batch_size=7'
+    register_model(model, linear, data_set='mnist', image_size=image_size)
+    flags = f'--model={model} --eval_batch_size=7 --noenable_optimizations'
     steps = '--init_learning_rate=0.005 --eval_during_training_at_specified_steps=26'
     (row,) = run(mnist, f'{flags} {steps}', train_dir=tmp_path).result.evaluations
     assert (row.num_images, row.step) == (20, 26)
@@ -170,7 +179,7 @@ by_pipeline = pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
 
 @by_pipeline
 def test_pipelines_of_images_in_memory_train_and_evaluate_on_records(noise, tmp_path, pipeline):
-    flags = f'--input_pipeline={pipeline} --num_batches=5'
+    flags = f'{RECORDS_RUN} --input_pipeline={pipeline} --num_batches=5'
     more = '--eval_during_training_every_n_steps=3 --save_summaries_steps=2 --summary_verbosity=3'
     files = {name: tmp_path / name for name in ('train_dir', 'result_file', 'trace_file')}
     result, out, err = run_benchmark(f'{flags} {more}', data_dir=noise, **files)
@@ -183,10 +192,10 @@ def test_pipelines_of_images_in_memory_train_and_evaluate_on_records(noise, tmp_
 
 
 @by_pipeline
-def test_a_resumed_training_goes_on_within_the_order_of_the_images(noise, tmp_path, pipeline):
+def test_a_resumed_training_goes_on_within_the_order_of_the_images(mnist, tmp_path, pipeline):
     def run(num_batches: int, **values: Any) -> list[float]:
-        flags = f'--input_pipeline={pipeline} --num_batches={num_batches}'
-        return losses(flags, data_dir=noise, **values)
+        flags = f'{DIGITS_RUN} --input_pipeline={pipeline} --num_batches={num_batches}'
+        return losses(flags, data_dir=mnist, **values)
 
     halves = [run(5, train_dir=tmp_path) for _ in range(2)]
     assert halves[0] + halves[1] == run(11)
@@ -203,9 +212,9 @@ def test_evaluations_crop_images_alike_with_every_pipeline(noise, pipeline):
 
 
 def test_synthetic_images_can_be_fed():
-    fed = run_benchmark('--input_pipeline=feed_dict --num_gpus=2')
+    fed = run_benchmark(f'{RECORDS_RUN} --input_pipeline=feed_dict --num_gpus=2')
     assert fed.result.run.is_synthetic
-    assert fed.losses[0] == pytest.approx(losses()[0], rel=0.1)
+    assert fed.losses[0] == pytest.approx(losses(RECORDS_RUN)[0], rel=0.1)
 
 
 @by_pipeline
