@@ -84,11 +84,16 @@ def test_each_command_line_gets_its_answer(data, tmp_path):
 
 
 @pytest.mark.long
-def test_some_command_lines_run(data, tmp_path):
+@pytest.mark.parametrize(
+    'model',
+    # Networks that take seconds to build have tests of their own.
+    [['--model=lenet'], pytest.param([], id='as published', marks=pytest.mark.all_modes)],
+)
+def test_some_command_lines_run(model, data, tmp_path):
     lines = [line for line in TABLE if line.answer == 'run']
     assert len(lines) >= 4
     for line in lines:
         # All lines run in this process, which has imported TensorFlow: too late for --mkl.
         flags = [flag for flag in fit(line.argv, data, tmp_path) if not flag.startswith('--mkl')]
-        out, _ = run_main(*flags, *SHORT)
+        out, _ = run_main(*flags, *SHORT, *model)
         assert len(re.findall(r'^total images/sec: \d+\.\d\d$', out, re.MULTILINE)) == 1
