@@ -11,8 +11,9 @@ stores the answers again, after a change that means to change some of them; read
 import contextlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,8 +34,9 @@ class _TensorFlowStartsError(BaseException):
     """Takes the place of the start of TensorFlow."""
 
 
-def answer(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the answer to a setting on a host without GPUs, in an empty working directory."""
+@contextlib.contextmanager
+def empty_host() -> Iterator[Path]:
+    """Enters an empty working directory on a host without GPUs; yields it."""
 
     def stop(*arguments: Any) -> None:
         *_, warnings = arguments
@@ -49,18 +51,28 @@ def answer(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, list[st
         mock.patch.object(plan, 'choose_start', stop),
         is_fresh,
     ):
-        try:
-            parsed = parse_argv(argv)
-            environment = ProcessEnvironment(environ, ThisProcess(dict(environ)), Path(home))
-            plan.make_plan(parsed.params, environment)
-        except _TensorFlowStartsError as start:
-            lines = {'warnings': [*parsed.warnings, *start.args[0]]}
-        except BenchmarkError as error:
-            lines = {'refused': list(error.lines)}
-        return {
-            kind: sorted(line.replace(os.path.realpath(home), 'HOME') for line in texts)
-            for kind, texts in lines.items()
-        }
+        variables = dict(os.environ)
+        yield Path(home)
+        assert os.environ == variables
+
+
+def answer(argv: Sequence[str], environ: Mapping[str, str], home: Path) -> dict[str, list[str]]:
+    """Returns the answer to a setting on this host."""
+    try:
+        parsed = parse_argv(argv)
+        environment = ProcessEnvironment(environ, ThisProcess(dict(environ)), home)
+        plan.make_plan(parsed.params, environment)
+    except _TensorFlowStartsError as start:
+        lines = {'warnings': [*parsed.warnings, *start.args[0]]}
+    except BenchmarkError as error:
+        lines = {'refused': list(error.lines)}
+    # Folders for outputs.
+    for name in os.listdir(home):
+        shutil.rmtree(home / name)
+    return {
+        kind: sorted(line.replace(os.path.realpath(home), 'HOME') for line in texts)
+        for kind, texts in lines.items()
+    }
 
 
 def read_rows() -> list[dict[str, Any]]:
@@ -72,17 +84,20 @@ def test_random_settings_get_the_stored_answers(part):
     rows = read_rows()
     assert len(rows) >= 2000
     different = {}
-    for row in rows[part::8]:
-        actual = answer(row['argv'], row['environ'])
-        expected = {kind: row[kind] for kind in ('refused', 'warnings') if kind in row}
-        if actual != expected:
-            different[' '.join(row['argv'])] = (expected, actual)
+    with empty_host() as home:
+        for row in rows[part::8]:
+            actual = answer(row['argv'], row['environ'], home)
+            expected = {kind: row[kind] for kind in ('refused', 'warnings') if kind in row}
+            if actual != expected:
+                different[' '.join(row['argv'])] = (expected, actual)
     assert not different
 
 
 if __name__ == '__main__':
-    rows = [
-        {'argv': row['argv'], 'environ': row['environ'], **answer(row['argv'], row['environ'])}
-        for row in read_rows()
-    ]
+    with empty_host() as home:
+        rows = [
+            {key: row[key] for key in ('argv', 'environ')}
+            | answer(row['argv'], row['environ'], home)
+            for row in read_rows()
+        ]
     FILE.write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
