@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from models.registry import MODELS, register_model
 from tests.support.files import write_files
 from tests.support.images import convert, encoded, write_digits
 from tests.support.outputs import check_line, check_warning, failed
@@ -21,22 +23,39 @@ from tf_cnn.training.contents import read_class_names
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-def make_data(folder: Path, *classes: str) -> Path:
-    """Makes training and validation shards of these classes, in this order."""
-    image = encoded(np.zeros([8, 8, 3], np.uint8))
+@pytest.fixture(scope='module')
+def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with training and validation shards of three classes."""
+    folder, image = tmp_path_factory.mktemp('data'), encoded(np.zeros([8, 8, 3], np.uint8))
     photos = write_files(
-        folder.with_name(f'{folder.name}-photos'), {f'{n}/1.png': image for n in sorted(classes)}
+        folder / 'photos', {f'{name}/1.png': image for name in ('cat', 'dog', 'owl')}
     )
     with redirect_stdout(io.StringIO()):
         for subset in ('train', 'validation'):
-            assert convert(photos, folder, '--shards=1', f'--subset={subset}') == 0
+            assert convert(photos, folder / 'animals', '--shards=1', f'--subset={subset}') == 0
+    return folder / 'animals'
+
+
+def copy_data(data_dir: Path, folder: Path, *classes: str) -> Path:
+    """Copies the shards to a folder with these classes, in this order."""
+    shutil.copytree(data_dir, folder)
     (folder / 'labels.txt').write_text('\n'.join(['background', *classes]))
     return folder
 
 
-@pytest.fixture(scope='module')
-def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp('data') / 'animals', 'cat', 'dog', 'owl')
+@pytest.fixture(scope='module', autouse=True)
+def _model() -> Iterator[None]:
+    def build(cnn: Any, images: Any, num_classes: int) -> Any:
+        return cnn.dense(cnn.flatten(images), num_classes, 'logits')
+
+    for data_set in ('imagenet', 'mnist'):
+        register_model(f'linear_{data_set}', build, data_set=data_set, image_size=28)
+    yield
+    MODELS.unregister('linear_imagenet', 'linear_mnist')
+
+
+# Graph passes take longer than the steps.
+COMMON = '--model=linear_imagenet --noenable_optimizations'
 
 
 @pytest.fixture(scope='module')
@@ -49,11 +68,11 @@ def trained(animals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(flags: str = '', **values: Any) -> BenchmarkRun:
-    return run_benchmark(f'--num_batches=1 {flags}', **values)
+    return run_benchmark(f'{COMMON} --num_batches=1 {flags}', **values)
 
 
 def evaluate(train_dir: Path, data_dir: Path) -> BenchmarkRun:
-    return run_benchmark('--eval', train_dir=train_dir, data_dir=data_dir)
+    return run_benchmark(f'{COMMON} --eval', train_dir=train_dir, data_dir=data_dir)
 
 
 def notes(run: BenchmarkRun) -> list[str]:
@@ -84,8 +103,11 @@ def test_evaluation_and_training_go_on_with_the_same_classes_in_another_folder(
         ('cat, dog, owl, yak', '4 is missing there, and 4 is yak here', 'other names'),
     ],
 )
-def test_other_classes_are_refused_with_both_lists(trained, tmp_path, classes, first, kind):
-    data_dir, before = make_data(tmp_path / 'data', *classes.split(', ')), sorted(trained.iterdir())
+def test_other_classes_are_refused_with_both_lists(
+    trained, animals, tmp_path, classes, first, kind
+):
+    data_dir = copy_data(animals, tmp_path / 'data', *classes.split(', '))
+    before = sorted(trained.iterdir())
     both = (
         'background, cat, dog, owl in the checkpoint',
         f'background, {classes} in the folder',
@@ -116,9 +138,9 @@ def test_a_checkpoint_without_names_is_used_with_a_note_and_the_next_one_has_nam
 
 
 def test_steps_on_synthetic_images_leave_the_names_in_the_checkpoints(tmp_path):
-    train_dir = tmp_path / 'train'
-    train('--data_name=mnist', data_dir=write_digits(tmp_path / 'digits'), train_dir=train_dir)
-    assert not notes(train('--data_name=mnist', train_dir=train_dir))
+    train_dir, digits_run = tmp_path / 'train', '--model=linear_mnist --data_name=mnist'
+    train(digits_run, data_dir=write_digits(tmp_path / 'digits'), train_dir=train_dir)
+    assert not notes(train(digits_run, train_dir=train_dir))
     assert read_class_names(f'{train_dir}/model.ckpt-4') == DATA_SETS['mnist'].class_names
 
 
@@ -130,7 +152,7 @@ def test_a_folder_without_names_is_used_with_a_note(noise, tmp_path):
 
 
 def test_a_backbone_of_other_classes_starts_training_with_a_warning(trained, animals, tmp_path):
-    other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
+    other = copy_data(animals, tmp_path / 'data', 'dog', 'cat', 'owl')
     err = train(data_dir=other, backbone_model_path=trained).err
     classes = ('background, cat, dog, owl', 'background, dog, cat, owl')
     check_warning(err, f'--backbone_model_path={trained}', 'last layer', *classes)
@@ -138,15 +160,15 @@ def test_a_backbone_of_other_classes_starts_training_with_a_warning(trained, ani
 
 
 def test_workers_with_other_class_names_do_not_train_together(animals, tmp_path):
-    other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
+    other = copy_data(animals, tmp_path / 'data', 'dog', 'cat', 'owl')
     mine, theirs = (plan_of(data_dir=folder).shared_data for folder in (animals, other))
     line = find_difference({'worker 0': mine, 'worker 1': theirs})
     for names in ('cat, dog', 'dog, cat'):
         check_line(line, f'--data_dir with background, {names}, owl')
 
 
-def test_many_class_names_are_all_compared(tmp_path):
-    many = make_data(tmp_path / 'many', *(f'class-{number:03d}' for number in range(30)))
+def test_many_class_names_are_all_compared(animals, tmp_path):
+    many = copy_data(animals, tmp_path / 'many', *(f'class-{number:03d}' for number in range(30)))
     names = plan_of(data_dir=many).shared_data['as class names']
     (many / 'labels.txt').write_text(
         (many / 'labels.txt').read_text().replace('class-029', 'class-030')

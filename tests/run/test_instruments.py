@@ -20,6 +20,7 @@ from google.protobuf import text_format
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
+from models.registry import MODELS, register_model
 from tests.support.files import file_size_limit
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import BenchmarkRun, make_benchmark, run_benchmark, values_in
@@ -123,9 +124,20 @@ def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path):
     assert [step for step, _ in summaries_in(tmp_path)] == list(range(12))
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _model() -> Iterator[None]:
+    def build(cnn: Any, images: Any, num_classes: int) -> Any:
+        x = cnn.max_pool(cnn.relu(cnn.conv(images, 4, 3, 'conv', strides=2)), 2, 2)
+        return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+    register_model('small', build, image_size=28)
+    yield
+    MODELS.unregister('small')
+
+
 def run_with_summaries(folder: Path, level: int) -> tuple[BenchmarkRun, dict[str, dict[int, Any]]]:
     """Runs and saves each step; returns the run, and its summaries by tag and step."""
-    flags = f'{TOWERS} --save_summaries_steps=2 --summary_verbosity={level}'
+    flags = f'--model=small {TOWERS} --save_summaries_steps=2 --summary_verbosity={level}'
     checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20 --print_training_accuracy'
     finished = run(f'{flags} {checkpoints}', train_dir=folder)
     summaries: dict[str, dict[int, Any]] = {}
@@ -209,12 +221,13 @@ def test_a_profile_has_the_steps_of_its_flag(tmp_path):
 
 def test_a_warning_says_that_the_steps_of_a_profile_did_not_come_and_a_later_run_profiles(tmp_path):
     stopped = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
-    flags = f'--profile_steps=2,4 --num_eval_batches=1 {stopped}'
+    flags = f'--model=small --profile_steps=2,4 --num_eval_batches=1 {stopped}'
     err = run(flags, profile_dir=tmp_path).err
     check_warning(err, '0', '--profile_steps')
     assert not list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))
     # A second profiler cannot start in one process. The first and the last step:
-    run(f'--profile_steps=1,{NUM_TIMED} --num_warmup_batches=0', profile_dir=tmp_path)
+    flags = f'--model=small --profile_steps=1,{NUM_TIMED} --num_warmup_batches=0'
+    run(flags, profile_dir=tmp_path)
     assert len(list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))) == 1
 
 
@@ -267,7 +280,7 @@ def test_a_run_logs_every_number_that_it_prints(logged):
 
 def test_a_second_run_appends_its_numbers(tmp_path):
     for _ in range(2):
-        run_benchmark('--num_batches=1', benchmark_log_dir=tmp_path)
+        run_benchmark('--model=small --num_batches=1', benchmark_log_dir=tmp_path)
     assert len(lines_of(tmp_path / 'metric.log')) == 2 * 3
     assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 
