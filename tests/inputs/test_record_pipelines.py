@@ -91,8 +91,14 @@ def pixels() -> np.ndarray:
 
 
 @BOTH
-@pytest.mark.parametrize('normalize_on_device', [False, True])
-@pytest.mark.parametrize('scale', [Scale(), Scale(1.0, (123.68, 116.78, 103.94))])
+@pytest.mark.parametrize(
+    ('scale', 'normalize_on_device'),
+    [
+        (Scale(), False),
+        (Scale(1.0, (123.68, 116.78, 103.94)), False),
+        (Scale(1.0, (123.68, 116.78, 103.94)), True),
+    ],
+)
 def test_labels_arrive_with_their_own_images(shards, pixels, pipeline, normalize_on_device, scale):
     options = replace(TRAINING, augmentation='none', scale=scale, scaled_decode=True)
     expected = pixels * scale.factor - np.array(scale.offsets)
