@@ -17,17 +17,13 @@ NUM_STEPS = 3
     'flags',
     [
         '--variable_update=parameter_server',
-        '--variable_update=parameter_server --local_parameter_device=gpu',
         '--variable_update=parameter_server --staged_vars',
-        '--variable_update=replicated',
-        '--variable_update=replicated --all_reduce_spec=xring',
-        '--variable_update=replicated --all_reduce_spec=psgpu',
+        # test_all_reduce.py compares the sums of all algorithms and packings.
         '--variable_update=replicated --all_reduce_spec=pscpu:32k:xring',
         '--variable_update=replicated --hierarchical_copy',
-        '--variable_update=replicated --gradient_repacking=2',
         '--variable_update=replicated --agg_small_grads_max_bytes=4096 '
         '--agg_small_grads_max_group=3',
-        '--variable_update=replicated --variable_consistency=relaxed',
+        '--variable_update=replicated --variable_consistency=relaxed --gradient_repacking=2',
         '--variable_update=replicated --precision=fp16 --compact_gradient_transfer',
         '--variable_update=replicated --precision=bf16 --fp16_vars',
     ],
