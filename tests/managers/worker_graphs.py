@@ -1,5 +1,6 @@
 """The graphs of one worker in every mode of several workers, and their networks."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,13 +36,18 @@ def servers(count: int) -> list[str]:
 
 
 def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """A network with a weight of 5.8 MB, which is too large for one server."""
-    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 20_000, 'hidden')), num_classes, 'logits')
+    """A network with a weight of 1.2 MB, which is too large for one server."""
+    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 4_000, 'hidden')), num_classes, 'logits')
 
 
 def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def wide_and_normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.batch_norm(cnn.conv(x, 2, 3, 'conv', use_bias=False), 'norm')
+    return wide(cnn, cnn.relu(x), num_classes)
 
 
 @dataclass(frozen=True)
@@ -98,24 +104,25 @@ def build(
     return Replica(graph, manager, step)
 
 
+@functools.cache
 def train_alone(
     network: Build,
     optimizer: str,
-    images: Sequence[Sequence[int]],
+    images: tuple[tuple[int, ...], ...],
     num_steps: int,
     precision: Precision = FP32,
     *,
     staged: bool = False,
-) -> Weights:
-    """Returns the checkpoint values after training in one process; images has a list of numbers for
-    each tower.
+) -> list[Weights]:
+    """Returns the checkpoint values before and after each step in one process; images has the
+    numbers of each tower.
     """
     manager = make_manager('parameter_server', cpus(len(images)), staged=staged)
-    *_, (after,) = train_towers(
+    values = train_towers(
         training_step(network, precision),
         OPTIMIZERS[optimizer].ours,
         manager,
         FixedInput(images),
         num_steps,
     )
-    return after
+    return [weights for (weights,) in values]
