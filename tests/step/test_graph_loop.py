@@ -30,13 +30,24 @@ from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.step.step_graph import Fetches
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
-pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 DROPOUT = '--model=dropping --data_name=cifar10'
 
 
+@pytest.fixture(autouse=True)
+def models(forget_models: None) -> None:
+    register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
+    register_model('linear', linear, data_set='mnist', image_size=28, batch_size=8)
+    register_model('linear_imagenet', linear, image_size=8, batch_size=4)
+
+
 def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.dropout(cnn.flatten(images), 0.5), num_classes, 'logits')
+
+
+def linear(cnn: Any, images: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(images), num_classes, 'logits')
 
 
 def trained(flags: str, **values: Any) -> BenchmarkRun:
@@ -48,15 +59,14 @@ def trained(flags: str, **values: Any) -> BenchmarkRun:
     'mode',
     # Steps that leave something to the next step, branch, or draw random numbers.
     [
-        '--num_gpus=2',
-        f'--num_gpus=2 --staged_vars --optimizer=adam {DROPOUT}',
+        '--num_gpus=2 --print_training_accuracy',
+        '--num_gpus=2 --staged_vars --optimizer=adam',
         '--num_gpus=3 --variable_update=replicated --all_reduce_spec=xring',
-        f'--num_gpus=2 --variable_update=replicated --variable_consistency=relaxed {DROPOUT}',
+        '--num_gpus=2 --variable_update=replicated --variable_consistency=relaxed',
         '--num_gpus=2 --variable_update=independent',
         # Some steps are skipped.
-        f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2.0**22} {DROPOUT}',
+        f'--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale={2.0**22}',
         '--num_gpus=2 --forward_only',
-        f'--print_training_accuracy {DROPOUT}',
     ],
 )
 def test_a_loop_computes_the_same_as_single_session_calls(mode):
@@ -65,8 +75,7 @@ def test_a_loop_computes_the_same_as_single_session_calls(mode):
         names = ('phase', 'index', 'global_step', 'loss', 'top_1', 'top_5', 'learning_rate')
         return {name: getattr(run.result.steps, name) for name in names}
 
-    register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
-    single, looped = (trained(f'--steps_per_run={number} {mode}') for number in (1, 4))
+    single, looped = (trained(f'--steps_per_run={number} {DROPOUT} {mode}') for number in (1, 4))
     assert values_of(looped) == values_of(single)
     assert looped.result.run.num_skipped_steps == single.result.run.num_skipped_steps
     assert len({*looped.result.steps.seconds}) == 3  # warm-up, 4 steps and 3
@@ -75,9 +84,9 @@ def test_a_loop_computes_the_same_as_single_session_calls(mode):
 @pytest.mark.parametrize('pipeline', [None, 'device', 'tf_data'])
 def test_images_come_in_the_same_order(pipeline, noise, tmp_path):
     data_dir: str | Path = write_digits(tmp_path)
-    flags = '--model=mnist --data_name=mnist'
+    flags = '--model=linear --data_name=mnist'
     if pipeline == 'tf_data':
-        data_dir, flags = noise, '--model=trivial'
+        data_dir, flags = noise, '--model=linear_imagenet'
     single, looped = (
         trained(
             f'{flags} --steps_per_run={number}', data_dir=data_dir, input_pipeline=pipeline
@@ -90,7 +99,6 @@ def test_images_come_in_the_same_order(pipeline, noise, tmp_path):
 
 def test_resumed_steps_do_not_repeat_the_losses_of_the_first_steps(tmp_path):
     """With a rate of 0, dropout alone makes the losses of the steps differ."""
-    register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
 
     def losses(folder: str) -> list[float]:
         flags = f'--init_learning_rate=0 --num_warmup_batches=0 --num_batches=3 {DROPOUT}'
@@ -230,7 +238,7 @@ def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):
-    flags = '--model=mnist --init_learning_rate=1e30 --steps_per_run=3'
+    flags = '--model=linear --data_name=mnist --init_learning_rate=1e30 --steps_per_run=3'
     data_dir = write_digits(tmp_path)
     result = trained(f'{flags} --continue_on_nan', data_dir=data_dir).result
     first = result.steps.global_step[result.steps.loss.index(None)]

@@ -68,8 +68,9 @@ def train(
 
 # test_variable_mgr.py has steps without clipping.
 @pytest.mark.long
-@pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
-@pytest.mark.parametrize('optimizer', ['momentum', 'lars'])
+@pytest.mark.parametrize(
+    ('mode', 'optimizer'), [('parameter_server', 'momentum'), ('replicated', 'lars')]
+)
 def test_towers_clip_gradients_as_one_tower_with_the_whole_batch_does(mode, optimizer):
     expected, expected_weights = train(1, optimizer=optimizer, gradient_clip=0.1)
     fetched, weights = train(4, mode, optimizer, gradient_clip=0.1)
@@ -93,7 +94,7 @@ def test_weight_decay_applies_to_kernels_only_and_once():
     )
     for mode in ('parameter_server', 'replicated'):
         [total], [base] = (
-            train(4, mode, num_steps=1, loss_type_to_report=kind)[0] for kind in kinds
+            train(2, mode, num_steps=1, loss_type_to_report=kind)[0] for kind in kinds
         )
         assert total['loss'] - base['loss'] == pytest.approx(decay, rel=1e-3)
         assert base['loss'] == pytest.approx(without_loss[0]['loss'], rel=1e-5)
@@ -120,8 +121,15 @@ def test_a_single_l2_loss_op_changes_no_result():
         assert sum(op.type == 'L2Loss' for op in graph.get_operations()) == num_ops
 
 
-@pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
-@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'lars'])
+@pytest.mark.parametrize(
+    ('mode', 'optimizer'),
+    [
+        ('parameter_server', 'sgd'),
+        ('parameter_server', 'lars'),
+        ('replicated', 'lars'),
+        ('independent', 'momentum'),
+    ],
+)
 def test_a_variable_is_updated_after_all_uses_of_its_old_value(mode, optimizer):
     with tf.Graph().as_default() as graph:
         _, step_graph = build(2, mode, optimizer)
@@ -151,7 +159,7 @@ def test_updates_compute_nothing_that_the_step_does_not_need():
     assert types_of('lars', loss_type_to_report='base_loss')['L2Loss'] == 0
 
 
-@pytest.mark.parametrize('smoothing', [0.0, 0.1, 1.0])
+@pytest.mark.parametrize('smoothing', [0.0, 0.1])
 def test_a_smoothed_label_has_a_part_of_every_class(smoothing):
     def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits')
