@@ -92,26 +92,32 @@ def twice(cnn: Any, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
 
 
-NETWORKS: Mapping[str, tuple[Network, int]] = {
-    'resnet20': (MODELS.find_model('resnet20').network, 16),
-    'resnet20_v2': (MODELS.find_model('resnet20_v2').network, 16),
-    'mobilenet': (MODELS.find_model('mobilenet').network, 32),
-    'trivial': (MODELS.find_model('trivial').network, 8),
-    'twice': (Network(twice), 8),
+def blocks(cnn: Any, x: Any, num_classes: int) -> Any:
+    """Has the batch norms of MobileNet v2 and of both versions of ResNet."""
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 8, 3, 'conv', use_bias=False), 'norm'))
+    y = cnn.batch_norm(cnn.depthwise_conv(x, 3, 'depthwise', use_bias=False), 'norm_of_depthwise')
+    x += cnn.batch_norm(cnn.conv(cnn.relu6(y), 8, 1, 'narrow', use_bias=False), 'norm_of_narrow')
+    x += cnn.conv(cnn.relu(cnn.batch_norm(x, 'norm_before')), 8, 3, 'after_norm', use_bias=False)
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+
+NETWORKS: Mapping[str, Network] = {
+    'blocks': Network(blocks),
+    'trivial': MODELS.find_model('trivial').network,
+    'twice': Network(twice),
 }
 
 
 @pytest.mark.parametrize('name', NETWORKS)
 def test_constants_give_the_logits_of_batch_norm(name):
-    network, size = NETWORKS[name]
-    images = random_images((size, size, 3))
+    network, images = NETWORKS[name], random_images((8, 8, 3))
     plain, weights = plain_logits(network, images)
-    for data_format in DATA_FORMATS if name in ('resnet20_v2', 'twice') else ('NHWC',):
+    for data_format in DATA_FORMATS if name != 'trivial' else ('NHWC',):
         logits, op_types = frozen_logits(network, images, weights, data_format, tf.float32)
         np.testing.assert_allclose(logits, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())
         assert not {op_type for op_type in op_types if 'BatchNorm' in op_type}
     in_16_bits, _ = frozen_logits(network, images, weights, 'NHWC', tf.bfloat16)
-    # bfloat16 has 8 bits; tens of layers add up their errors.
+    # bfloat16 has 8 bits, and layers add up their errors.
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
 
 
