@@ -23,6 +23,8 @@ from tf_cnn.cluster.topology import Cluster, Task
 DEADLINE_SECS = 60.0
 PATIENT = DEADLINE_SECS
 SOON = 1.0
+# Between two looks at a state, which otherwise take all of a core.
+POLL_SECS = 0.01
 
 
 class Relay:
@@ -187,6 +189,7 @@ def await_answer(rendezvous: Rendezvous, task: Task) -> int:
     deadline = time.monotonic() + DEADLINE_SECS
     while (incarnation := rendezvous.incarnations()[task]) is None:
         assert time.monotonic() < deadline
+        time.sleep(POLL_SECS)
     return incarnation
 
 

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
+    POLL_SECS,
     SOON,
     LocalCluster,
     Member,
@@ -157,9 +158,11 @@ def test_a_task_that_was_only_slow_is_not_lost(make_cluster):
         cluster.stop('worker 1')
         while not detecting.detector.silent_since:
             assert detecting.watch.failure is None
+            time.sleep(POLL_SECS)
         cluster.relays['worker 1'].lead_to(members['worker 1'].address)
         while detecting.detector.silent_since:
             assert detecting.watch.failure is None
+            time.sleep(POLL_SECS)
     assert_waits(detecting.interrupted)
     assert detecting.watch.failure is None
 

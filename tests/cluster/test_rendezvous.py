@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
+    POLL_SECS,
     SOON,
     Member,
     assert_waits,
@@ -248,4 +249,5 @@ def test_all_tasks_read_what_one_has_written_until_the_task_that_keeps_it_is_los
     deadline = time.monotonic() + DEADLINE_SECS
     while (entries := rendezvous.entries()) is None:
         assert time.monotonic() < deadline
+        time.sleep(POLL_SECS)
     assert entries == {}
