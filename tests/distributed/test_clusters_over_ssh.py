@@ -102,14 +102,15 @@ def newest(host: Host, words: str) -> int:
     ('mode', 'options'),
     [
         # More servers than hosts: host by host, they are not in the order of their indices.
-        ('parameter_server', '--ps=4'),
+        ('parameter_server', '--ps=3'),
         ('collective_all_reduce', ''),
         *all_modes(('distributed_replicated', '--ps=1'), ('distributed_all_reduce', '')),
     ],
 )
-def test_every_mode_trains_on_three_hosts(mode, options, network):
-    flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
-    process = run(network, f'{HOSTS} {options} -- {flags} --variable_update={mode}')
+def test_every_mode_trains_on_several_hosts(mode, options, network):
+    model = '--model=trivial --data_name=cifar10 --device=cpu'
+    flags = f'{model} --batch_size=3 --num_batches=3 --num_warmup_batches=1'
+    process = run(network, f'--hosts=node1,node2 {options} -- {flags} --variable_update={mode}')
     assert process.code == 0, process.err
     assert len(re.findall(r'^total images/sec: [0-9.]+$', process.out, re.MULTILINE)) == 1
     assert '6 global' in process.out
