@@ -30,12 +30,12 @@ from tf_cnn.launch.hosts import ClusterTask, reserve_addresses
 # More steps than there is time for.
 ENDLESS = '--num_batches=1000000'
 
-# Two workers train LeNet. Modes round differently; with this learning rate and optimizer the
-# differences stay small.
+# Two workers train a network with cheap steps. Modes round differently; with this learning rate and
+# optimizer the differences stay small.
 TRAIN = (
-    '--model=lenet --device=cpu --batch_size=4 --num_warmup_batches=2 --display_every=10 '
-    '--connect_timeout_secs=120 --optimizer=momentum --nonesterov --momentum=0.9 '
-    '--init_learning_rate=0.002 --weight_decay=0.01 --tf_random_seed=7'
+    '--model=trivial --data_name=cifar10 --device=cpu --batch_size=4 --num_warmup_batches=2 '
+    '--display_every=10 --connect_timeout_secs=120 --optimizer=momentum --nonesterov '
+    '--momentum=0.9 --init_learning_rate=0.002 --weight_decay=0.01 --tf_random_seed=7'
 )
 # The flags of each mode, and how many tasks it has besides the workers.
 MODES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -140,29 +140,30 @@ def cluster(
     *,
     ps: int = 0,
     controllers: int = 0,
-    network: int | None = None,
-    fresh: bool = False,
+    places: Sequence[tuple[str, int]] = (),
+    fresh: Sequence[str] = (),
 ) -> Iterator[Tasks]:
     """Yields the tasks of a cluster with two workers without starting them.
 
-    network: a process; the tasks run in its private network.
-    fresh: each task starts Python anew, so the order of their sets differs.
+    places: the IP address of each task, and a process in its network; default: this machine.
+    fresh: the tasks that start Python anew, so that the order of their sets differs.
     """
     counts = {'ps': ps, 'worker': 2, 'controller': controllers}
     ids = [(job, index) for job, count in counts.items() for index in range(count)]
     with contextlib.ExitStack() as stack:
-        if network is None:
-            addresses = stack.enter_context(reserve_addresses(len(ids)))
+        if places:
+            addresses = [f'{ip}:{2222 + number}' for number, (ip, _) in enumerate(places)]
         else:
-            addresses = [f'127.0.0.1:{2222 + number}' for number in range(len(ids))]
+            addresses = stack.enter_context(reserve_addresses(len(ids)))
         cluster_tasks = [
             ClusterTask(job, index, address)
             for (job, index), address in zip(ids, addresses, strict=True)
         ]
+        networks = [network for _, network in places] or [None] * len(ids)
         commands = make_commands(flags.split(), cluster_tasks, environment())
         tasks = [
-            Task(command, folder, address, network, fresh=fresh)
-            for command, address in zip(commands, addresses, strict=True)
+            Task(command, folder, address, network, fresh=command.name in fresh)
+            for command, address, network in zip(commands, addresses, networks, strict=True)
         ]
         yield stack.enter_context(processes(tasks))
 
@@ -172,7 +173,8 @@ def training(
 ) -> contextlib.AbstractContextManager[Tasks]:
     """Yields the tasks of a cluster of MODES without starting them."""
     mode_flags, jobs = MODES[mode]
-    return cluster(f'{TRAIN} {mode_flags} {flags}', folder, network=network, **jobs)
+    places = [] if network is None else [('127.0.0.1', network)] * (2 + sum(jobs.values()))
+    return cluster(f'{TRAIN} {mode_flags} {flags}', folder, places=places, **jobs)
 
 
 def run(flags: str, folder: Path, exit_code: int = 0, **jobs: Any) -> Tasks:

@@ -36,7 +36,7 @@ MODEL = """\
 from tf_cnn_benchmarks import register_model
 def network(cnn, x, num_classes):
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
-register_model('mine', network)
+register_model('mine', network, data_set='cifar10')
 """
 
 
@@ -119,7 +119,7 @@ def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables
     [
         ('collective_all_reduce', 'worker 1', '--num_batches=7', '--num_batches=7'),
         ('parameter_server', 'ps 0', '--nocross_replica_sync', '--cross_replica_sync=False'),
-        *all_modes(('asynchronous', 'worker 1', '--model=trivial', '--model=trivial')),
+        *all_modes(('asynchronous', 'worker 1', '--model=resnet20', '--model=resnet20')),
     ],
 )
 def test_processes_with_different_flags_all_end_and_name_both(mode, task, flag, expected, tmp_path):
@@ -202,7 +202,7 @@ def test_workers_with_different_numbers_of_images_are_refused_if_epochs_count(tm
         for subset in ('train', 'validation'):
             images = np.zeros([count, 28, 28], np.uint8)
             write_mnist(tmp_path / name, images, np.zeros([count], np.uint8), subset)
-    flags = f'--num_epochs=1 --data_dir={tmp_path}/a'
+    flags = f'--model=lenet --data_name=mnist --num_epochs=1 --data_dir={tmp_path}/a'
     with training('collective_all_reduce', flags, tmp_path) as tasks:
         tasks['worker 1'].argv.append(f'--data_dir={tmp_path}/b')
         tasks.start()

@@ -1,21 +1,35 @@
-"""Other programs cannot reach the ports of a cluster on one machine, or a line says how to close
-them.
+"""The command `cluster` on one machine: tasks that it stops name the lost task, and other programs
+cannot reach their ports, or a line says how to close them.
 """
 
+import functools
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import ENDLESS, TRAIN, UNDER_WAY, all_modes, cluster_command
+from tests.distributed.clusters import (
+    ENDLESS,
+    MODES,
+    TRAIN,
+    UNDER_WAY,
+    all_modes,
+    cluster_command,
+)
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT, Finished, launched, run_process
+from tests.support.programs import ROOT, Finished, Task, assert_ended, launched, run_process
+from tests.support.runs import plan_of
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
+from tf_cnn.results.document import Result, read_result
+
+pytestmark = pytest.mark.distributed
 
 OPEN = 'listen on all addresses'
 # Makes a network namespace as an ordinary user and enters it from another process, as the
@@ -47,6 +61,15 @@ if answer == b'1':
 os.kill(keeper, signal.SIGKILL)
 print(answer.decode())
 """
+# Runs the command `cluster` with STAND_IN, which prints its network, in place of the benchmark.
+WITH_STAND_IN = """
+import os, sys
+from tf_cnn.launch import hosts
+import tf_cnn_benchmarks
+hosts.COMMAND = sys.argv[1]
+sys.exit(tf_cnn_benchmarks.main(['cluster', *sys.argv[2:]]))
+"""
+STAND_IN = "import os; print(os.readlink('/proc/self/ns/net'))"
 # Runs a command where no network namespace can be made.
 WITHOUT_NETWORKS = [
     'unshare',
@@ -71,30 +94,101 @@ def refusal() -> str:
 needs_namespace = pytest.mark.skipif(bool(refusal()), reason=refusal())
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A cluster that ended because one of its tasks was killed.
+
+    pids: its processes, by task.
+    networks: the network namespaces of its processes.
+    ports: its ports, with whether this process could connect.
+    """
+
+    launcher: Task
+    pids: dict[str, int]
+    networks: set[str]
+    ports: dict[int, bool]
+    result: Path
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as stranger:
+        return not stranger.connect_ex(('127.0.0.1', port))
+
+
+@pytest.fixture(scope='module')
+def end_by_loss(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Ended]:
+    """Runs `cluster`, and kills a task when training is under way."""
+
+    @functools.cache
+    def run(mode: str, lost: str) -> Ended:
+        folder = tmp_path_factory.mktemp('cluster')
+        result = folder / 'result.json'
+        mode_flags, jobs = MODES[mode]
+        servers = f'--ps={jobs["ps"]}' if 'ps' in jobs else ''
+        words = f'{servers} --verbose -- {TRAIN} {mode_flags} {ENDLESS} --result_file={result}'
+        with launched(cluster_command(words), folder) as launcher:
+            launcher.await_line(UNDER_WAY)
+            lines = launcher.lines(r'^(\w+ \d+) is process (\d+) of this machine')
+            pids = {task: int(pid) for task, pid in lines}
+            networks = {os.readlink(f'/proc/{pid}/ns/net') for pid in pids.values()}
+            addresses = Path(f'/proc/{pids[lost]}/cmdline').read_text()
+            ports = [int(port) for port in re.findall(r'127\.0\.0\.1:(\d+)', addresses)]
+            ports_by_access = {port: is_open(port) for port in ports}
+            os.kill(pids[lost], signal.SIGKILL)
+            assert launcher.has_ended(60)
+        return Ended(launcher, pids, networks, ports_by_access, result)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ('mode', 'lost'),
+    [
+        ('two_servers', 'ps 1'),
+        *all_modes(
+            ('staged', 'worker 1'),
+            ('parameter_server', 'worker 0'),
+            ('parameter_server', 'worker 1'),
+            ('parameter_server', 'ps 0'),
+            ('staged', 'ps 0'),
+            ('asynchronous', 'worker 1'),
+            ('asynchronous', 'ps 0'),
+            ('distributed_replicated', 'ps 0'),
+            ('collective_all_reduce', 'worker 0'),
+            ('collective_all_reduce', 'worker 1'),
+            ('distributed_all_reduce', 'worker 0'),
+            ('distributed_all_reduce', 'worker 1'),
+        ),
+    ],
+)
+def test_tasks_that_the_launcher_stops_after_a_loss_name_the_lost_task(mode, lost, end_by_loss):
+    """The launcher's signal arrives before the tasks notice the loss."""
+    ended = end_by_loss(mode, lost)
+    assert ended.launcher.exit_code == 128 + signal.SIGKILL
+    assert not ended.launcher.left_others
+    assert_ended([*ended.pids.values()])
+    reason = rf'{lost} \(127\.0\.0\.1:\d+\) was lost'
+    for task in ended.pids.keys() - {lost}:
+        message = rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): .*{reason}'
+        assert ended.launcher.lines(message), task
+    if lost != 'worker 0' or 'controllers' in MODES[mode][1]:
+        record = read_result(ended.result)
+        assert isinstance(record, Result)
+        assert re.search(reason, record.reason or '')
+
+
 @needs_namespace
-@pytest.mark.parametrize('mode', ['distributed_all_reduce', *all_modes(('parameter_server',))])
-def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path, mode):
-    result = tmp_path / 'result.json'
-    flags = f'{TRAIN} --variable_update={mode} {ENDLESS} --result_file={result}'
-    words = cluster_command(f'--private_network --verbose -- {flags}')
-    with launched(words, tmp_path) as launcher:
-        launcher.await_line(UNDER_WAY)
-        pids = launcher.lines(r' is process (\d+) of this machine')
-        assert len(pids) == 3
-        [network] = {os.readlink(f'/proc/{pid}/ns/net') for pid in pids}
-        assert network != os.readlink('/proc/self/ns/net')
-        addresses = launcher.err + Path(f'/proc/{pids[0]}/cmdline').read_text()
-        ports = {int(port) for port in re.findall(r'127\.0\.0\.1:(\d+)', addresses)}
-        assert ports
-        for port in ports:
-            with socket.socket() as stranger:
-                assert stranger.connect_ex(('127.0.0.1', port)) != 0
-        assert OPEN not in launcher.err
-        launcher.send(signal.SIGINT)
-        assert launcher.has_ended(60)
-        assert (launcher.exit_code, launcher.left_others) == (130, False)
-    assert result.exists()
-    assert not any(Path(f'/proc/{pid}').exists() for pid in pids)
+@pytest.mark.parametrize(
+    ('mode', 'lost'),
+    [('two_servers', 'ps 1'), *all_modes(('distributed_all_reduce', 'worker 1'))],
+)
+def test_nothing_outside_reaches_a_cluster_on_one_machine(mode, lost, end_by_loss):
+    ended = end_by_loss(mode, lost)
+    assert len(ended.networks) == 1
+    assert os.readlink('/proc/self/ns/net') not in ended.networks
+    assert len(ended.ports) == len(ended.pids)
+    assert not any(ended.ports.values())
+    assert OPEN not in ended.launcher.err
 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network():
@@ -109,19 +203,30 @@ def test_an_ordinary_user_makes_and_enters_a_private_network():
     subprocess.run([*WITHOUT_NETWORKS, 'true'], capture_output=True).returncode != 0,
     reason='no user namespace can be made here',
 )
-@pytest.mark.skipif(is_private(), reason='this machine has no network')
-def test_without_a_private_network_a_line_names_the_open_ports_and_how_to_close_them():
-    def run(words: str) -> Finished:
-        return run_process([*WITHOUT_NETWORKS, *cluster_command(words)])
+def test_where_no_network_can_be_made_a_cluster_uses_this_machines_unless_it_must_be_private(
+    tmp_path,
+):
+    program = tmp_path / 'program.py'
+    program.write_text(STAND_IN)
 
-    trained = run(f'--workers=2 -- {TRAIN} --num_batches=2')
-    assert trained.code == 0, trained.err
-    # Both workers write the warning; `cluster` shows it once.
-    [line] = [line for line in trained.err.splitlines() if OPEN in line]
-    [ports] = re.findall(r'--dports ([\d,]+) ', line)
-    assert len(ports.split(',')) == 3
-    facts = 'iptables', ports.replace(',', ', '), 'read and write the files'
-    check_line(line.partition('| ')[2], *facts)
-    refused = run(f'--private_network -- {TRAIN}')
+    def run(words: str) -> Finished:
+        command = [sys.executable, '-c', WITH_STAND_IN, program, *words.split()]
+        return run_process([*WITHOUT_NETWORKS, *command], ROOT)
+
+    assert run('') == (0, f'{os.readlink("/proc/self/ns/net")}\n', '')
+    refused = run('--private_network')
     assert refused.code == 1
     check_line(refused.err.strip(), '--private_network=true', 'No space left on device')
+
+
+@pytest.mark.skipif(is_private(), reason='this machine has no network')
+def test_the_workers_warn_alike_of_open_ports_and_how_to_close_them():
+    """A launcher shows the same line only once."""
+    hosts = '--ps_hosts=127.0.0.1:2003 --worker_hosts=127.0.0.1:2002,127.0.0.1:2001'
+    first, second = (
+        plan_of(f'{hosts} --job_name=worker --task_index={index}').warnings for index in range(2)
+    )
+    assert first == second
+    [line] = [line for line in first if OPEN in line]
+    facts = 'iptables', '--dports 2001,2002,2003 ', '2001, 2002, 2003', 'read and write the files'
+    check_line(line, *facts)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.distributed.clusters import STEP_LINE, TOTAL_LINE, Tasks, cluster
+from tests.distributed.clusters import STEP_LINE, TOTAL_LINE, Tasks, all_modes, cluster
 from tests.distributed.whole_batch import (
     NUM_EARLIER_STEPS,
     NUM_STEPS,
@@ -65,8 +65,9 @@ SYNCHRONOUS = {
 ROWS = {**SYNCHRONOUS, 'ps-1-async': Row(f'{PS} --nocross_replica_sync', 1, 'sgd')}
 # The rows of every run. tests/managers/ tests the other ways to send gradients, in one process.
 USUAL = ('ps-2', 'replicated-2', 'collective', 'controlled', 'ps-1-async')
-# The kinds of clusters that no test of the launcher starts. They start Python anew.
-FRESH = ('replicated-2', 'collective')
+# Each worker of these modes builds a graph, and these must agree. One starts Python anew, so that
+# the order of its sets differs.
+FRESH = {'replicated-2': ['worker 1'], 'collective': ['worker 1']}
 
 
 def rows_with(condition: Callable[[Row], object] = bool) -> list[Any]:
@@ -104,15 +105,20 @@ class Finished:
             for trainer in self.tasks.trainers
         ]
 
-    def expected(self, workers: tuple[int, ...] = (0, 1)) -> Trained:
-        """Trains one tower on the images of these workers, from the run's start."""
+    def expected(self) -> Trained:
+        """Trains one tower on the images of all workers, from the run's start."""
         staged = '--staged_vars' in self.row.flags
-        return one_tower(self.row.optimizer, staged=staged, workers=workers, start=self.start)
+        return one_tower(self.row.optimizer, staged=staged, start=self.start)
 
-    @property
-    def model_names(self) -> set[str]:
-        """Returns the names of the model's variables; a checkpoint has more."""
-        return one_tower('sgd').after.keys() - {'global_step'}
+
+def of_first_worker() -> Trained:
+    """Trains one tower on the images of worker 0."""
+    return one_tower('sgd', workers=(0,))
+
+
+def model_names() -> set[str]:
+    """Returns the names of the model's variables; a checkpoint has more."""
+    return of_first_worker().after.keys() - {'global_step'}
 
 
 @pytest.fixture(scope='module')
@@ -130,7 +136,7 @@ def finish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
             folder,
             ps=row.num_ps,
             controllers=controllers,
-            fresh=name in FRESH,
+            fresh=FRESH.get(name, ()),
         ) as tasks:
             tasks.trainers[0].argv.append(f'--graph_file={folder}/graph.pb')
             tasks.start()
@@ -152,14 +158,12 @@ def finished(name: str, finish: Callable[[str], Finished]) -> Finished:
 @pytest.mark.parametrize('name', rows_with())
 def test_the_steps_equal_the_steps_of_one_tower_with_the_whole_batch(finished):
     row, after = finished.row, values_in(finished.train_dir)
-    expected, partial = finished.expected(), finished.expected(workers=(0,))
+    expected = finished.expected()
     first = finished.num_earlier_steps
     assert_equal_weights(values_in(finished.train_dir / f'model.ckpt-{first}'), expected.before)
     assert after['global_step'] == first + NUM_STEPS
     is_compact = COMPACT in row.flags
-    assert_trained_alike(
-        after, expected, partial, finished.model_names, row.tolerance, is_compact=is_compact
-    )
+    assert_trained_alike(after, expected, model_names(), row.tolerance, is_compact=is_compact)
     # Workers see different images; the mean of their losses is the loss of one tower. A controller
     # prints the loss over all images.
     losses = [[loss for _, _, loss in lines] for lines in finished.step_lines]
@@ -168,6 +172,18 @@ def test_the_steps_equal_the_steps_of_one_tower_with_the_whole_batch(finished):
     assert len({first_loss for first_loss, *_ in losses}) == len(losses) == num_trainers
     # Losses are printed with three decimals.
     assert np.mean(losses, 0) == pytest.approx(expected.losses, rel=row.tolerance, abs=1e-3)
+    # The chief names the checkpoint that it continues from.
+    lines = re.findall(r'^Continuing from (.*)$', finished.tasks.logs(), re.MULTILINE)
+    assert lines == [f'{finished.train_dir}/model.ckpt-{first}'] * row.goes_on
+
+
+def test_without_the_images_of_the_second_worker_the_steps_differ():
+    """The other tests rely on this."""
+    expected, partial = one_tower('sgd'), of_first_worker()
+    for name in model_names():
+        value = expected.after[name]
+        moved = np.linalg.norm(value - expected.before[name])
+        assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
 
 
 @pytest.mark.parametrize('name', rows_with(lambda row: row.num_ps))
@@ -189,17 +205,16 @@ def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_th
     into = [nodes[node.input[0]] for node in pushed]
     assert {node.op for node in into} == {'ResourceConditionalAccumulator'}
     assert all('/job:ps' in node.device for node in (*pushed, *into))
-    num_weights = sum(one_tower('sgd').after[name].size for name in finished.model_names)
+    num_weights = sum(of_first_worker().after[name].size for name in model_names())
     assert sum(size(node.attr['shape'].shape) for node in into) == num_weights
     assert sum(reads.values()) >= num_weights
 
 
-@pytest.mark.parametrize('name', rows_with(lambda row: row.goes_on))
+@pytest.mark.parametrize(
+    'name',
+    ['ps-2', *all_modes(*((name,) for name in USUAL[1:4]))],
+)
 def test_one_tower_continues_from_the_clusters_checkpoint_as_if_it_had_taken_all_steps(finished):
-    start = finished.train_dir / f'model.ckpt-{NUM_EARLIER_STEPS}'
-    # The chief names the checkpoint that it continues from.
-    lines = re.findall(r'^Continuing from (.*)$', finished.tasks.logs(), re.MULTILINE)
-    assert lines == [str(start)]
     checkpoint = latest_checkpoint(str(finished.train_dir))
     losses = one_tower(finished.row.optimizer, start=checkpoint).losses
     assert losses == pytest.approx(finished.expected().later_losses, rel=1e-5)
@@ -246,8 +261,8 @@ def test_asynchronous_workers_lose_no_step_and_the_total_counts_all_steps(finish
     # The chief saves at its own end, while the other worker may still train.
     num_steps = sum(map(len, finished.step_lines))
     assert 2 * NUM_STEPS <= after['global_step'] <= num_steps <= 2 * NUM_STEPS + 1
-    assert_equal_weights(start, one_tower('sgd', workers=(0,)).before)
-    for name in finished.model_names:
+    assert_equal_weights(start, of_first_worker().before)
+    for name in model_names():
         assert np.abs(after[name] - start[name]).max() > 1e-3 * np.abs(after[name]).max(), name
         assert np.isfinite(after[name]).all(), name
     [total] = finished.tasks.trainers[0].lines(TOTAL_LINE)

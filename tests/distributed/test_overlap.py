@@ -2,15 +2,16 @@
 are sent.
 """
 
-import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from benchmarks.cluster import MODES, start_tasks
-from tests.support.hosts import NEEDED, make_hosts
-from tests.support.programs import PROGRAM
+from benchmarks.cluster import MODES
+from tests.distributed.clusters import run
+from tests.support.hosts import NEEDED, Network, make_hosts
+from tests.support.programs import launched
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -27,21 +28,22 @@ while True:
 NUM_PARAMETERS = 2_173_353
 
 
+@pytest.fixture(scope='module')
+def network() -> Iterator[Network]:
+    with make_hosts(3, rate_mbit=100) as hosts:
+        yield hosts
+
+
 @pytest.mark.parametrize('mode', ['distributed_replicated', 'staged_vars'])
-def test_gradients_and_values_cross_a_link_at_the_same_time(mode, tmp_path):
+def test_gradients_and_values_cross_a_link_at_the_same_time(mode, network, tmp_path):
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=4 --num_warmup_batches=1'
-    command = [*PROGRAM, *MODES[mode], *flags.split()]
-    samples = tmp_path / 'samples'
-    with make_hosts(3, rate_mbit=100, shared=[tmp_path]) as network, samples.open('w') as file:
-        sampler = network.hosts[2].command(sys.executable, '-c', SAMPLER)
-        with (
-            subprocess.Popen(sampler, stdout=file),
-            start_tasks(network, command, tmp_path) as tasks,
-        ):
-            for name, task in tasks.items():
-                assert task.wait(120) == 0, (tmp_path / f'{name}.log').read_text()
+    # The server is the first host.
+    places = [(host.address, host.pid) for host in network.hosts]
+    sampler = network.hosts[0].command(sys.executable, '-c', SAMPLER)
+    with launched(sampler, tmp_path) as samples:
+        run(f'{flags} {" ".join(MODES[mode])}', tmp_path, ps=1, places=places)
     # The last line may be cut.
-    lines = samples.read_text().splitlines()[:-1]
+    lines = samples.out.splitlines()[:-1]
     moved = np.diff(np.array([line.split() for line in lines], np.int64), axis=0)
     in_all = moved.sum(0)
     # Five steps of two workers, four bytes for each parameter.

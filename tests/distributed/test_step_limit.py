@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tests.distributed.clusters import ENDLESS, UNDER_WAY, all_modes, assert_each_names, training
-from tests.distributed.test_private_network import needs_namespace
+from tests.distributed.test_launched_clusters import needs_namespace
 from tests.support.programs import run_process
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.system.tether import die_with_parent

@@ -1,8 +1,9 @@
 """Forks runs from a process that has imported TensorFlow, and has neither threads nor sessions.
 
-Standard input is a socket for requests. A request has the script with its words, the environment
-and the folder, as JSON, and four files: the standard streams and a socket. The server writes the
-process id to this socket, and the exit code at the end of the process.
+Standard input is a socket for requests. A request has the script with its words, the environment,
+the folder, and a process with the network to use or null, as JSON, and four files: the standard
+streams and a socket. The server writes the process id to this socket, and the exit code at the end
+of the process.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
+from tf_cnn.system import tether
 
 _MOST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -68,7 +70,9 @@ def _send(answer: int, number: int) -> None:
 
 def _run(streams: list[int], request: list[Any]) -> None:
     """Gives this process the state of a new Python, and runs the script."""
-    argv, environ, folder = request
+    argv, environ, folder, network = request
+    if network is not None:
+        tether._enter_network(str(network))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     for number, stream in enumerate(streams):

@@ -101,13 +101,18 @@ def _fork_server() -> socket.socket:
 
 
 def _fork(
-    argv: Sequence[str], env: Mapping[str, str], cwd: Path, out: IO[bytes], err: IO[bytes]
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    network: int | None,
+    out: IO[bytes],
+    err: IO[bytes],
 ) -> tuple[int, Callable[[], int]]:
     """Forks a process that runs a script in a session of its own, and dies with this process.
 
     Returns its id, and a function that waits for its exit code: -n after signal n.
     """
-    request = json.dumps([argv, {**env}, str(cwd)]).encode()
+    request = json.dumps([argv, {**env}, str(cwd), network]).encode()
     answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with server_end, open(os.devnull) as nothing:
         files = [file.fileno() for file in (nothing, out, err, server_end)]
@@ -119,7 +124,7 @@ class Task:
     """A process, with its logs in a folder. A second start appends to them.
 
     A script, such as the program, is forked from a process that has imported TensorFlow, unless the
-    task is fresh or in another network. A fork takes half a second of processor time instead of
+    task is fresh. A fork takes half a second of processor time instead of
     three. Variables that Python or TensorFlow read when they start have no effect in a fork.
 
     Attributes:
@@ -150,7 +155,7 @@ class Task:
         self._network = network
         program, script, *_ = [*command.argv, '']
         is_script = program == sys.executable and not script.startswith('-')
-        self._is_fresh = fresh or network is not None or not is_script
+        self._is_fresh = fresh or not is_script
         self._cwd = cwd or Path.cwd()
         self.pid = 0
         self._waiter = threading.Thread()
@@ -174,7 +179,7 @@ class Task:
                 )
                 self.pid, wait = process.pid, process.wait
             else:
-                self.pid, wait = _fork(self.argv[1:], self._env, self._cwd, out, err)
+                self.pid, wait = _fork(self.argv[1:], self._env, self._cwd, self._network, out, err)
         # A thread waits, so that ended_at is exact.
         self._waiter = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
         self._waiter.start()
