@@ -9,8 +9,8 @@ import errno
 import io
 import json
 import os
+import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_error, check_line, check_warning, failed
-from tests.support.programs import ROOT, Terminal, assert_ended
+from tests.support.programs import ROOT, Task, Terminal, assert_ended, launched
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.launch.launcher import launch
 
@@ -334,45 +334,46 @@ OBEDIENT = program('worker 0', READY + 'wait()')
 SERVER = program('ps 0', READY + 'wait()', is_server=True)
 
 
+# Runs launch() as a command. SIGINT is ignored where the tests run in the background of a shell,
+# SIGHUP under nohup.
+LAUNCH = """
+import signal, sys
+from tf_cnn.launch.launcher import Command, launch
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+sys.exit(launch(COMMANDS))
+"""
+
+
+def launch_command(*commands: Command) -> list[str]:
+    return [sys.executable, '-c', LAUNCH.replace('COMMANDS', repr([*commands]))]
+
+
+def pids_in(text: str) -> list[int]:
+    return [int(pid) for pid in re.findall(rf'{STARTED}(\d+) ', text)]
+
+
 @contextlib.contextmanager
-def launched(*commands: Command) -> Iterator[tuple['subprocess.Popen[str]', list[int]]]:
-    """A launcher in its own process; all its processes have written a line."""
-    # SIGINT is ignored where the tests run in the background of a shell, SIGHUP under nohup.
-    code = (
-        'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-        'signal.signal(signal.SIGHUP, signal.SIG_DFL)\n'
-        f'from tf_cnn.launch.launcher import Command, launch\nsys.exit(launch({[*commands]!r}))'
-    )
-    command = [sys.executable, '-c', code]
-    with subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as launcher:
-        assert launcher.stderr is not None
-        try:
-            lines: list[str] = []
-            while sum(line.endswith('| ready\n') for line in lines) < len(commands):
-                lines.append(launcher.stderr.readline())
-                assert lines[-1], 'the launcher ended'
-            starts = [line.split(STARTED)[1] for line in lines if STARTED in line]
-            yield launcher, [int(start.split()[0]) for start in starts]
-        finally:
-            launcher.kill()
+def launching(folder: Path, *commands: Command) -> Iterator[tuple[Task, list[int]]]:
+    """Yields a launcher in a process of its own, and its processes, which have written a line."""
+    with launched(launch_command(*commands), folder, cwd=ROOT) as launcher:
+        launcher.await_line(r'\| ready$', times=len(commands))
+        yield launcher, pids_in(launcher.err)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_launcher_ends_all_processes(number):
-    with launched(SERVER, OBEDIENT) as (launcher, pids):
-        launcher.send_signal(number)
-        _, err = launcher.communicate(timeout=60)
-        assert launcher.returncode == 128 + number
-        # Lines that name a process may come late.
-        (stopping,) = [line for line in err.splitlines()[:-1] if STARTED not in line]
+def test_a_signal_to_the_launcher_ends_all_processes(number, tmp_path):
+    with launching(tmp_path, SERVER, OBEDIENT) as (launcher, pids):
+        launcher.send(number)
+        assert launcher.has_ended(60)
+        assert launcher.exit_code == 128 + number
+        *_, stopping, error = launcher.err.splitlines()
         check_warning(stopping, number.name, 'ps 0', 'worker 0')
-        check_error(err.splitlines()[-1], number.name)
+        check_error(error, number.name)
         assert_ended(pids)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm():
+def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm(tmp_path):
     code = """
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b'SIGINT\\n'))
 def end():
@@ -380,32 +381,34 @@ def end():
     os._exit(0)
 on_sigterm(end)
 """
-    with launched(program('worker 0', code + READY + 'wait()')) as (launcher, pids):
+    command = program('worker 0', code + READY + 'wait()')
+    with launching(tmp_path, command) as (launcher, pids):
         # As a terminal does.
         os.killpg(launcher.pid, signal.SIGINT)
-        _, err = launcher.communicate(timeout=60)
-        assert launcher.returncode == 130
-        lines = [line for line in err.splitlines() if line.startswith('worker 0 | ')]
-        assert lines == ['worker 0 | SIGTERM']
+        assert launcher.has_ended(60)
+        assert launcher.exit_code == 130
+        assert launcher.lines(r'^worker 0 \| (.*)$') == ['ready', 'SIGTERM']
         assert_ended(pids)
 
 
-def test_no_process_outlives_a_launcher_that_is_killed():
+def test_no_process_outlives_a_launcher_that_is_killed(tmp_path):
     deaf = program('worker 1', 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + READY + 'wait()')
-    with launched(SERVER, OBEDIENT, deaf) as (launcher, pids):
+    with launching(tmp_path, SERVER, OBEDIENT, deaf) as (launcher, pids):
         launcher.kill()
-        launcher.wait()
         assert_ended(pids)
 
 
-def test_a_launcher_that_loses_its_terminal_ends_with_the_code_of_sighup():
-    with launched(OBEDIENT) as (launcher, pids):
-        assert launcher.stderr is not None
+def test_a_launcher_that_loses_its_terminal_ends_with_the_code_of_sighup(fifo, tmp_path):
+    path = fifo('stderr')
+    command = ['sh', '-c', f'exec "$@" 2> {path}', 'sh', *launch_command(OBEDIENT)]
+    with launched(command, tmp_path, cwd=ROOT) as launcher:
+        with open(path) as stderr:
+            lines = stderr.readline() + stderr.readline()
         # What is written from now on fails, as on a terminal that was closed.
-        launcher.stderr.close()
-        launcher.send_signal(signal.SIGHUP)
-        assert launcher.wait(timeout=60) == 128 + signal.SIGHUP
-        assert_ended(pids)
+        launcher.send(signal.SIGHUP)
+        assert launcher.has_ended(60)
+        assert launcher.exit_code == 128 + signal.SIGHUP
+        assert_ended(pids_in(lines))
 
 
 def test_signals_work_as_before_when_all_have_ended():

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ import pytest
 from tests.distributed.clusters import all_modes
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tests.support.programs import PROGRAM, ROOT, Finished, catches_sigterm, launched, run_process
+from tests.support.programs import PROGRAM, ROOT, catches_sigterm, launched, run_process
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -89,10 +90,6 @@ def command(network: Network, words: str) -> list[str]:
     return network.command(*PROGRAM, 'cluster', *shlex.split(words))
 
 
-def run(network: Network, words: str) -> Finished:
-    return run_process(command(network, words))
-
-
 def newest(host: Host, words: str) -> int:
     """Returns the newest process of a host with these words in its command line."""
     return max(pid for pid, line in host.processes().items() if words in ' '.join(line))
@@ -110,7 +107,8 @@ def newest(host: Host, words: str) -> int:
 def test_every_mode_trains_on_several_hosts(mode, options, network):
     model = '--model=trivial --data_name=cifar10 --device=cpu'
     flags = f'{model} --batch_size=3 --num_batches=3 --num_warmup_batches=1'
-    process = run(network, f'--hosts=node1,node2 {options} -- {flags} --variable_update={mode}')
+    words = f'--hosts=node1,node2 {options} -- {flags} --variable_update={mode}'
+    process = run_process(command(network, words))
     assert process.code == 0, process.err
     assert len(re.findall(r'^total images/sec: [0-9.]+$', process.out, re.MULTILINE)) == 1
     assert '6 global' in process.out
@@ -186,22 +184,35 @@ def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs, network, stand_in, tmp_
     assert 'Traceback' not in launcher.err
 
 
+# Calls the command `cluster` with each argument in turn.
+CLUSTERS = """
+import shlex, sys, tf_cnn_benchmarks
+for words in sys.argv[1:]:
+    flags = shlex.split(words) + ['--', '--model=trivial', '--device=cpu']
+    print(tf_cnn_benchmarks.main(['cluster', *flags]))
+"""
+
+
 def test_hosts_that_cannot_be_used_are_named_in_a_line_each(network):
-    for options, facts in (
-        ('--hosts=node1,node9', ['node9', 'cannot connect', '`ssh node9`']),
-        ('--hosts=node1,10.77.0.99', ['10.77.0.99', 'cannot connect', 'No route to host']),
-        (
-            "--hosts=node1 --ssh='ssh -o PubkeyAuthentication=no'",
-            ['node1', 'Permission denied', 'without a password'],
-        ),
-        ('--hosts=node1 --remote_python=/no/python', ['node1', '/no/python', '--remote_python']),
-        ('--hosts=node1 --remote_python=/bin/false', ['node1', '/bin/false', '--remote_python']),
-        ('--hosts=node1 --remote_dir=/no/folder', ['node1', '/no/folder', '--remote_dir']),
-        (
-            '--hosts=node1 --remote_dir=/usr',
-            ['node1', '/usr', 'tf_cnn_benchmarks.py', '--remote_dir'],
-        ),
-    ):
-        process = run(network, f'{options} -- --model=trivial --device=cpu')
-        assert (process.code, process.out) == (1, ''), options
-        check_line(process.err.strip(), *facts)
+    facts_by_options = {
+        '--hosts=node1,node9': ['node9', 'cannot connect', '`ssh node9`'],
+        '--hosts=node1,10.77.0.99': ['10.77.0.99', 'cannot connect', 'No route to host'],
+        "--hosts=node1 --ssh='ssh -o PubkeyAuthentication=no'": [
+            'node1',
+            'Permission denied',
+            'without a password',
+        ],
+        '--hosts=node1 --remote_python=/no/python': ['node1', '/no/python', '--remote_python'],
+        '--hosts=node1 --remote_python=/bin/false': ['node1', '/bin/false', '--remote_python'],
+        '--hosts=node1 --remote_dir=/no/folder': ['node1', '/no/folder', '--remote_dir'],
+        '--hosts=node1 --remote_dir=/usr': [
+            'node1',
+            '/usr',
+            'tf_cnn_benchmarks.py',
+            '--remote_dir',
+        ],
+    }
+    process = run_process(network.command(sys.executable, '-c', CLUSTERS, *facts_by_options), ROOT)
+    assert process.out == '1\n' * len(facts_by_options)
+    for line, facts in zip(process.err.splitlines(), facts_by_options.values(), strict=True):
+        check_line(line, *facts)

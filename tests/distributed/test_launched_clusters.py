@@ -2,32 +2,29 @@
 cannot reach their ports, or a line says how to close them.
 """
 
-import functools
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import (
-    ENDLESS,
-    MODES,
-    TRAIN,
-    UNDER_WAY,
-    all_modes,
-    cluster_command,
-)
+from tests.distributed.clusters import ENDLESS, MODES, TRAIN, UNDER_WAY, all_modes
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT, Finished, Task, assert_ended, launched, run_process
+from tests.support.programs import (
+    ROOT,
+    Finished,
+    assert_ended,
+    environment,
+    launched,
+    run_process,
+)
 from tests.support.runs import plan_of
 from tf_cnn.cluster.private_network import PrivateNetwork, is_private
-from tf_cnn.results.document import Result, read_result
 
 pytestmark = pytest.mark.distributed
 
@@ -94,51 +91,16 @@ def refusal() -> str:
 needs_namespace = pytest.mark.skipif(bool(refusal()), reason=refusal())
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A cluster that ended because one of its tasks was killed.
-
-    pids: its processes, by task.
-    networks: the network namespaces of its processes.
-    ports: its ports, with whether this process could connect.
-    """
-
-    launcher: Task
-    pids: dict[str, int]
-    networks: set[str]
-    ports: dict[int, bool]
-    result: Path
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as stranger:
-        return not stranger.connect_ex(('127.0.0.1', port))
-
-
-@pytest.fixture(scope='module')
-def end_by_loss(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Ended]:
-    """Runs `cluster`, and kills a task when training is under way."""
-
-    @functools.cache
-    def run(mode: str, lost: str) -> Ended:
-        folder = tmp_path_factory.mktemp('cluster')
-        result = folder / 'result.json'
-        mode_flags, jobs = MODES[mode]
-        servers = f'--ps={jobs["ps"]}' if 'ps' in jobs else ''
-        words = f'{servers} --verbose -- {TRAIN} {mode_flags} {ENDLESS} --result_file={result}'
-        with launched(cluster_command(words), folder) as launcher:
-            launcher.await_line(UNDER_WAY)
-            lines = launcher.lines(r'^(\w+ \d+) is process (\d+) of this machine')
-            pids = {task: int(pid) for task, pid in lines}
-            networks = {os.readlink(f'/proc/{pid}/ns/net') for pid in pids.values()}
-            addresses = Path(f'/proc/{pids[lost]}/cmdline').read_text()
-            ports = [int(port) for port in re.findall(r'127\.0\.0\.1:(\d+)', addresses)]
-            ports_by_access = {port: is_open(port) for port in ports}
-            os.kill(pids[lost], signal.SIGKILL)
-            assert launcher.has_ended(60)
-        return Ended(launcher, pids, networks, ports_by_access, result)
-
-    return run
+def assert_unreachable(pids: Sequence[int]) -> None:
+    """Asserts that these processes are in one network, and this process cannot use their ports."""
+    [network] = {os.readlink(f'/proc/{pid}/ns/net') for pid in pids}
+    assert network != os.readlink('/proc/self/ns/net')
+    addresses = Path(f'/proc/{pids[0]}/cmdline').read_text()
+    ports = re.findall(r'127\.0\.0\.1:(\d+)', addresses)
+    assert len(ports) == len(pids)
+    for port in ports:
+        with socket.socket() as stranger:
+            assert stranger.connect_ex(('127.0.0.1', int(port)))
 
 
 @pytest.mark.parametrize(
@@ -161,34 +123,32 @@ def end_by_loss(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
         ),
     ],
 )
-def test_tasks_that_the_launcher_stops_after_a_loss_name_the_lost_task(mode, lost, end_by_loss):
+def test_nothing_outside_reaches_a_cluster_and_tasks_that_it_stops_name_the_lost_one(
+    mode, lost, tmp_path
+):
     """The launcher's signal arrives before the tasks notice the loss."""
-    ended = end_by_loss(mode, lost)
-    assert ended.launcher.exit_code == 128 + signal.SIGKILL
-    assert not ended.launcher.left_others
-    assert_ended([*ended.pids.values()])
+    mode_flags, jobs = MODES[mode]
+    servers = f'--ps={jobs["ps"]}' if 'ps' in jobs else ''
+    flags = f'{TRAIN} {mode_flags} {ENDLESS} --result_file={tmp_path}/result.json'
+    words = f'cluster {servers} --verbose -- {flags}'
     reason = rf'{lost} \(127\.0\.0\.1:\d+\) was lost'
-    for task in ended.pids.keys() - {lost}:
-        message = rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): .*{reason}'
-        assert ended.launcher.lines(message), task
-    if lost != 'worker 0' or 'controllers' in MODES[mode][1]:
-        record = read_result(ended.result)
-        assert isinstance(record, Result)
+    with launched(words, tmp_path, environment(PYTHONUNBUFFERED='1')) as launcher:
+        launcher.await_line(UNDER_WAY)
+        lines = launcher.lines(r'^(\w+ \d+) is process (\d+) of this machine')
+        pids = {task: int(pid) for task, pid in lines}
+        if not refusal():
+            assert_unreachable([*pids.values()])
+            assert OPEN not in launcher.err
+        os.kill(pids[lost], signal.SIGKILL)
+        assert launcher.has_ended(60)
+        assert (launcher.exit_code, launcher.left_others) == (128 + signal.SIGKILL, False)
+        assert_ended([*pids.values()])
+        for task in pids.keys() - {lost}:
+            message = rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): .*{reason}'
+            assert launcher.lines(message), task
+    if lost != 'worker 0' or 'controllers' in jobs:
+        [record] = launcher.results
         assert re.search(reason, record.reason or '')
-
-
-@needs_namespace
-@pytest.mark.parametrize(
-    ('mode', 'lost'),
-    [('two_servers', 'ps 1'), *all_modes(('distributed_all_reduce', 'worker 1'))],
-)
-def test_nothing_outside_reaches_a_cluster_on_one_machine(mode, lost, end_by_loss):
-    ended = end_by_loss(mode, lost)
-    assert len(ended.networks) == 1
-    assert os.readlink('/proc/self/ns/net') not in ended.networks
-    assert len(ended.ports) == len(ended.pids)
-    assert not any(ended.ports.values())
-    assert OPEN not in ended.launcher.err
 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network():

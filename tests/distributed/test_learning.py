@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from tests.support.programs import DEADLINE_SECS, ROOT, Task, launched
+from tests.support.programs import DEADLINE_SECS, ROOT, launched
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import Result
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
@@ -58,9 +58,8 @@ class Killed:
     top_1: float
 
 
-def running(words: Sequence[str], folder: Path) -> contextlib.AbstractContextManager[Task]:
-    """Runs a command of the recipe as a process."""
-    return launched([sys.executable, str(ROOT / words[0]), *words[1:]], folder)
+def command(words: Sequence[str], *flags: str) -> list[str]:
+    return [sys.executable, str(ROOT / words[0]), *words[1:], *flags]
 
 
 def run_here(words: Sequence[str], flags: str) -> Result:
@@ -73,8 +72,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs all tests in a folder that has the records of the digits in data/."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('recipe'))
-        command = [sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]]
-        subprocess.run(command, check=True, timeout=DEADLINE_SECS)
+        subprocess.run(command(SAMPLE), check=True, timeout=DEADLINE_SECS)
         for words in (TRAIN_RECORDS, VALIDATION_RECORDS):
             with contextlib.redirect_stdout(io.StringIO()):
                 assert tf_cnn_benchmarks.main([*words[1:], '--num_processes=1']) == 0
@@ -86,7 +84,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """Kills the recipe soon after it has saved and evaluated."""
     folder = tmp_path_factory.mktemp('killed')
     flags = ['--save_model_steps=10', f'{EVERY}=10', f'--train_dir={folder}/train']
-    with running([*TRAIN, *flags], folder) as process:
+    with launched(command(TRAIN, *flags), folder) as process:
         process.await_line('^Accuracy')
         process.kill()
         assert process.exit_code == -9
@@ -97,7 +95,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 
 
 @pytest.mark.parametrize(
-    'command',
+    'recipe',
     [
         # The fixture killed this command.
         pytest.param(TRAIN, marks=pytest.mark.all_modes, id='parameter_server'),
@@ -105,11 +103,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         pytest.param(CLUSTER, marks=pytest.mark.all_modes, id='cluster'),
     ],
 )
-def test_training_that_was_killed_goes_on_in_every_mode_and_learns(command, killed, tmp_path):
+def test_training_that_was_killed_goes_on_in_every_mode_and_learns(recipe, killed, tmp_path):
     train_dir, end = shutil.copytree(killed.train_dir, tmp_path / 'train'), killed.step + NUM_STEPS
     # An evaluation after this step shows that the run counts the steps before the kill.
     flags = [f'{EVERY}={end}', f'--train_dir={train_dir}']
-    with running([*command, *flags], tmp_path) as process:
+    with launched(command(recipe, *flags), tmp_path) as process:
         assert process.has_ended()
     assert process.exit_code == 0
     [evaluation] = run_here(EVALUATE, f'--train_dir={train_dir}').evaluations

@@ -13,15 +13,14 @@ from tests.distributed.clusters import (
     ENDLESS,
     FIRST_STEP,
     UNDER_WAY,
-    Tasks,
     all_modes,
     assert_each_names,
     training,
 )
-from tests.distributed.whole_batch import one_tower
+from tests.distributed.whole_batch import model_names, one_tower
 from tests.support.oracles import Weights
+from tests.support.programs import Tasks
 from tests.support.runs import values_in
-from tf_cnn.results.document import Result, read_result
 
 pytestmark = pytest.mark.distributed
 
@@ -60,12 +59,10 @@ def weights_after(num_steps: int) -> Weights:
     """Returns the weights of one tower with the flags of TRAIN."""
     trained = one_tower(
         'plain_momentum',
-        model='trivial',
-        data_name='cifar10',
+        model=('trivial', 'cifar10'),
         num_towers=1,
         batch_size=4,
         num_steps=num_steps,
-        num_later_steps=0,
         learning_rate=0.002,
     )
     return trained.after
@@ -80,9 +77,8 @@ def differences(weights: Weights, num_steps: int) -> dict[str, float]:
     assert weights.keys() == expected.keys()
     # Optimizer slots shrink, and a difference relative to them would say nothing.
     return {
-        name: float(np.abs(weights[name] - value).max() / np.abs(value).max())
-        for name, value in expected.items()
-        if name.endswith(('/kernel', '/bias'))
+        name: float(np.abs(weights[name] - expected[name]).max() / np.abs(expected[name]).max())
+        for name in model_names(expected)
     }
 
 
@@ -98,12 +94,12 @@ def assert_last_step_saved(
     mode: str, tasks: Tasks, lost: str, folder: Path, *, is_killed: bool
 ) -> None:
     """Asserts that the chief's result names the lost task, and that it saved its last step."""
-    record = read_result(folder / 'result.json')
-    assert isinstance(record, Result)
+    chief = tasks.trainers[0]
+    [record] = chief.results
     assert tasks[lost].title in (record.reason or '')
     weights = values_in(folder / 'train')
     # Variables are updated one by one: if a step had begun, nothing is saved after it.
-    is_between_steps = 'a step is being applied' not in tasks.trainers[0].err
+    is_between_steps = 'a step is being applied' not in chief.err
     if is_between_steps and not (is_killed and tasks[lost] not in tasks.trainers):
         assert weights['global_step'] >= record.workers[0].steps.global_step[-1]
     assert_trained(mode, weights, int(weights['global_step']))

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cluster import MODES
-from tests.distributed.clusters import run
 from tests.support.hosts import NEEDED, Network, make_hosts
-from tests.support.programs import launched
+from tests.support.programs import cluster, launched
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -38,10 +37,15 @@ def network() -> Iterator[Network]:
 def test_gradients_and_values_cross_a_link_at_the_same_time(mode, network, tmp_path):
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=4 --num_warmup_batches=1'
     # The server is the first host.
-    places = [(host.address, host.pid) for host in network.hosts]
+    places = [(f'{host.address}:2222', host.pid) for host in network.hosts]
     sampler = network.hosts[0].command(sys.executable, '-c', SAMPLER)
-    with launched(sampler, tmp_path) as samples:
-        run(f'{flags} {" ".join(MODES[mode])}', tmp_path, ps=1, places=places)
+    flags = f'{flags} {" ".join(MODES[mode])}'
+    with (
+        launched(sampler, tmp_path) as samples,
+        cluster(flags, tmp_path, ps=1, places=places) as tasks,
+    ):
+        tasks.start()
+        tasks.assert_end(0)
     # The last line may be cut.
     lines = samples.out.splitlines()[:-1]
     moved = np.diff(np.array([line.split() for line in lines], np.int64), axis=0)

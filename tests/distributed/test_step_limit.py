@@ -37,10 +37,11 @@ def reset_connections(network: int, pid: int) -> int:
     'mode', ['parameter_server', *all_modes(('staged',), ('collective_all_reduce',))]
 )
 def test_when_a_workers_connections_are_cut_all_end_and_name_a_task_or_all_go_on(mode, tmp_path):
-    with (
-        contextlib.closing(PrivateNetwork()) as network,
-        training(mode, f'{ENDLESS} {LIMIT}', tmp_path, network=network.pid) as tasks,
-    ):
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(contextlib.closing(PrivateNetwork()))
+        places = [(f'127.0.0.1:{port}', network.pid) for port in (2222, 2223, 2224)]
+        flags = f'{ENDLESS} {LIMIT}'
+        tasks = stack.enter_context(training(mode, flags, tmp_path, places=places))
         tasks.start(UNDER_WAY)
         assert reset_connections(network.pid, tasks['worker 1'].pid) > 0
         if tasks.still_running(5 + 60):

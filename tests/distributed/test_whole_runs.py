@@ -8,10 +8,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from tests.distributed.clusters import SKIPPED, TOTAL_LINE, Tasks, all_modes, processes, run
+from tests.distributed.clusters import SKIPPED, TOTAL_LINE, all_modes
 from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
-from tests.support.programs import PROGRAM, Task, environment
+from tests.support.programs import (
+    PROGRAM,
+    Task,
+    environment,
+    processes,
+    run,
+)
 from tests.support.runs import run_benchmark, values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
@@ -52,11 +58,13 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[Tasks, list[list]]:
-    """Runs two workers; returns the tasks, and the accuracies that each worker printed."""
+def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[list[Task], list[list]]:
+    """Runs two workers; returns them, and the accuracies that each of them printed."""
     common = f'{FLAGS} --num_batches=4 --data_dir={data_dir} --train_dir={folder}/train'
-    tasks = run(f'{common} {flags}', folder, ps=num_ps)
-    return tasks, [task.lines(ACCURACY) for task in tasks.of('worker')]
+    trained = run(f'{common} {flags}', jobs={'ps': num_ps})
+    assert trained.code == 0
+    workers = trained.tasks.trainers
+    return workers, [worker.lines(ACCURACY) for worker in workers]
 
 
 def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tuple[str, str, str]]:
@@ -86,10 +94,10 @@ def test_all_workers_print_the_accuracy_that_one_process_measures(
     name, flags, num_ps, steps, data_dir, tmp_path
 ):
     model = f'--model={name} --model_file={data_dir}/model.py'
-    tasks, printed = train(f'{model} {flags}', data_dir, tmp_path, num_ps)
+    workers, printed = train(f'{model} {flags}', data_dir, tmp_path, num_ps)
     assert evaluate(model, data_dir, tmp_path) == (steps[-1], printed[0][-1])
     assert printed[1] == printed[0]
-    for worker in tasks.of('worker'):
+    for worker in workers:
         assert [*map(int, worker.lines(r'^Evaluating after .*\(global step (\d+)\)$'))] == steps
         stops = worker.lines(r'^Stopping after .*\(global step (\d+)\)')
         assert [*map(int, stops)] == (steps if STOP in flags else [])
@@ -124,10 +132,10 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
         f'--train_dir={tmp_path}/train --precision=fp16 --fp16_enable_auto_loss_scale '
         f'--fp16_loss_scale={2**30} --fp16_inc_loss_scale_every_n=1 {COLLECTIVE}'
     )
-    tasks = run(flags, tmp_path)
+    trained = run(flags, jobs={'workers': 2})
     reader = tf.train.load_checkpoint(str(tmp_path / 'train'))
     num_skipped = int(reader.get_tensor('loss_scale/skipped_steps'))
-    for worker in tasks.of('worker'):
+    for worker in trained.tasks.trainers:
         assert worker.lines(SKIPPED) == [str(num_skipped)]
     assert reader.get_tensor('global_step') == 8
     assert reader.get_tensor('loss_scale/scale') == 2.0 ** (30 + 8 - 2 * num_skipped)
@@ -138,8 +146,9 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
     write_noise(tmp_path, NUM_VALIDATION)
     flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
-    tasks = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', tmp_path, exit_code=1, ps=1)
-    for task in tasks.values():
+    failed = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', jobs={'ps': 1})
+    assert failed.code == 1
+    for task in failed.tasks.values():
         assert any(re.search(r'\b(nan|inf)\b', line) for line in task.errors), task.name
 
 
@@ -165,17 +174,14 @@ def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
         f'--model=own --model_file={tmp_path}/own.py --data_dir={tmp_path} --device=cpu '
         '--batch_size=10 --num_batches=20 --num_warmup_batches=1 --augmentation=none'
     )
-    for name in ('served', 'controlled'):
-        (tmp_path / name).mkdir()
-    served = run(f'{flags} {PS} --train_dir={tmp_path}/served', tmp_path / 'served', ps=1)
+    served = run(f'{flags} {PS} --train_dir={tmp_path}/served', jobs={'ps': 1})
     controlled = run(
         f'{flags} --variable_update=distributed_all_reduce --train_dir={tmp_path}/controlled '
         '--eval_during_training_at_specified_steps=21',
-        tmp_path / 'controlled',
-        controllers=1,
+        jobs={'controllers': 1},
     )
-    assert not served['worker 0'].lines(ACCURACY)
-    assert controlled['controller 0'].lines(ACCURACY) == [('1.0000', '1.0000', '13')]
+    assert not served.tasks['worker 0'].lines(ACCURACY)
+    assert controlled.tasks['controller 0'].lines(ACCURACY) == [('1.0000', '1.0000', '13')]
     weights = values_in(tmp_path / 'controlled')
     for name, value in values_in(tmp_path / 'served').items():
         np.testing.assert_allclose(weights[name], value, 1e-3, 1e-6, err_msg=name)
@@ -194,7 +200,7 @@ def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batc
     )
     alone = f'{flags} --batch_size=8 --train_dir={tmp_path}/alone'
     assert tf_cnn_benchmarks.main(alone.split()) == 0
-    run(f'{flags} {COLLECTIVE} --batch_size=4 --train_dir={tmp_path}/two', tmp_path)
+    run(f'{flags} {COLLECTIVE} --batch_size=4 --train_dir={tmp_path}/two', jobs={'workers': 2})
     expected = values_in(tmp_path / 'alone')
     for name, value in values_in(tmp_path / 'two').items():
         np.testing.assert_allclose(value, expected[name], 1e-5, 1e-6, err_msg=name)
@@ -210,7 +216,7 @@ def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
     with reserve_addresses(2 + num_ps) as addresses:
         hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=False))
         commands = [Command(job, argv, environment(**tf_config(job, 0, **hosts))) for job in hosts]
-        with processes([Task(command, tmp_path) for command in commands]) as tasks:
+        with processes(*(Task(command, tmp_path) for command in commands)) as tasks:
             tasks.start()
             tasks.assert_end(0)
     [total] = tasks['chief'].lines(TOTAL_LINE)
@@ -223,18 +229,16 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
     backbone = tmp_path / 'backbone'
     run_benchmark(f'{flags} {earlier} --train_dir={backbone}')
-    tasks = run(
+    trained = run(
         f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
         f'--train_dir={tmp_path}/trained --export_saved_model={tmp_path}/model '
         f'--backbone_model_path={backbone} --profile_dir={tmp_path}/profile',
-        tmp_path,
-        ps=2,
+        jobs={'ps': 2},
     )
     # The chief alone reports how many variables it read, and how many the model has.
     report = rf'^(?=.*{re.escape(str(backbone))})(?=.*\b8\b.*\b8\b).*$'
-    assert [len(task.lines(report)) for task in tasks.of('worker')] == [1, 0]
-    trained = tmp_path / 'trained'
-    start, last = values_in(trained / 'model.ckpt-0'), values_in(trained / 'model.ckpt-4')
+    assert [len(task.lines(report)) for task in trained.tasks.trainers] == [1, 0]
+    start, last = (values_in(tmp_path / f'trained/model.ckpt-{step}') for step in (0, 4))
     for name, value in values_in(backbone / 'model.ckpt-1').items():
         if name != 'global_step':
             np.testing.assert_array_equal(start[name], value)

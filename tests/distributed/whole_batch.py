@@ -5,7 +5,6 @@ workers.
 import functools
 import shutil
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,38 +119,36 @@ class WholeBatch(InputPipeline):
 
 
 class Trained(NamedTuple):
-    """The variables before and after num_steps, their losses, and the losses of later steps."""
+    """The variables before and after the steps, and their losses."""
 
     before: Weights
     after: Weights
     losses: list[float]
-    later_losses: list[float]
 
 
 @functools.cache
 def one_tower(
     optimizer: str,
     *,
-    model: str = 'lenet',
-    data_name: str = 'imagenet',
+    model: tuple[str, str] = ('lenet', 'imagenet'),
     staged: bool = False,
     workers: tuple[int, ...] = (0, 1),
     num_towers: int = NUM_TOWERS,
     batch_size: int = BATCH,
     start: str | None = None,
     num_steps: int = NUM_STEPS,
-    num_later_steps: int = NUM_STEPS,
     learning_rate: float = LEARNING_RATE,
 ) -> Trained:
     """Trains one tower on the images of these workers, from a checkpoint or the first values.
 
     optimizer: one of OPTIMIZER_FLAGS, or plain_momentum.
+    model: its name, and its data set.
     """
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
-        spec = MODELS.find_model(model, data_name)
+        spec = MODELS.find_model(*model)
         settings = training_step(
             spec.network,
-            num_classes=DATA_SETS[data_name].num_classes,
+            num_classes=DATA_SETS[spec.data_set].num_classes,
             seed=SEED,
             learning_rate=learning_rate,
             weight_decay=WEIGHT_DECAY,
@@ -171,11 +168,14 @@ def one_tower(
             for name, (part,) in graph.slices.items()
         }
 
-        def losses(count: int) -> list[float]:
-            return [float(session.run(graph.fetches.as_dict())['loss']) for _ in range(count)]
+        before = session.run(values)
+        losses = [float(session.run(graph.fetches.as_dict())['loss']) for _ in range(num_steps)]
+        return Trained(before, session.run(values), losses)
 
-        before, first_losses = session.run(values), losses(num_steps)
-        return Trained(before, session.run(values), first_losses, losses(num_later_steps))
+
+def model_names(weights: Weights) -> list[str]:
+    """Returns the names of the model's own variables."""
+    return [name for name in weights if name.endswith(('/kernel', '/bias'))]
 
 
 def assert_equal_weights(weights: Weights, expected: Weights) -> None:
@@ -188,23 +188,22 @@ def assert_equal_weights(weights: Weights, expected: Weights) -> None:
 def assert_trained_alike(
     after: Weights,
     expected: Trained,
-    names: Iterable[str],
     tolerance: float,
     *,
     is_compact: bool,
 ) -> None:
     """Asserts that weights are as expected.
 
-    The largest difference in each named weight, relative to its largest magnitude, must be below
-    the tolerance; in all other variables, such as optimizer slots, below 1e-5. The differences are
-    also small compared with the way (the Euclidean norm) that the steps moved each weight.
+    The largest difference in each weight of the model, relative to its largest magnitude, must be
+    below the tolerance; in all other variables, such as optimizer slots, below 1e-5. They are also
+    small compared with the way (the Euclidean norm) that the steps moved each weight.
 
     is_compact: gradients travel in 16 bits, and the difference must show. A unit of ReLU may then
     be on instead of off, and a gradient lacks an image's part. Biases start at zero, so their
     differences are relative to the kernel of the layer.
     """
     assert after.keys() == expected.after.keys()
-    for name in names:
+    for name in model_names(after):
         value = expected.after[name]
         measure = expected.after[name.replace('bias', 'kernel')] if is_compact else value
         assert np.abs(after[name] - value).max() <= tolerance * np.abs(measure).max(), name

@@ -19,19 +19,24 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import pyte
 
 import tf_cnn_benchmarks
-from tf_cnn.launch.hosts import Command
+from tf_cnn.launch.commands import make_commands
+from tf_cnn.launch.hosts import ClusterTask, Command, reserve_addresses
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.system.tether import die_with_parent
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
 # Enough for a process on a loaded machine, and for a cluster of four, which takes 15 seconds.
 DEADLINE_SECS = 240.0
+_LOGS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
 
 
 def environment(**changes: str | None) -> dict[str, str]:
@@ -43,36 +48,6 @@ def environment(**changes: str | None) -> dict[str, str]:
     folders = [str(Path(__file__).parent / 'without_sklearn'), os.environ.get('PYTHONPATH')]
     merged = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, folders)), **changes}
     return {name: value for name, value in merged.items() if value is not None}
-
-
-class Finished(NamedTuple):
-    """The exit code of a process, and what it wrote to standard output and standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
-def run_process(
-    command: Sequence[object],
-    cwd: Path | None = None,
-    deadline_secs: float = DEADLINE_SECS,
-    /,
-    **environ: str | None,
-) -> Finished:
-    """Runs a command to its end. `environ` changes variables as in environment()."""
-    process = subprocess.run(
-        [*map(str, command)],
-        capture_output=True,
-        text=True,
-        errors='backslashreplace',
-        cwd=cwd,
-        timeout=deadline_secs,
-        stdin=subprocess.DEVNULL,
-        env=environment(**environ),
-    )
-    assert 'Traceback' not in process.stderr, process.stderr
-    return Finished(process.returncode, process.stdout, process.stderr)
 
 
 # ---- processes with logs -------------------------------------------------------------------------
@@ -100,66 +75,45 @@ def _fork_server() -> socket.socket:
     return requests
 
 
-def _fork(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    cwd: Path,
-    network: int | None,
-    out: IO[bytes],
-    err: IO[bytes],
-) -> tuple[int, Callable[[], int]]:
-    """Forks a process that runs a script in a session of its own, and dies with this process.
-
-    Returns its id, and a function that waits for its exit code: -n after signal n.
-    """
-    request = json.dumps([argv, {**env}, str(cwd), network]).encode()
-    answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with server_end, open(os.devnull) as nothing:
-        files = [file.fileno() for file in (nothing, out, err, server_end)]
-        socket.send_fds(_fork_server(), [request], files)
-    return int(answers.recv(32)), lambda: int(answers.recv(32))
-
-
+@dataclass(eq=False)
 class Task:
     """A process, with its logs in a folder. A second start appends to them.
 
     A script, such as the program, is forked from a process that has imported TensorFlow, unless the
-    task is fresh. A fork takes half a second of processor time instead of
-    three. Variables that Python or TensorFlow read when they start have no effect in a fork.
+    task is fresh. A fork takes half a second of processor time instead of three. Variables that
+    Python or TensorFlow read when they start have no effect in a fork.
 
     Attributes:
-      title: its name in messages, such as 'worker 0 (127.0.0.1:2222)'.
-      argv: flags can be added before a start.
+      network: a process with the network to use; None for the network of this process.
       exit_code: None while it runs, or before; -n if signal n ended it.
       ended_at: in seconds of time.monotonic().
       left_others: whether a child process outlived it.
+      title: its name in messages, such as 'worker 0 (127.0.0.1:2222)'.
+      argv: flags can be added before a start.
     """
 
-    def __init__(
-        self,
-        command: Command,
-        folder: Path,
-        address: str = '',
-        network: int | None = None,
-        *,
-        fresh: bool = False,
-        cwd: Path | None = None,
-    ) -> None:
-        self.name = command.name
-        self.title = f'{command.name} ({address})'
-        self.argv = [*command.argv]
-        self.exit_code: int | None = None
-        self.ended_at = 0.0
-        self.left_others = False
-        self._env = command.env or environment()
-        self._network = network
-        program, script, *_ = [*command.argv, '']
-        is_script = program == sys.executable and not script.startswith('-')
-        self._is_fresh = fresh or not is_script
-        self._cwd = cwd or Path.cwd()
-        self.pid = 0
+    command: Command
+    folder: Path | None = None
+    address: str = ''
+    network: int | None = None
+    fresh: bool = False
+    cwd: Path | None = None
+    pid: int = 0
+    exit_code: int | None = None
+    ended_at: float = 0.0
+    left_others: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.command.name
+        self.title = f'{self.name} ({self.address})'
+        self.argv = [*self.command.argv]
+        self._env = self.command.env or environment()
+        self._cwd = self.cwd or Path.cwd()
+        program, script, *_ = [*self.argv, '']
+        self._is_fresh = self.fresh or program != sys.executable or script.startswith('-')
         self._waiter = threading.Thread()
-        self.out_file = folder / f'{command.name.replace(" ", "-")}.out'
+        folder = self.folder or Path(tempfile.mkdtemp(dir=_LOGS.name))
+        self.out_file = folder / f'{self.name.replace(" ", "-")}.out'
         self._err_file = self.out_file.with_suffix('.err')
 
     def start(self) -> None:
@@ -169,7 +123,7 @@ class Task:
         with self.out_file.open('ab') as out, self._err_file.open('ab') as err:
             if self._is_fresh:
                 process = subprocess.Popen(
-                    die_with_parent(self.argv, network=self._network),
+                    die_with_parent(self.argv, network=self.network),
                     env=self._env,
                     cwd=self._cwd,
                     stdin=subprocess.DEVNULL,
@@ -179,10 +133,22 @@ class Task:
                 )
                 self.pid, wait = process.pid, process.wait
             else:
-                self.pid, wait = _fork(self.argv[1:], self._env, self._cwd, self._network, out, err)
+                self.pid, wait = self._fork(out, err)
         # A thread waits, so that ended_at is exact.
         self._waiter = threading.Thread(target=self._await_end, args=(wait,), daemon=True)
         self._waiter.start()
+
+    def _fork(self, out: IO[bytes], err: IO[bytes]) -> tuple[int, Callable[[], int]]:
+        """Forks a process that runs the script in a session of its own, and dies with this process.
+
+        Returns its id, and a function that waits for its exit code: -n after signal n.
+        """
+        request = [self.argv[1:], {**self._env}, str(self._cwd), self.network]
+        answers, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_end, open(os.devnull) as nothing:
+            files = [file.fileno() for file in (nothing, out, err, server_end)]
+            socket.send_fds(_fork_server(), [json.dumps(request).encode()], files)
+        return int(answers.recv(32)), lambda: int(answers.recv(32))
 
     def _await_end(self, wait: Callable[[], int]) -> None:
         exit_code = wait()
@@ -209,6 +175,15 @@ class Task:
 
     def lines(self, pattern: str) -> list:
         return re.findall(pattern, self.out + self.err, re.MULTILINE)
+
+    @property
+    def results(self) -> list[Result]:
+        """The contents of its --result_file, or of a file for each repetition."""
+        # The tasks that write none have the flag once more, without a file.
+        files = [word.partition('=')[2] for word in self.argv if word.startswith('--result_file=')]
+        path = self._cwd / files[-1]
+        records = [read_result(file) for file in path.parent.glob(f'{path.stem}.*')]
+        return [record for record in records if isinstance(record, Result)]
 
     @property
     def logs(self) -> str:
@@ -238,6 +213,68 @@ class Task:
             self._waiter.join()
 
 
+class Tasks(dict[str, Task]):
+    """Tasks by name; of a cluster, parameter servers, workers, then the controller."""
+
+    def of(self, *jobs: str) -> list[Task]:
+        return [task for name, task in self.items() if name.startswith(jobs)]
+
+    def all_but(self, name: str) -> list[Task]:
+        return [task for task in self.values() if task.name != name]
+
+    @property
+    def trainers(self) -> list[Task]:
+        """The tasks that take steps, the chief first."""
+        return self.of('controller') or self.of('worker') or [*self.values()]
+
+    def start(self, until: str = '') -> None:
+        """Starts all, and waits until each trainer has written a line that matches `until`."""
+        for task in self.values():
+            task.start()
+        for task in self.trainers if until else []:
+            task.await_line(until)
+
+    def still_running(self, secs: float = DEADLINE_SECS) -> list[str]:
+        """Waits for all to end; returns the names of the tasks that still run after this time."""
+        deadline = time.monotonic() + secs
+        return [
+            task.name for task in self.values() if not task.has_ended(deadline - time.monotonic())
+        ]
+
+    def assert_end(
+        self,
+        exit_code: int,
+        exceptions: Mapping[str, int] | None = None,
+        secs: float = DEADLINE_SECS,
+    ) -> None:
+        """Asserts that all end in time and leave no process and no open port.
+
+        exceptions: the tasks with another exit code, such as {'ps 0': 1}.
+        """
+        assert not self.still_running(secs)
+        exit_codes = {name: task.exit_code for name, task in self.items()}
+        assert exit_codes == dict.fromkeys(self, exit_code) | {**(exceptions or {})}
+        assert not [task.name for task in self.values() if task.left_others]
+        for address in re.findall(r'127\.0\.0\.1:(\d+)', ' '.join(t.title for t in self.values())):
+            with socket.socket() as probe:
+                assert probe.connect_ex(('127.0.0.1', int(address))), f'{address} still listens'
+
+    def logs(self) -> str:
+        return '\n'.join(task.logs for task in self.values())
+
+
+@contextlib.contextmanager
+def processes(*tasks: Task) -> Iterator[Tasks]:
+    """Yields the tasks without starting them. Kills them after the block, and prints their logs."""
+    tasks_by_name = Tasks({task.name: task for task in tasks})
+    try:
+        yield tasks_by_name
+    finally:
+        for task in tasks:
+            task.kill()
+        print(tasks_by_name.logs())
+
+
 @contextlib.contextmanager
 def launched(
     flags: str | Sequence[str],
@@ -247,35 +284,108 @@ def launched(
     fresh: bool = False,
     cwd: Path | None = None,
 ) -> Iterator[Task]:
-    """Starts the program with these flags, or another command (a list); kills it after the block.
-
-    Prints its logs.
-    """
+    """Starts the program with these flags, or another command (a list), as in processes()."""
     argv = [*PROGRAM, *shlex.split(flags)] if isinstance(flags, str) else flags
     task = Task(Command('command', argv, env), folder, fresh=fresh, cwd=cwd)
-    task.start()
-    try:
+    with processes(task):
+        task.start()
         yield task
-    finally:
-        task.kill()
-        print(task.logs)
+
+
+@contextlib.contextmanager
+def cluster(
+    flags: str,
+    folder: Path | None,
+    *,
+    ps: int = 0,
+    workers: int = 2,
+    controllers: int = 0,
+    places: Sequence[tuple[str, int | None]] = (),
+    fresh: Sequence[str] = (),
+) -> Iterator[Tasks]:
+    """Yields the tasks of a cluster, as in processes().
+
+    places: an address for each task, and a process in its network; default: this machine.
+    fresh: the tasks that start Python anew, so that the order of their sets differs.
+    """
+    jobs = ['ps'] * ps + ['worker'] * workers + ['controller'] * controllers
+    with contextlib.ExitStack() as stack:
+        if not places:
+            addresses = stack.enter_context(reserve_addresses(len(jobs)))
+            places = [(address, None) for address in addresses]
+        cluster_tasks = [
+            ClusterTask(job, number - jobs.index(job), places[number][0])
+            for number, job in enumerate(jobs)
+        ]
+        commands = make_commands(flags.split(), cluster_tasks, environment())
+        tasks = [
+            Task(command, folder, *place, fresh=command.name in fresh)
+            for command, place in zip(commands, places, strict=False)
+        ]
+        yield stack.enter_context(processes(*tasks))
+
+
+class Finished(NamedTuple('Finished', [('code', int), ('out', str), ('err', str)])):
+    """The exit code of a process, and what it wrote to standard output and standard error.
+
+    Attributes:
+      tasks: this process, or all tasks of a cluster if it was the chief.
+    """
+
+    tasks: Tasks
+
+    @property
+    def results(self) -> list[Result]:
+        return self.tasks.trainers[0].results
 
 
 def run(
-    flags: str, cwd: Path | None = None, *, fresh: bool = False, **environ: str | None
+    flags: str,
+    cwd: Path | None = None,
+    *,
+    fresh: bool = False,
+    jobs: Mapping[str, Any] | None = None,
+    **environ: str | None,
 ) -> Finished:
-    """Runs the program as a process, to its end.
+    """Runs the program to its end: as a process, or as the tasks of a cluster.
 
-    The process is forked unless it is fresh or `environ` changes variables, as in environment().
+    A process is forked unless it is fresh or `environ` changes variables, as in environment().
+
+    jobs: the numbers of tasks, as in cluster(). All must end with the same exit code.
     """
-    env, fresh = environment(**environ), fresh or bool(environ)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        launched(flags, Path(folder), env, fresh=fresh, cwd=cwd) as task,
-    ):
-        assert task.has_ended(), task.logs
-        assert 'Traceback' not in task.err, task.err
-        return Finished(task.exit_code or 0, task.out, task.err)
+    if jobs is not None:
+        return _finish(cluster(flags, None, **jobs))
+    argv, env = [*PROGRAM, *shlex.split(flags)], environment(**environ)
+    task = Task(Command('command', argv, env), fresh=fresh or bool(environ), cwd=cwd)
+    return _finish(processes(task))
+
+
+def run_process(
+    command: Sequence[object],
+    cwd: Path | None = None,
+    deadline_secs: float = DEADLINE_SECS,
+    /,
+    **environ: str | None,
+) -> Finished:
+    """Runs a command to its end. `environ` changes variables as in environment()."""
+    words = Command('command', [*map(str, command)], environment(**environ))
+    return _finish(processes(Task(words, fresh=True, cwd=cwd)), deadline_secs)
+
+
+def _finish(
+    run_tasks: AbstractContextManager[Tasks], deadline_secs: float = DEADLINE_SECS
+) -> Finished:
+    with run_tasks as tasks:
+        tasks.start()
+        assert not tasks.still_running(deadline_secs)
+        assert not any('Traceback' in task.err for task in tasks.values())
+        chief = tasks.trainers[0]
+        code = chief.exit_code or 0
+        if len(tasks) > 1:
+            tasks.assert_end(code)
+        finished = Finished(code, chief.out, chief.err)
+        finished.tasks = tasks
+        return finished
 
 
 def run_python(code: str, *words: str, **environ: str | None) -> Finished:
