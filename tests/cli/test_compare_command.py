@@ -199,6 +199,12 @@ def test_fail_below_fails_for_significantly_slower_results_only():
     check_line(warning, '--fail_below=0.95', 'slow/32-0.json', 'too few runs')
 
 
+@pytest.mark.parametrize(('value', 'ratio'), [('95', '0.95'), ('2', '0.02')])
+def test_a_percentage_for_fail_below_is_refused_with_its_ratio(value, ratio):
+    (error,) = errors_of('a', 'slow', f'--fail_below={value}', code=2)
+    check_line(error, f'--fail_below={value}:', f'--fail_below={ratio}')
+
+
 def test_the_time_between_steps_counts():
     write_sample('a.json')
     write_sample('b.json', gap=0.1)

@@ -162,6 +162,35 @@ def test_a_total_that_is_no_number_is_refused_and_not_left_out():
         assert read(text).images_per_second == 20.0
 
 
+@pytest.mark.parametrize(
+    'total',
+    [
+        '2,643.67',
+        '2.643,67',
+        "2'643.67",
+        '2 643.67',
+        '2\u202f643.67',
+        '2_643',
+        '2643.67k',
+        '95.8395.83',
+    ],
+)
+def test_a_total_with_separators_or_a_unit_is_refused_and_not_read_in_part(total):
+    with refused('run.log', f'total images/sec is {total}', 'plain number'):
+        read(f'{BANNER}total images/sec: {total}\n')
+
+
+def test_a_total_far_from_its_step_lines_is_refused():
+    for total, is_near in ((383, True), (385, False), (48, True), (47, False)):
+        text = f'{BANNER}{STEPS}total images/sec: {total}.00\n'
+        if is_near:
+            # The steps may have the rate of one of two workers.
+            assert read(text).images_per_second == total
+        else:
+            with refused('run.log', f'total images/sec is {total}.00', '95.2 to 95.9'):
+                read(text)
+
+
 def test_a_log_without_its_total_is_incomplete_and_has_the_rate_of_its_last_step():
     record = read(BANNER + STEPS)
     assert not record.is_complete

@@ -9,6 +9,9 @@ from tf_cnn.compare.verdicts import check_regressions, print_comparison
 from tf_cnn.sweep.compare_runs import measure_in_turns
 from tf_cnn.system.errors import UsageError, plural
 
+# From here on --fail_below is refused: it was probably meant in percent.
+_PERCENT_FROM = 2
+
 DECLARATION = Declaration(
     'compare',
     CompareOptions,
@@ -34,6 +37,11 @@ DECLARATION = Declaration(
 @DECLARATION.main
 def main(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
+    if (options.fail_below or 0) >= _PERCENT_FROM:
+        raise UsageError(
+            f'--fail_below={options.fail_below:g}: it is a ratio; for {options.fail_below:g} % use '
+            f'--fail_below={options.fail_below / 100:g}'
+        )
     if options.run:
         if arguments.positional or options.against is not None:
             raise UsageError(

@@ -38,7 +38,8 @@ _LABELS = (
 )
 _BANNER_LINE = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
 _NUMBER = r'\d{1,12}(?:\.\d{1,12})?'
-_RATE = re.compile(rf'\s*({_NUMBER}|[-+]?(?:nan|inf))', re.IGNORECASE)
+# A number with separators between its digits, or with a unit, is not read in part.
+_RATE = re.compile(rf'\s*({_NUMBER}|[-+]?(?:nan|inf))(?!\w|\W\d)', re.IGNORECASE)
 _SPREAD = re.compile(rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)')
 _PER_DEVICE = re.compile(rf'(?<![\d.])({_NUMBER}) per device')
 _ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
@@ -109,8 +110,7 @@ def read_log(text: str, source: str) -> Log:
     Raises UsageError if the log has neither step lines nor a total, if its total is not a number,
     or if it has several runs.
     """
-    banners, num_servers, last_step, total = _search_lines(text.splitlines())
-    rate = _read_rate(total, last_step, source)
+    banners, num_servers, rates, total = _search_lines(text.splitlines())
     banner = {name: next(iter(values)) for name, values in banners.items()}
     devices = re.findall(r"'([^']*)'", banner.get('Devices', ''))
     num_workers, num_devices = _shape(banner, devices)
@@ -118,6 +118,7 @@ def read_log(text: str, source: str) -> Log:
         raise UsageError(
             f'{source}: it has the output of {plural(num_runs, "run")}; give a file for each run'
         )
+    rate = _read_rate(total, rates, num_workers or math.inf, source)
     shape = f'{num_workers or "?"}*{num_devices or "?"}'
     return Log(
         source,
@@ -133,14 +134,14 @@ def read_log(text: str, source: str) -> Log:
 
 def _search_lines(
     lines: Iterable[str],
-) -> tuple[dict[str, Counter[str]], int, float | None, str | None]:
-    """Returns (banners, number of parameter servers, last rate of a step line, last total).
+) -> tuple[dict[str, Counter[str]], int, list[float], str | None]:
+    """Returns (banners, number of parameter servers, rates of the step lines, last total).
 
     banners: how often each value of each label appears, since each task prints a banner.
     """
     banners: dict[str, Counter[str]] = defaultdict(Counter)
     servers: set[str] = set()
-    version, last_step, total = '', None, None
+    version, rates, total = '', list[float](), None
     for line in lines:
         before, label, after = line.partition('images/sec:')
         before = before.rstrip()
@@ -148,16 +149,18 @@ def _search_lines(
             # An evaluation during training may print an earlier total; the last one counts.
             if match := _RATE.match(after):
                 total = match[1]
+            elif re.search(r'\d', after):
+                total = after.strip()
         elif label:
             if before[-1:].isdigit() and (match := _SPREAD.match(after)):
-                last_step = float(match[1])
+                rates.append(float(match[1]))
         elif match := _BANNER_LINE.search(line):
             name, value = match[1], match[2].strip()
             if name == 'TensorFlow':
                 version = value
             elif name == 'Model' and len(value.split()) == 1:
                 # Lines of another program may have been read as a banner before the first step.
-                if value not in banners['Model'] and last_step is None:
+                if value not in banners['Model'] and not rates:
                     banners.clear()
                 banners['Model'][value] += 1
                 banners['TensorFlow'][version] += 1
@@ -167,20 +170,33 @@ def _search_lines(
             banners[_BATCH_SIZE_OF_A_DEVICE][match[1]] += 1
         elif match := _ON_SERVER.search(line):
             servers.add(match[1])
-    return banners, len(servers), last_step, total
+    return banners, len(servers), rates, total
 
 
-def _read_rate(total: str | None, last_step: float | None, source: str) -> float:
-    rate = last_step if total is None else float(total)
-    if rate is None:
+def _read_rate(total: str | None, rates: Sequence[float], num_workers: float, source: str) -> float:
+    """Returns the total, or without one the last rate of a step line.
+
+    Raises UsageError unless it is a rate near the rates of the step lines. A step line has the rate
+    of one worker or of all.
+    """
+    if total is None and not rates:
         raise UsageError(
             f'{source}: it is neither a result nor a log with images/sec in it; give a file that '
             '--result_file wrote, or the text that a run printed'
         )
+    if total is None:
+        rate = rates[-1]
+    else:
+        rate = float(total) if _RATE.fullmatch(total) else math.nan
     if not math.isfinite(rate):
         raise UsageError(
-            f'{source}: its total images/sec is {total}, which is not a rate; give the log of '
-            'another run'
+            f'{source}: its total images/sec is {total}, which is not a plain number such as '
+            '2643.67; give the log of another run, or mend the line'
+        )
+    if rates and not min(rates) / 2 <= rate <= 2 * num_workers * max(rates):
+        raise UsageError(
+            f'{source}: its total images/sec is {total}, and its step lines have '
+            f'{min(rates):g} to {max(rates):g}; give the log of another run'
         )
     return rate
 

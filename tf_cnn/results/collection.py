@@ -151,16 +151,27 @@ def is_folder(path: Path) -> bool:
 
 
 def _json_files(folder: Path, problems: list[str]) -> list[Path]:
-    """Returns the *.json files in a folder and its subfolders, sorted; adds a problem for each
-    unlisted subfolder.
+    """Returns the *.json files in a folder and its subfolders, linked ones too, sorted.
+
+    Adds a problem for each subfolder that cannot be listed, and each link that leads nowhere.
     """
     errors: list[OSError] = []
-    paths = [
-        Path(name, file)
-        for name, _, files in os.walk(folder, onerror=errors.append)
-        for file in files
-        if file.endswith('.json')
-    ]
+    paths: list[Path] = []
+    # Each folder counts once: a link may lead to a folder that is read already, or to one above.
+    real_folders = set[str]()
+    for name, subfolders, files in os.walk(folder, onerror=errors.append, followlinks=True):
+        if (real := os.path.realpath(name)) in real_folders:
+            subfolders.clear()
+            continue
+        real_folders.add(real)
+        for file in (Path(name, file) for file in files):
+            if file.suffix == '.json':
+                paths.append(file)
+            elif file.is_symlink() and not file.exists():
+                problems.append(
+                    f'{file}: the link leads nowhere; it may be a folder of results; mend the link '
+                    'or remove it'
+                )
     for error in errors:
         line = f'{error.filename}: the folder cannot be listed ({error.strerror})'
         if Path(error.filename) == folder:
