@@ -2,6 +2,7 @@
 files.
 """
 
+import contextlib
 import dataclasses
 import re
 import warnings
@@ -256,8 +257,10 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch):
     for name in paths:
         assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'
         # Nobody has this home, and within a path ~ is a letter as any other.
-        for path in ('~no-such-user/x', 'a/~', '-'):
+        for path in ('~no-such-user/x', 'a/~', './-'):
             assert SPECS[name].read(path) == path
+        with contextlib.nullcontext() if name == 'result_file' else refused(f'--{name}=-'):
+            assert SPECS[name].read('-') == '-'
     assert make_params(result_file='~/{model}').results.result_file == '/home/me/{model}'
     with refused('--data_dir='):
         make_params(data_dir='~a\0b')

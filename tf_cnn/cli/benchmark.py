@@ -14,15 +14,14 @@ from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import parse_argv, seconds_since_start
 from tf_cnn.plan.plan import ServerPlan, make_plan
 from tf_cnn.results.console import Console, reserve_stdout
-from tf_cnn.results.file_names import STDOUT
-from tf_cnn.system.errors import format_flag
+from tf_cnn.system.errors import STDIO, format_flag
 
 
 def main(argv: Sequence[str]) -> int:
     # The time to the first step begins with the process, which does nothing else.
     start_time = time.perf_counter() - seconds_since_start()
     arguments = parse_argv(argv)
-    documents_only = arguments.params.results.result_file == STDOUT
+    documents_only = arguments.params.results.result_file == STDIO
     with (
         reserve_stdout() as out,
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,

@@ -4,10 +4,10 @@ import itertools
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.compare.config import CompareOptions
-from tf_cnn.compare.run_sets import STDIN, read_run_set
+from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.compare.verdicts import check_regressions, print_comparison
 from tf_cnn.sweep.compare_runs import measure_in_turns
-from tf_cnn.system.errors import UsageError, plural
+from tf_cnn.system.errors import STDIO, UsageError, plural
 
 # From here on --fail_below is refused: it was probably meant in percent.
 _PERCENT_FROM = 2
@@ -37,10 +37,11 @@ DECLARATION = Declaration(
 @DECLARATION.main
 def main(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
-    if (options.fail_below or 0) >= _PERCENT_FROM:
+    limit = options.fail_below or 0
+    if limit >= _PERCENT_FROM:
         raise UsageError(
-            f'--fail_below={options.fail_below:g}: it is a ratio; for {options.fail_below:g} % use '
-            f'--fail_below={options.fail_below / 100:g}'
+            f'--fail_below={limit:g}: it is a ratio; for {limit:g} % use '
+            f'--fail_below={limit / 100:g}'
         )
     if options.run:
         if arguments.positional or options.against is not None:
@@ -56,9 +57,9 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         )
     if not arguments.positional:
         raise UsageError('compare: it needs at least 1 RESULT, or --run twice; see compare --help')
-    if arguments.positional.count(STDIN) > 1:
+    if arguments.positional.count(STDIO) > 1:
         raise UsageError(
-            f'{STDIN}: standard input can be read only once; give the other result as a file'
+            f'{STDIO}: standard input can be read only once; give the other result as a file'
         )
     sides = [read_run_set(argument) for argument in arguments.positional]
     if options.against is not None:

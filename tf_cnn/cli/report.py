@@ -3,11 +3,12 @@
 import importlib
 import logging
 import os
+import sys
 import tempfile
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.compare.config import ReportOptions
-from tf_cnn.system.errors import UsageError, missing_package_message, warn
+from tf_cnn.system.errors import STDIO, UsageError, missing_package_message, warn
 
 DECLARATION = Declaration(
     'report',
@@ -43,5 +44,7 @@ def main(arguments: Arguments[ReportOptions]) -> int:
 
         warning_lines, lines = write_report(arguments.options, arguments.positional)
     warn(*warning_lines)
-    print(*lines, sep='\n')
+    # A page on standard output stands there alone.
+    stream = sys.stderr if arguments.options.output == STDIO else sys.stdout
+    print(*lines, sep='\n', file=stream)
     return 0

@@ -42,7 +42,9 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    output: str = flag('report.html', 'The file to write.', is_path=True)
+    output: str = flag(
+        'report.html', 'The file to write; - is standard output.', is_path=True, may_be_stdio=True
+    )
     title: str | None = flag(None, 'The heading of the page; by default the names of the models.')
     price_per_hour: str | None = flag(
         None,

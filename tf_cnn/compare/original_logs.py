@@ -184,9 +184,8 @@ def _read_rate(total: str | None, rates: Sequence[float], num_workers: float, so
             f'{source}: it is neither a result nor a log with images/sec in it; give a file that '
             '--result_file wrote, or the text that a run printed'
         )
-    if total is None:
-        rate = rates[-1]
-    else:
+    rate = rates[-1] if rates else math.nan
+    if total is not None:
         rate = float(total) if _RATE.fullmatch(total) else math.nan
     if not math.isfinite(rate):
         raise UsageError(

@@ -12,7 +12,7 @@ from tf_cnn.plan.outputs import check_file
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import escape_unprintable
 from tf_cnn.system.atomic import write_atomically
-from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
+from tf_cnn.system.errors import STDIO, RunError, UsageError, format_flag, plural
 
 
 def write_report(options: ReportOptions, paths: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -31,7 +31,6 @@ def write_report(options: ReportOptions, paths: Sequence[str]) -> tuple[list[str
             price_per_hour=options.price_per_hour,
         )
         _write_files(page, options)
-    size = Path(options.output).stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
     return (
         [
@@ -40,7 +39,7 @@ def write_report(options: ReportOptions, paths: Sequence[str]) -> tuple[list[str
         ],
         [
             *map(escape_unprintable, page.answers),
-            f'{options.output}: {results} in {plots}, {size:.0f} kB',
+            f'{options.output}: {results} in {plots}, {len(page.html.encode()) / 1000:.0f} kB',
         ],
     )
 
@@ -49,7 +48,8 @@ def _check_outputs(options: ReportOptions) -> None:
     """Raises UsageError if the outputs cannot be written, or if another file would be lost."""
     output = Path(options.output)
     if (
-        output.is_file()
+        options.output != STDIO
+        and output.is_file()
         and (start := output.read_bytes()[:99])
         and b'<!doctype html' not in start.lower()
     ):
@@ -64,8 +64,11 @@ def _check_outputs(options: ReportOptions) -> None:
 
 def _write_files(page: Page, options: ReportOptions) -> None:
     target = Path(options.output)
+    if options.output == STDIO:
+        print(page.html)
     try:
-        write_atomically(page.html, target)
+        if options.output != STDIO:
+            write_atomically(page.html, target)
         for plot in page.plots if options.plots else ():
             for name, content in plot.files():
                 target = Path(str(options.plots), name)

@@ -1,7 +1,6 @@
 """Reads the runs that `compare` compares, groups repeats, and pairs them with their baselines."""
 
 import functools
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,10 +26,9 @@ from tf_cnn.compare.settings import environment_of, settings_of
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
 from tf_cnn.results.tables import format_setting
-from tf_cnn.system.errors import UsageError, read_regular_file
+from tf_cnn.system.documents import decode_text
+from tf_cnn.system.errors import STDIO, UsageError, read_file
 
-# The argument that stands for standard input.
-STDIN = '-'
 # Properties with a separate column in tables, so that names of rows omit them.
 SEPARATE_COLUMNS = ('shape',)
 
@@ -128,24 +126,22 @@ class RunSet:
 
 
 def read_run_set(argument: str) -> RunSet:
-    """Reads a result file, a folder of results, or a log; STDIN reads standard input.
+    """Reads a result file, a folder of results, or a log; STDIO reads standard input.
 
     Raises UsageError if the file does not exist, is of another kind, or has no timed step.
     """
-    if argument == STDIN:
-        argument, data = 'standard input', sys.stdin.buffer.read(MAX_BYTES) if sys.stdin else b''
-    elif is_folder(Path(argument)):
+    if argument != STDIO and is_folder(Path(argument)):
         collection = collect([argument])
         return make_run_set(argument, collection.results, collection.failures, collection.problems)
-    else:
-        try:
-            data = read_regular_file(Path(argument), MAX_BYTES)
-        except OSError as error:
-            raise UsageError(
-                f'{argument}: it cannot be read ({error.strerror}); give a result that '
-                '--result_file wrote'
-            ) from None
-    text = data.decode(errors='replace')
+    path, argument = argument, 'standard input' if argument == STDIO else argument
+    try:
+        data = read_file(path, MAX_BYTES)
+    except OSError as error:
+        raise UsageError(
+            f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file '
+            'wrote'
+        ) from None
+    text = decode_text(data, 'replace')
     if not data.strip():
         raise UsageError(f'{argument}: it is empty; was its run stopped before it wrote a result?')
     is_document = text.lstrip().startswith('{')

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tf_cnn.inputs.layout import IMAGE_FORMATS, MAX_PIXELS
-from tf_cnn.system.errors import join_with_or, read_regular_file
+from tf_cnn.system.errors import join_with_or, read_file
 
 # The size of the largest image that TensorFlow decodes, uncompressed.
 _MAX_BYTES = 3 * MAX_PIXELS
@@ -42,7 +42,7 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | str:
     # A damaged file must not end the run. PIL raises many types of exception for damaged files, so
     # any exception counts.
     try:
-        data = read_regular_file(path, _MAX_BYTES)
+        data = read_file(path, _MAX_BYTES)
         return _encode(data, jpeg_quality)
     except UnidentifiedImageError:
         if not data:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tf_cnn.system.errors import UsageError, format_flag, nearest
+from tf_cnn.system.errors import STDIO, UsageError, format_flag, nearest
 
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
@@ -122,6 +122,7 @@ class FlagSpec:
       lower_bound: the lowest allowed number.
       upper_bound: the highest allowed number.
       is_path: whether the value is the path of a file or folder; ~ is expanded.
+      may_be_stdio: whether - stands for standard input or output; another path must not be -.
       repeated: whether the flag may be given several times; the value is then a tuple.
       inside: the files below the path, with wildcards, that a run reads or writes. Another output
         must not replace them.
@@ -151,6 +152,7 @@ class FlagSpec:
     upper_bound: float = math.inf
     unit: str | None = None
     is_path: bool = False
+    may_be_stdio: bool = False
     repeated: bool = False
     output: Output | None = None
     inside: tuple[str, ...] = ()
@@ -195,6 +197,11 @@ class FlagSpec:
                     raise UsageError(
                         f'{format_flag(self.name, value)}: it is not on this machine; use a '
                         'local path'
+                    )
+                if result == STDIO and not self.may_be_stdio:
+                    raise UsageError(
+                        f'{format_flag(self.name, value)}: it cannot be standard input or output; '
+                        'use a path, such as ./- for that name'
                     )
         except UnicodeEncodeError:
             raise UsageError(

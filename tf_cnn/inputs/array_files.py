@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tf_cnn.inputs.data_sets import DATA_SETS, list_folder
-from tf_cnn.system.errors import UsageError, plural, read_regular_file
+from tf_cnn.system.errors import UsageError, plural, read_file
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one
 # label byte, then its red, green and blue planes, row by row.
@@ -209,7 +209,7 @@ class _Unpickler(_PythonUnpickler):
 def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads a file such as data_batch_1: rows [N, 3072] uint8, labels [N] int64."""
     try:
-        file = io.BytesIO(read_regular_file(path, _MAX_PICKLE_BYTES))
+        file = io.BytesIO(read_file(path, _MAX_PICKLE_BYTES))
         entries = _Unpickler(file, encoding='bytes').load()
         _, (count, size), dtype, is_fortran, pixels = entries[b'data'].state
         if (size, dtype.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):

@@ -13,13 +13,12 @@ from typing import Annotated
 
 import msgspec
 
-from tf_cnn.system.documents import DocumentError, read_json
+from tf_cnn.system.documents import DocumentError, read_json, read_text
 from tf_cnn.system.errors import (
     RunError,
     UsageError,
     join_with_or,
     plural,
-    read_regular_file,
 )
 
 # The file name of a shard; the original program looks for train-*-of-*. Most names have numbers.
@@ -291,7 +290,7 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
     """
     path = Path(folder) / LABELS_FILE
     try:
-        lines = read_regular_file(path).decode().replace('\r\n', '\n').split('\n')
+        lines = read_text(path).replace('\r\n', '\n').split('\n')
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

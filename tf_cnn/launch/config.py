@@ -25,7 +25,10 @@ class ClusterOptions:
         'controller runs on the first host. Put an IPv6 address in brackets: [fd00::1]:4.',
     )
     hostfile: str | None = flag(
-        None, 'A file with the hosts instead, one in each line, such as "a slots=4".', is_path=True
+        None,
+        'A file with the hosts instead, one in each line, such as "a slots=4".',
+        is_path=True,
+        may_be_stdio=True,
     )
     dry_run: bool = flag(False, 'Only print the command of each process.')
     ssh: str | None = flag(

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tf_cnn.cluster.topology import may_be_host, split_hosts
-from tf_cnn.system.errors import UsageError, plural, read_regular_file
+from tf_cnn.system.documents import read_text
+from tf_cnn.system.errors import UsageError, plural
 
 _HOST_FILE_BYTES = 1 << 20
 # Open MPI's limit for oversubscribed hosts; `cluster` never starts more processes than slots.
@@ -38,7 +39,7 @@ def read_host_file(path: str) -> HostSlots:
     """Reads a host file of Open MPI, MPICH, Intel MPI or PBS: one host a line."""
     flag = f'--hostfile={path}'
     try:
-        lines = read_regular_file(path, _HOST_FILE_BYTES).decode().splitlines()
+        lines = read_text(path, _HOST_FILE_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f'{flag}: it cannot be read ({error}); use a file with one host a line'

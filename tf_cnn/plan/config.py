@@ -24,8 +24,8 @@ from tf_cnn.flags.spec import (
     flag_names,
     parse_numbers,
 )
-from tf_cnn.results.file_names import FIELD, OTHER_FIELDS, STDOUT, fill_fields
-from tf_cnn.system.errors import UsageError, format_flag, plural
+from tf_cnn.results.file_names import FIELD, OTHER_FIELDS, fill_fields
+from tf_cnn.system.errors import STDIO, UsageError, format_flag, plural
 from tf_cnn.training.schedules import epochs_to_steps
 
 if TYPE_CHECKING:
@@ -618,6 +618,7 @@ class ResultConfig:
         'it gets the next free number.',
         common=True,
         output=Output.CHIEF_FILE,
+        may_be_stdio=True,
     )
     benchmark_log_dir: str | None = flag(
         None,
@@ -689,7 +690,7 @@ class ResultConfig:
                 )
         evaluates = params.evaluation.eval
         if self.repeat > 1:
-            if self.result_file == STDOUT:
+            if self.result_file == STDIO:
                 yield params.conflict('result_file', 'repeat', 'each run has a result; use a file')
             if evaluates:
                 yield params.conflict(

@@ -21,11 +21,10 @@ from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.results.file_names import (
     FIELD,
     RUN_FIELD,
-    STDOUT,
     names_in_order,
 )
 from tf_cnn.system.atomic import resolve_safely
-from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
+from tf_cnn.system.errors import STDIO, ErrorCollector, UsageError, format_flag
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
@@ -203,7 +202,7 @@ def check_file(name: str, path: str) -> None:
 
     --result_file may replace only a result.
     """
-    if path == STDOUT:
+    if path == STDIO:
         return
     with _refusing(name, path):
         _try_file(Path(path))
@@ -222,7 +221,7 @@ def check_path_conflicts(paths: Mapping[str, str]) -> None:
 
     Follows links.
     """
-    real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
+    real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDIO}
     for output in output_flags(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
         if output not in real or (
             os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)

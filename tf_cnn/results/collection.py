@@ -11,7 +11,7 @@ from msgspec import Struct
 from tf_cnn.results.document import Failure, Result, read_result
 from tf_cnn.results.sections import Number
 from tf_cnn.system.documents import DocumentError, read_json
-from tf_cnn.system.errors import UsageError
+from tf_cnn.system.errors import STDIO, UsageError
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'
@@ -101,7 +101,7 @@ def collect(paths: Sequence[str]) -> Collection:
 
     for name in paths:
         path = Path(name)
-        if not is_folder(path):
+        if name == STDIO or not is_folder(path):
             add(read_result(path), path, path.parent)
             continue
         num_found = 0

@@ -25,8 +25,8 @@ from tf_cnn.results.sections import (
     about,
     check_time,
 )
-from tf_cnn.system.documents import DocumentError, as_json, decode_json
-from tf_cnn.system.errors import UsageError, read_regular_file
+from tf_cnn.system.documents import DocumentError, as_json, decode_json, read_text
+from tf_cnn.system.errors import UsageError
 
 # The values of "schema": a result, and a run without a result.
 RESULT = 'tf_cnn_benchmarks.result'
@@ -314,8 +314,8 @@ def _explain_invalid(text: str, error: Exception) -> str:
 def is_document(path: Path) -> bool:
     """Whether a file holds a result or a failure, of any version, damaged or not."""
     try:
-        document = decode_json(read_regular_file(path, MAX_BYTES), object)
-    except (OSError, DocumentError):
+        document = decode_json(read_text(path, MAX_BYTES), object)
+    except (OSError, ValueError):
         return False
     return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
 
@@ -325,7 +325,7 @@ def read_result(path: Path) -> Result | Failure:
     read.
     """
     try:
-        text = read_regular_file(path, MAX_BYTES).decode()
+        text = read_text(path, MAX_BYTES)
     except UnicodeDecodeError:
         raise UsageError(
             f'{path}: it is not UTF-8 text; give a file that --result_file wrote'

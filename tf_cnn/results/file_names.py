@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# The value of --result_file that stands for standard output.
-STDOUT = '-'
 # A field of a path. The value of a flag or another property of the run replaces it.
 FIELD = re.compile(r'\{(\w*)\}')
 # The field for the number of a run, which stays in a path until the result is written.

@@ -14,7 +14,7 @@ from tf_cnn.plan.plan import Plan
 from tf_cnn.results import console as lines
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
-from tf_cnn.results.file_names import STDOUT, may_replace, names_in_order
+from tf_cnn.results.file_names import may_replace, names_in_order
 from tf_cnn.results.result_file import file_version, write_result
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
@@ -25,7 +25,7 @@ from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.run.step_printer import StepPrinter
 from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
-from tf_cnn.system.errors import RunError, format_flag
+from tf_cnn.system.errors import STDIO, RunError, format_flag
 
 
 class RunReport:
@@ -136,7 +136,7 @@ class RunReport:
             flag = format_flag('result_file', path)
             try:
                 text = json.dumps(result.to_dict())
-                if path == STDOUT:
+                if path == STDIO:
                     self._console.document(text)
                 elif not (target := write_result(text, result, path, self._replaced)):
                     self._console.warning(

@@ -27,8 +27,8 @@ from tf_cnn.results.collection import SWEEP_FILE, TRIES
 from tf_cnn.results.document import Failure, Result, read_result
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.system.atomic import lock_folder, move_atomically, write_atomically
-from tf_cnn.system.documents import DocumentError, as_json, read_json
-from tf_cnn.system.errors import RunError, UsageError, read_regular_file
+from tf_cnn.system.documents import DocumentError, as_json, decode_text, read_json
+from tf_cnn.system.errors import RunError, UsageError, read_file
 
 # In the folder of other commands than a sweep's, instead of the plan: a command in each line.
 COMMANDS_FILE = 'commands.txt'
@@ -77,7 +77,7 @@ class Folder:
         text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
         if not path.is_file():
             self._check_new()
-        elif read_regular_file(path).decode(errors='replace').rstrip() != text:
+        elif decode_text(read_file(path), 'replace').rstrip() != text:
             raise UsageError(
                 f'--output={self.path}: it has results of other commands, see {path}; use '
                 'another path'

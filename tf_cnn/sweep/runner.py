@@ -21,11 +21,10 @@ from tf_cnn.results.document import (
     Failure,
     Result,
 )
-from tf_cnn.results.file_names import STDOUT
 from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.documents import as_json
-from tf_cnn.system.errors import format_flag
+from tf_cnn.system.errors import STDIO, format_flag
 from tf_cnn.system.limited_process import ERROR, TIMEOUT, run_process
 from tf_cnn.system.place import COMMAND
 
@@ -83,7 +82,7 @@ class Runner:
         unfinished = unfinished_path(path)
         unfinished.unlink(missing_ok=True)
         started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-        target = STDOUT if command.is_remote else unfinished
+        target = STDIO if command.is_remote else unfinished
         argv = [*self.program, *command.argv, format_flag('result_file', target)]
         try:
             log = folder.logs / f'{path.stem}.log'

@@ -57,11 +57,11 @@ def resolve_safely(path: Path) -> Path:
                 raise OSError(
                     errno.EPERM, 'it leads through a link in a folder that others can write to'
                 )
-    return (
-        resolve_safely(path.parent / path.readlink())
-        if path.is_symlink() and path.exists()
-        else path.resolve()
-    )
+    if not (path.is_symlink() and path.exists()):
+        return path.resolve()
+    target = path.parent / path.readlink()
+    # The links in /proc/self/fd to pipes have no path as their target.
+    return resolve_safely(target) if os.path.lexists(target) else path
 
 
 def _copy_access(source: Path, target: Path | int) -> None:

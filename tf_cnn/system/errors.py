@@ -16,6 +16,8 @@ from tf_cnn.system.place import FOLDER
 _PROGRAM = 'tf_cnn_benchmarks'
 # The operating system's errors for a full or failing disk.
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# The path that stands for standard input or output.
+STDIO = '-'
 # The longest error or warning, in characters.
 _LONGEST = 4000
 # How similar a suggested name must be, from 0 to 1. A lower value would suggest mnist for 'vit'.
@@ -170,28 +172,32 @@ class ErrorCollector:
             raise UsageError(*self._lines)
 
 
-def read_regular_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
-    """Returns the content of a file that a user names.
+def read_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
+    """Returns the content of a file or pipe that a user names; - is standard input.
 
     Raises:
-      OSError: the file cannot be read, is larger than most_bytes, or is not a regular file (reading
-        a pipe or /dev/zero might never end).
+      OSError: it cannot be read, is larger than most_bytes, or is a pipe without a writer.
     """
-    # O_NONBLOCK: do not wait for the writer of a pipe.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(file, 'rb') as content:
-        status = os.fstat(file)
-        if stat.S_ISDIR(status.st_mode):
+    is_stdin = str(path) == STDIO
+    # O_NONBLOCK: do not wait until a process opens a pipe to write.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.dup(sys.stdin.fileno()) if is_stdin else os.open(path, flags)
+    with open(file, 'rb', buffering=0) as content:
+        mode = os.fstat(file).st_mode
+        if stat.S_ISDIR(mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, 'it is not a regular file')
-        data = content.read(most_bytes + 1) if status.st_size <= most_bytes else b''
-        if max(status.st_size, len(data)) > most_bytes:
-            raise OSError(
-                errno.EFBIG,
-                f'it has {status.st_size} bytes, more than the limit of {most_bytes}',
-            )
-        return data
+        data = bytearray()
+        while (part := content.read(1 << 20)) != b'':
+            if part is None:
+                # The pipe is empty, and a process may still write to it.
+                os.set_blocking(file, True)
+                continue
+            data += part
+            if len(data) > most_bytes:
+                raise OSError(errno.EFBIG, f'it has more than {most_bytes} bytes')
+        if not data and stat.S_ISFIFO(mode) and not is_stdin:
+            raise OSError(errno.EPIPE, 'no process writes to this pipe')
+        return bytes(data)
 
 
 def warn(*lines: str) -> None:
