@@ -358,6 +358,10 @@ class BenchmarkCNN:
 
 
 def _make_plan(params: Params) -> Plan:
+    if not isinstance(params, Params):
+        raise UsageError(
+            f'BenchmarkCNN: it takes the settings that make_params() returns, not {params!r:.60}'
+        )
     if params.results.repeat > 1:
         raise UsageError(
             f'{format_flag("repeat", params.results.repeat)}: it is for the command; from '

@@ -139,6 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return _flush_stderr(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(argv, str) or not all(isinstance(argument, str) for argument in arguments):
+        reason = f'main: it takes a list of texts, such as ["--model=lenet"], not {argv!r:.60}'
+        return _flush_stderr(_fail([reason], UsageError.exit_code))
     exit_code = _flush_stderr(_run_and_report_errors(arguments))
     if argv is None:
         SIGNALS.ignore()

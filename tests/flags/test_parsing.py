@@ -8,12 +8,15 @@ import re
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import benchmark_cnn
+import tf_cnn_benchmarks
 from models.registry import MODELS
-from tests.support.outputs import refused
+from tests.support.outputs import check_error, refused
 from tf_cnn.inputs.pipeline_stages import STAGES
 from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.plan.parsing import make_params, parse_argv
@@ -94,6 +97,10 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused():
         # Values of another type, out of bounds, or missing.
         ('--batch_size=x', '--batch_size=x', '0'),
         ('--batch_size=1.5', '--batch_size=1.5', '0'),
+        ('--batch_size=1_000', '--batch_size=1_000', '0'),
+        ('--batch_size=٣٢', '--batch_size=٣٢', '0'),
+        ('--momentum=0.5_1', '--momentum=0.5_1', '0', '1'),
+        ('--num_batches=9 --profile_steps=1,٣', '--profile_steps=1,٣'),
         ('--batch_size=', '--batch_size=', '0'),
         ('--batch_size', '--batch_size', '--batch_size=VALUE', '--help'),
         ('--batch_size=4 --input_only', '--input_only', *STAGES),
@@ -203,9 +210,24 @@ def test_python_refuses_what_the_command_line_refuses():
         ('data_dir', 3, '--data_dir=3'),
         ('trace_file', 'caf\udce9', '--trace_file=', 'UTF-8'),
         ('gradient_clip', 0, '--gradient_clip=0'),
+        ('batch_size', np.arange(3), '--batch_size=[0 1 2]', '0'),
+        ('momentum', np.ones(2), '--momentum=[1. 1.]', '0', '1'),
+        ('model', np.array(['lenet']), "--model=['lenet']", 'lenet'),
     ):
         with refused(*facts):
             make_params(**{name: value})
+
+
+@pytest.mark.parametrize('arguments', [[4], ['--model=lenet', None], 'lenet'])
+def test_arguments_that_are_no_texts_are_refused(arguments, capsys):
+    assert tf_cnn_benchmarks.main(arguments) == 2
+    check_error(capsys.readouterr().err, 'main: ', 'list of texts', arguments)
+
+
+@pytest.mark.parametrize('settings', [{}, None, 'lenet'])
+def test_only_settings_of_make_params_make_a_benchmark(settings):
+    with refused('BenchmarkCNN: ', 'make_params()', repr(settings)):
+        benchmark_cnn.BenchmarkCNN(settings)
 
 
 def test_python_is_warned_of_flags_without_effect():

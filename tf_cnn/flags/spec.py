@@ -46,13 +46,22 @@ def _to_bool(value: Any) -> bool:
 def _to_int(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError
-    return int(value) if isinstance(value, str) else operator.index(value)
+    return int(_check_digits(value)) if isinstance(value, str) else operator.index(value)
 
 
 def _to_float(value: Any) -> float:
-    if isinstance(value, bool) or not math.isfinite(float(value)):
+    if isinstance(value, bool) or not math.isfinite(float(_check_digits(value))):
         raise ValueError
     return float(value)
+
+
+def _check_digits(value: Any) -> Any:
+    """Returns the value. Raises ValueError for numbers that only Python reads: 1_000, or digits of
+    other scripts.
+    """
+    if isinstance(value, str) and (not value.isascii() or '_' in value):
+        raise ValueError(value)
+    return value
 
 
 def _to_str(value: Any) -> str:
@@ -183,7 +192,7 @@ class FlagSpec:
         Empty text becomes None. Two quotes count as empty text, since nested quoting in a script
         leaves them. Raises UsageError if the value is not allowed.
         """
-        if value is None or value in _EMPTY:
+        if value is None or (isinstance(value, str) and value in _EMPTY):
             if self.optional:
                 return None
             raise UsageError(
@@ -284,7 +293,7 @@ def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Numbe
 
     Raises ValueError unless all are finite and above 0.
     """
-    numbers = [kind(item) for item in text.split(',')] if text else []
+    numbers = [kind(_check_digits(item)) for item in text.split(',')] if text else []
     if not all(0 < number < math.inf for number in numbers):
         raise ValueError(text)
     return numbers
