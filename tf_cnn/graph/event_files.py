@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.system.errors import RunError
+from tf_cnn.system.errors import OutputError
 
 # TensorFlow's summary writer raises these errors for a full disk, a file that is too large, and a
 # missing folder.
@@ -19,7 +19,7 @@ _file_numbers = itertools.count()
 
 @contextlib.contextmanager
 def report_write_errors(flag: str, path: str) -> Iterator[None]:
-    """Turns errors of writing a file, such as a full disk, into RunError."""
+    """Turns errors of writing a file, such as a full disk, into OutputError."""
     try:
         yield
     except (OSError, tf.errors.OpError, *_WRITER_ERRORS) as error:
@@ -28,7 +28,7 @@ def report_write_errors(flag: str, path: str) -> Iterator[None]:
             if isinstance(error, OSError)
             else str(getattr(error, 'message', error)).splitlines()[0]
         )
-        raise RunError(
+        raise OutputError(
             f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere'
         ) from error
 

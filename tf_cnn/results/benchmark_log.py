@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_cnn.system.atomic import write_atomically
-from tf_cnn.system.errors import RunError, format_flag
+from tf_cnn.system.errors import OutputError, format_flag
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
 _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'
@@ -26,7 +26,7 @@ _CLOCK = re.compile(r'@ *([0-9.]+) *GHz')
 
 
 def write_run(folder: str, run: Mapping[str, Any]) -> None:
-    """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be
+    """Writes benchmark_run.log from the object of run_info(). Raises OutputError if it cannot be
     written.
     """
     with _explaining_errors(folder, RUN_LOG):
@@ -34,8 +34,9 @@ def write_run(folder: str, run: Mapping[str, Any]) -> None:
 
 
 def append_metric(folder: str, name: str, value: float, global_step: int) -> None:
-    """Appends a number to metric.log; nan and infinity become null. Raises RunError if it cannot be
-    written.
+    """Appends a number to metric.log; nan and infinity become null.
+
+    Raises OutputError if it cannot be written.
     """
     metric: dict[str, Any] = {
         'name': name,
@@ -62,11 +63,11 @@ def append_metric(folder: str, name: str, value: float, global_step: int) -> Non
 
 @contextlib.contextmanager
 def _explaining_errors(folder: str, name: str) -> Iterator[None]:
-    """Raises RunError, with the flag and the file, if the block cannot write."""
+    """Raises OutputError, with the flag and the file, if the block cannot write."""
     try:
         yield
     except OSError as error:
-        raise RunError(
+        raise OutputError(
             f'{format_flag("benchmark_log_dir", folder)}: {name} cannot be written '
             f'({error.strerror or error}); make room or write elsewhere'
         ) from None

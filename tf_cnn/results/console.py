@@ -14,7 +14,7 @@ from tf_cnn.results.live import LiveLine
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import Accuracy, StepValues
-from tf_cnn.system.errors import RunError, format_warning, plural
+from tf_cnn.system.errors import OutputError, format_warning, plural
 
 _RULE = '-' * 64
 # The beginnings of the first and the last line of a run's banner.
@@ -182,7 +182,7 @@ class Console:
         """Prints lines of the result.
 
         Raises:
-          RunError: the stream cannot be written.
+          OutputError: the stream cannot be written.
           BrokenPipeError: its reader has closed the pipe.
         """
         self._print(text, self._out)
@@ -199,7 +199,7 @@ class Console:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise RunError(
+                raise OutputError(
                     f'standard output cannot be written: {error.strerror}; redirect it elsewhere'
                 ) from error
 

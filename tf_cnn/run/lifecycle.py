@@ -30,7 +30,7 @@ from tf_cnn.run.shard_faults import (
 )
 from tf_cnn.run.step_loop import Hook
 from tf_cnn.system.atomic import lock_folder
-from tf_cnn.system.errors import RunError, UsageError, format_error
+from tf_cnn.system.errors import OutputError, RunError, UsageError, format_error
 from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
@@ -230,7 +230,7 @@ class RunLifecycle(Hook[StepValues]):
     @contextlib.contextmanager
     def save_if_interrupted(self) -> Iterator[None]:
         """Runs the block, which takes steps in an open session; saves the variables if the user
-        ends it early.
+        or a fault of an output, such as a full disk, ends it early.
         """
         try:
             try:
@@ -241,12 +241,11 @@ class RunLifecycle(Hook[StepValues]):
                 # The session stays open until another thread has saved the variables after a loss.
                 self.worker.await_peer_failure()
                 raise
-            except RunError as fault:
-                if isinstance(fault.__cause__, OSError):
-                    # A terminal that was closed sends SIGHUP, and writing to it fails.
-                    SIGNALS.check()
+            except OutputError:
+                # A terminal that was closed sends SIGHUP, and writing to it fails.
+                SIGNALS.check()
                 raise
-        except (KeyboardInterrupt, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit, BrokenPipeError, OutputError):
             # While Python exits, TensorFlow no longer works.
             if not sys.is_finalizing():
                 self._save_variables()

@@ -60,6 +60,10 @@ class RunError(BenchmarkError):
     result: object = None
 
 
+class OutputError(RunError):
+    """A stream or a file cannot be written; what was trained can still be saved."""
+
+
 def format_flag(name: str, value: object) -> str:
     """Returns a flag as in a command line, --batch_size=64, in one line."""
     text = '' if value is None else str(value)
