@@ -2,12 +2,13 @@
 
 import io
 import os
+import shutil
 import threading
 
 import pytest
 
 from tests.support.outputs import failed
-from tests.support.runs import make_benchmark
+from tests.support.runs import document_in, make_benchmark
 from tf_cnn.results.console import Console
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
@@ -41,3 +42,34 @@ def test_a_log_on_a_full_disk_ends_the_run_after_its_training_is_saved(tmp_path)
     with failed('--benchmark_log_dir=', 'metric.log cannot be written'):
         benchmark.run()
     assert checkpoint_step(latest_checkpoint(str(tmp_path)) or '') >= 2
+
+
+@pytest.mark.parametrize('is_replaced', [False, True])
+def test_folders_that_vanish_during_a_run_are_made_again_or_the_working_folder_serves(
+    is_replaced, tmp_path, monkeypatch
+):
+    """A file in the place of a folder stands for a disk that is mounted anew."""
+    (tmp_path / 'here').mkdir()
+    monkeypatch.chdir(tmp_path / 'here')
+    train_dir, results = tmp_path / 'train', tmp_path / 'results'
+    benchmark = make_benchmark(train_dir=train_dir, result_file=results / 'r.json')
+
+    def run() -> None:
+        for number, _ in enumerate(benchmark.steps()):
+            if number:
+                continue
+            for folder in (train_dir, results):
+                shutil.rmtree(folder)
+                if is_replaced:
+                    folder.touch()
+
+    if not is_replaced:
+        run()
+        assert document_in(results / 'r.json')['complete']
+        assert latest_checkpoint(str(train_dir)) == f'{train_dir}/model.ckpt-4'
+        return
+    with failed(f'--train_dir={train_dir}', 'model.ckpt-4 cannot be written'):
+        run()
+    (folder,) = (tmp_path / 'here').glob('train_dir-*')
+    assert latest_checkpoint(str(folder)) == f'{folder}/model.ckpt-4'
+    assert document_in(tmp_path / 'here/r.json')['exit_status']['exit_code'] == 1

@@ -1,8 +1,12 @@
 """Records a run, and reports it when it ends: its result, the total and advice."""
 
+import contextlib
 import json
+import os
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +19,7 @@ from tf_cnn.results import console as lines
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.file_names import may_replace, names_in_order
-from tf_cnn.results.result_file import file_version, write_result
+from tf_cnn.results.result_file import file_version, write_new, write_result
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.results.summary import format_summary
@@ -145,8 +149,8 @@ class RunReport:
                 elif target != (first := next(names_in_order(path))):
                     self._console.note(f'another run wrote {first}, so the result is in {target}')
             except OSError as error:
-                reason = f'it cannot be written ({error.strerror}); make room or write elsewhere'
-                faults.append(RunError(f'{flag}: {reason}'))
+                place = _write_elsewhere(text, path)
+                faults.append(RunError(f'{flag}: it cannot be written ({error.strerror}); {place}'))
             except RunError as error:
                 faults.append(error)
         return faults
@@ -190,3 +194,14 @@ class RunReport:
             # Warnings about settings were printed before the run.
             if warning.code != 'settings':
                 self._console.advice(warning.text)
+
+
+def _write_elsewhere(text: str, path: str) -> str:
+    """Writes a document into the working folder, or the folder of temporary files; returns where
+    it is.
+    """
+    for folder in (os.getcwd, tempfile.gettempdir):
+        with contextlib.suppress(OSError):
+            name = Path(folder(), Path(path).name)
+            return f'the result is in {write_new(text, names_in_order(str(name)))}'
+    return 'make room or write elsewhere'

@@ -158,10 +158,22 @@ class RunState:
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
 
     def finish(self, session: tf.Session) -> None:
-        """Saves the last checkpoint, and marks the training in its folder as ended."""
-        self.save(session)
-        if self._folder:
-            mark_training_ended(self._folder, True)
+        """Saves the last checkpoint, and marks the training in its folder as ended.
+
+        Raises RunError if that fails. The checkpoint is then in the working folder, if possible.
+        """
+        if not (self._saver and self._folder):
+            return
+        step = self._read_step(session)
+        try:
+            self._saver.save(session, step)
+        except RunError as fault:
+            try:
+                prefix = self._saver.save_elsewhere(session, step)
+            except (OSError, RunError):
+                raise fault from None
+            raise RunError(f'{fault}; the last checkpoint is {prefix}') from fault
+        mark_training_ended(self._folder, True)
 
     def forget_training(self) -> None:
         """Makes the next run train anew instead of continuing this training."""

@@ -4,6 +4,7 @@ files.
 
 import contextlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class Checkpointer:
     16-bit variables as float32, so that a run of any precision can read them.
 
     Args:
-      folder: on the machine of this process; it must exist when a checkpoint is saved.
+      folder: on the machine of this process; made if missing.
       variables: the slices of each variable, by its name in the checkpoint, which stores them as
         one tensor.
       max_to_keep: how many of the checkpoints that the folder's state file lists are kept.
@@ -170,8 +171,8 @@ class Checkpointer:
         changed meanwhile.
 
         Raises:
-          RunError: the folder is missing or cannot be written, the disk is full, or the variables
-            changed meanwhile. Existing checkpoints stay intact.
+          RunError: the folder cannot be written, the disk is full, or the variables changed
+            meanwhile. Existing checkpoints stay intact.
         """
         name = f'model.ckpt-{step}'
         unfinished, ready = self._folder / UNFINISHED_FOLDER, self._folder / READY_FOLDER
@@ -179,7 +180,8 @@ class Checkpointer:
             publish_checkpoint(self._folder, self._max_to_keep)
             if os.path.lexists(unfinished):
                 remove_stage(unfinished)
-            unfinished.mkdir()
+            # The folder may have been removed during the run.
+            unfinished.mkdir(parents=True)
             try:
                 session.run(self._save_op, {self._prefix: str(unfinished / name)})
                 if not is_unchanged():
@@ -194,6 +196,11 @@ class Checkpointer:
                 raise
             publish_checkpoint(self._folder, self._max_to_keep)
         return str(self._folder / name)
+
+    def save_elsewhere(self, session: tf.Session, step: int) -> str:
+        """Saves a checkpoint in a new folder within the working folder; returns its prefix."""
+        self._folder = Path(tempfile.mkdtemp(prefix='train_dir-', dir=os.getcwd()))
+        return self.save(session, step)
 
     def restore(
         self,
