@@ -478,5 +478,5 @@ def _format_setting(name: str, value: Any) -> str:
             f'no --{flag}' if value is None else f'--{flag} with {kind} {value[:_HASH_DIGITS]}...'
         )
     if ' ' in name:
-        return f'--data_dir with {value} {name}'
+        return 'no --data_dir' if value is None else f'--data_dir with {value} {name}'
     return f'no --{name}' if value is None else format_flag(name, value)

@@ -8,8 +8,10 @@ import dataclasses
 import functools
 import hashlib
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.model_spec import ModelSpec
@@ -165,42 +167,34 @@ class Plan:
         return self.data.data_set.class_names if self.params.data.data_dir else None
 
     @property
-    def shared_data(self) -> dict[str, str | int]:
-        """Properties of the images that all workers must share, by description; empty for synthetic
-        images.
+    def shared_data(self) -> dict[str, str | int | None]:
+        """Properties of the images that all workers must share, by description.
 
-        With other classes, one label would be a cat to one worker and a dog to another.
+        With other images, workers would train one model on several data sets. With other classes,
+        one label would be a cat to one worker and a dog to another.
         """
-        if not self.class_names:
-            return self._shared_images
-        names = ', '.join(self.class_names)
-        if len(names) > _LONGEST_NAMES:
-            digest = hashlib.sha256(names.encode()).hexdigest()[:16]
-            names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {digest})'
-        return {'as class names': names, **self._shared_images}
-
-    @property
-    def _shared_images(self) -> dict[str, str | int]:
-        """Numbers of images that all workers must share; empty if nothing depends on them.
-
-        With different numbers, workers would count different steps in an epoch: their learning
-        rates would differ, or they would wait for each other forever.
-        """
-        if self.params.data.data_dir is None or not self.cluster_role.is_synchronous:
-            return {}
-        params, rate = self.unresolved, self.learning_rate
-        has_epochs = (
-            params.run.num_epochs is not None
-            or params.evaluation.eval_during_training_every_n_epochs is not None
-            or params.evaluation.eval_during_training_at_specified_epochs is not None
-            or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
-        )
-        numbers: dict[str, str | int] = {}
-        if has_epochs:
-            numbers['training images'] = self.data.data_set.num_train_examples
-        if has_epochs or self.data.validation is not None:
-            numbers['validation images'] = self.data.data_set.num_validation_examples
-        return numbers
+        if self.params.data.data_dir is None:
+            return {'as data set': None}
+        data_set = self.data.data_set
+        shared: dict[str, str | int | None] = {
+            'as data set': data_set.name,
+            'label classes': data_set.num_classes,
+        }
+        if self.class_names:
+            names = ', '.join(self.class_names)
+            if len(names) > _LONGEST_NAMES:
+                names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {_digest(names)})'
+            shared['as class names'] = names
+        if self.params.evaluation.eval or (
+            self.data.validation and self.cluster_role.is_synchronous
+        ):
+            shared['validation images'] = data_set.num_validation_examples
+        if not self.params.evaluation.eval:
+            shared['training images'] = data_set.num_train_examples
+        if shards := self.data.shards:
+            sizes = [(Path(path).name, os.path.getsize(path)) for path in shards.paths]
+            shared['as SHA-256 of names and sizes of its shards'] = _digest(str(sizes))
+        return shared
 
 
 @dataclass(frozen=True)
@@ -359,3 +353,7 @@ def check_launch(params: Params, *, is_single_process: bool = False, is_local: b
 def _checkpoint_folder(params: Params, cluster_role: ClusterRole) -> str | None:
     saves = params.trains and params.inputs.input_only is None and cluster_role.is_chief
     return params.checkpoints.train_dir if saves else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:16]

@@ -129,13 +129,14 @@ class RunLifecycle(Hook[StepValues]):
         processes = self._plan.cluster_role
         if processes.cluster is None:
             return self.worker
+        settings = {**processes.shared_settings, **self._plan.shared_data}
         if processes.horovod:
-            config, settings = self._plan.session.config, processes.shared_settings
+            config = self._plan.session.config
             return HorovodWorker(processes.horovod, processes.cluster, config, settings=settings)
         return ClusterWorker(
             processes.cluster,
             self._plan.session.config,
-            settings={**processes.shared_settings, **self._plan.shared_data},
+            settings=settings,
             is_synchronous=processes.is_synchronous,
             connect_secs=self._plan.params.cluster.connect_timeout_secs,
             step_secs=self._plan.params.cluster.step_timeout_secs,

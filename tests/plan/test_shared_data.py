@@ -1,0 +1,34 @@
+"""Workers train together only on the same images: the same data set, counts, classes and shards."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.outputs import check_line
+from tests.support.runs import plan_of
+from tf_cnn.cluster.rendezvous import find_difference
+
+pytestmark = pytest.mark.unit
+
+
+def difference(first: str | Path | None, second: str | Path | None, flags: str = '') -> str | None:
+    plans = [plan_of(flags, **({'data_dir': data} if data else {})) for data in (first, second)]
+    return find_difference(
+        {f'worker {number}': plan.shared_data for number, plan in enumerate(plans)}
+    )
+
+
+def test_images_and_synthetic_images_do_not_mix(noise):
+    for folders in ((noise, None), (None, noise)):
+        line = check_line(difference(*folders), 'worker 0', 'worker 1', 'no --data_dir')
+        assert '--data_dir with imagenet as data set' in line
+    assert difference(None, None) is None
+
+
+def test_copies_of_the_same_shards_are_the_same_data_and_others_are_not(noise, tmp_path):
+    copy = shutil.copytree(noise, tmp_path / 'copy')
+    assert difference(noise, copy) is None
+    shard = next(copy.glob('train-*'))
+    shard.write_bytes(shard.read_bytes() * 2)
+    check_line(difference(noise, copy), 'SHA-256 of names and sizes', 'worker 0', 'worker 1')
