@@ -181,7 +181,16 @@ def test_a_loss_that_is_no_number_is_reported_with_its_step(value):
 
 
 def test_a_run_that_waits_for_its_input_has_a_warning():
-    check_warning(changed('input', wait_seconds=6.0, wait_share=0.2), 'input_bound', '20 %', '6 s')
+    check_warning(
+        changed('input', wait_seconds=6.0, wait_share=0.2),
+        'input_bound',
+        '20 %',
+        '6 s',
+        'depends on',
+    )
+    check_warning(
+        changed('input', wait_seconds=18.0, wait_share=0.6), 'input_bound', '60 %', 'bottleneck'
+    )
     assert codes(changed('input', wait_seconds=1.5, wait_share=0.05)) == []
 
 

@@ -84,6 +84,12 @@ def test_unknown_values_are_left_out():
     assert format_summary(document) == ['steps: median 320 ms (1 step)', 'compute: 1 TFLOP/s']
 
 
+def test_a_few_steps_have_ends_instead_of_percentiles():
+    document = sample_document(seconds=[0.3, 0.1, 0.2])
+    (steps, *_) = format_summary(document)
+    assert steps == 'steps: median 200 ms, least 100, most 300 (3 steps)'
+
+
 def test_a_machine_without_gpus_has_one_line():
     machine = sample_document(machine={'cpu_model': 'AMD EPYC 7B13'})['machine']
     assert format_machine(machine) == ['AMD EPYC 7B13, 2 cores; TensorFlow 2.21.0, Python 3.11.7']

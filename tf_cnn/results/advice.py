@@ -347,10 +347,15 @@ def _input(analysis: _Analysis) -> str | None:
     share, waited = analysis.result.input.wait_share, analysis.result.input.wait_seconds
     if share is None or waited is None or share <= INPUT_SHARE:
         return None
+    limit = (
+        'the input is the bottleneck, not the model'
+        if share > 0.5
+        else 'the rate depends on the input, too'
+    )
     return (
         f'the steps waited {_format_percent(share)} of their time ({_format_seconds(waited)}) for '
-        'images: the input is the bottleneck, not the model; use faster storage, more cores or '
-        'smaller images, or remove --data_dir to measure the model alone'
+        f'images: {limit}; use faster storage, more cores or smaller images, or remove --data_dir '
+        'to measure the model alone'
     )
 
 

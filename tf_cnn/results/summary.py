@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_cnn.results.advice import format_times, num_usable_cores, pause_seconds
+from tf_cnn.results.advice import MIN_STEPS, format_times, num_usable_cores, pause_seconds
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import NoiseSection
 from tf_cnn.system.errors import plural
@@ -94,10 +94,13 @@ def _summary_lines(result: Result) -> Iterator[str]:
     run, statistics = result.run, result.statistics
     seconds = statistics.step_seconds
     if seconds.median is not None:
-        tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
-        percentiles = {name: value for name, value in tails.items() if value}
-        (median, *more), unit = format_times(seconds.median, *percentiles.values())
-        tail = ''.join(f', {name} {text}' for name, text in zip(percentiles, more, strict=True))
+        if statistics.num_steps < MIN_STEPS:
+            tails = {'least': seconds.min, 'most': seconds.max}
+        else:
+            tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
+        tails = {name: value for name, value in tails.items() if value and statistics.num_steps > 1}
+        (median, *more), unit = format_times(seconds.median, *tails.values())
+        tail = ''.join(f', {name} {text}' for name, text in zip(tails, more, strict=True))
         yield f'steps: median {median} {unit}{tail} ({plural(statistics.num_steps, "step")})'
     if run.role != 'exchange-only':
         yield _format_rates(result)
