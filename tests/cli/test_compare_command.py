@@ -86,7 +86,7 @@ def test_two_results_are_compared_and_what_differs_is_named():
         machine={'hostname': 'beta'},
     )
     titles, _, first, second, *notes = lines_of('a.json', 'b.json')
-    columns = 'run shape runs images/sec 95 % ratio 95 % verdict doubtful runs'
+    columns = 'run shape runs images/sec 95 % ratio ratio 95 % verdict doubtful runs'
     assert titles.split() == columns.split()
     assert first.split()[:3] == ['a.json', '1*1', '1']
     assert first.endswith('baseline')
@@ -97,6 +97,18 @@ def test_two_results_are_compared_and_what_differs_is_named():
     assert 'hostname alpha -> beta' in text
     assert '! 1 of 2 runs was disturbed' in text
     assert '--repeat' in text
+
+
+def test_rows_that_differ_only_in_their_shape_have_different_names():
+    for num_workers, num_ps in ((1, 0), (2, 0), (2, 1)):
+        cluster = {'num_workers': num_workers, 'num_ps': num_ps}
+        write_sample(f'a/{num_workers}-{num_ps}.json', cluster=cluster)
+    names = [row['name'] for row in rows_of('a')]
+    assert sorted(names) == ['1*1', '2*1', '2*1+1']
+    write_sample('a/other.json', flags={'batch_size': 64})
+    names = [row['name'] for row in rows_of('a')]
+    assert len({*names}) == 4
+    assert any('2*1+1' in name for name in names)
 
 
 def test_text_of_a_result_cannot_control_the_terminal():

@@ -243,7 +243,7 @@ COMPARISON_COLUMNS: tuple[Column[Group], ...] = (
         is_number=True,
     ),
     Column(
-        '95 %',
+        'ratio 95 %',
         lambda row: row.ratio and format_interval(row.ratio.interval, '{:.3f}'.format),
         is_number=True,
     ),

@@ -1,6 +1,7 @@
 """Reads the runs that `compare` compares, groups repeats, and pairs them with their baselines."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -199,7 +200,8 @@ def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False
 def name_groups(run_sets: Sequence[RunSet]) -> list[RunSet]:
     """Returns the run sets with names of their groups.
 
-    A name has the argument, if there are several, and the properties that vary within the run set.
+    A name has the argument, if there are several, the properties that vary within the run set, and
+    the shape if nothing else tells two rows apart.
     """
     named_sets = []
     for run_set in run_sets:
@@ -225,6 +227,11 @@ def name_groups(run_sets: Sequence[RunSet]) -> list[RunSet]:
                 parts += [' '.join(flags)] if flags else []
                 parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
             groups.append(replace(group, name=': '.join(parts) or group.shape))
+        names = Counter(group.name for group in groups)
+        groups = [
+            replace(group, name=f'{group.name} ({group.shape})') if names[group.name] > 1 else group
+            for group in groups
+        ]
         named_sets.append(replace(run_set, groups=tuple(groups)))
     return named_sets
 
