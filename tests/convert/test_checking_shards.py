@@ -199,9 +199,23 @@ def test_records_check_finds_what_is_wrong_with_dataset_json(
     with failed(f'{check}: 1 fault', path, *facts.split(', ')):
         records.main([check])
     assert f'  faults: {kind} dataset.json 1' in capsys.readouterr().out.splitlines()
-    # Without labels.txt a run does not read the file, which may be another program's.
-    (path.parent / 'labels.txt').unlink()
-    assert records.main([check]) == 0
+    labels = path.parent / 'labels.txt'
+    labels.unlink()
+    if kind == 'unusable':
+        # Without labels.txt it may be the file of another program.
+        assert records.main([check]) == 0
+        return
+    with failed(f'{check}: 1 fault', labels, 'missing'):
+        records.main([check])
+    assert '  faults: missing labels.txt 1' in capsys.readouterr().out.splitlines()
+
+
+def test_a_shard_that_was_copied_over_another_one_is_named(shards, capsys):
+    shards[2].write_bytes(shards[0].read_bytes())
+    check = f'--check={shards[0].parent}'
+    with failed(f'{check}: 1 fault', shards[2], shards[0].name):
+        records.main([check])
+    assert '  faults: duplicate shard 1' in capsys.readouterr().out.splitlines()
 
 
 def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(shards, capsys):

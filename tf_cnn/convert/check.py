@@ -1,8 +1,10 @@
 """Checks the shards of a folder."""
 
+import hashlib
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,11 +55,11 @@ def check_folder(data_dir: str, subsets: list[str], num_threads: int) -> int:
         f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
     )
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
-    stated_counts, fault = (None, None) if names is None else _read_stated_counts(data_dir)
+    stated_counts, fault = _read_stated_counts(data_dir, has_labels=names is not None)
     num_faults, listed_faults = 0, list[Fault]()
     if fault:
         num_faults, listed_faults = 1, [fault]
-        print(f'{DATASET_INFO_FILE}:\n  faults: {fault.kind} 1')
+        print(f'{Path(fault.path).name}:\n  faults: {fault.kind} 1')
     for shards in shards_by_subset:
         subset_counts = stated_counts.get(shards.subset) if stated_counts else None
         kinds, first_faults = _check_subset(
@@ -76,15 +78,23 @@ def check_folder(data_dir: str, subsets: list[str], num_threads: int) -> int:
     )
 
 
-def _read_stated_counts(data_dir: str) -> tuple[dict[str, SubsetInfo] | None, Fault | None]:
+def _read_stated_counts(
+    data_dir: str, *, has_labels: bool
+) -> tuple[dict[str, SubsetInfo] | None, Fault | None]:
     """Returns the counts of each subset in dataset.json, or the fault that makes it unusable."""
     path = str(Path(data_dir) / DATASET_INFO_FILE)
     try:
-        return read_dataset_info(data_dir), None
+        info = read_dataset_info(data_dir)
     except UsageError as error:
-        return None, Fault(
-            path, None, '', 'unusable dataset.json', str(error).removeprefix(f'{path}: ')
-        )
+        reason = str(error).removeprefix(f'{path}: ')
+        # Without labels.txt, the file may be another program's.
+        fault = Fault(path, None, '', 'unusable dataset.json', reason)
+        return None, fault if has_labels else None
+    if info and not has_labels:
+        reason = f'it is missing, and {DATASET_INFO_FILE} belongs to it; copy it again'
+        labels_path = str(Path(data_dir) / LABELS_FILE)
+        return None, Fault(labels_path, None, '', 'missing labels.txt', reason)
+    return info, None
 
 
 def _find_wrong_number(
@@ -115,6 +125,20 @@ def _missing_shards(shards: Shards) -> list[str]:
         f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
         for index in sorted({*range(count)} - {int(match['index']) for match in numbered})
     ]
+
+
+def _find_duplicates(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields each shard with the bytes of an earlier one, and that one."""
+    paths_by_size: dict[int, list[str]] = defaultdict(list)
+    for path in filter(os.path.isfile, paths):
+        paths_by_size[os.path.getsize(path)].append(path)
+    for size, equal in paths_by_size.items():
+        originals: dict[bytes, str] = {}
+        for path in equal if size and len(equal) > 1 else ():
+            with open(path, 'rb') as file:
+                digest = hashlib.file_digest(file, 'sha256').digest()
+            if (original := originals.setdefault(digest, path)) != path:
+                yield path, original
 
 
 def _check_subset(
@@ -158,6 +182,9 @@ def _check_subset(
             if record.fault:
                 add(record.fault)
                 is_complete &= record.num_bytes > 0
+    for path, original in _find_duplicates(shards.paths):
+        reason = f'it has the bytes of {Path(original).name}; copy it again'
+        add(Fault(path, None, '', 'duplicate shard', reason))
     wrong_number = stated_counts and _find_wrong_number(
         stated_counts, shards.subset, total, num_records if is_complete else None
     )
