@@ -12,8 +12,8 @@ from tf_cnn.cluster.rendezvous import find_difference
 pytestmark = pytest.mark.unit
 
 
-def difference(first: str | Path | None, second: str | Path | None, flags: str = '') -> str | None:
-    plans = [plan_of(flags, **({'data_dir': data} if data else {})) for data in (first, second)]
+def difference(first: Path | None, second: Path | None) -> str | None:
+    plans = [plan_of(data_dir=data) for data in (first, second)]
     return find_difference(
         {f'worker {number}': plan.shared_data for number, plan in enumerate(plans)}
     )

@@ -95,12 +95,12 @@ def _summary_lines(result: Result) -> Iterator[str]:
     seconds = statistics.step_seconds
     if seconds.median is not None:
         if statistics.num_steps < MIN_STEPS:
-            tails = {'least': seconds.min, 'most': seconds.max}
+            tails = {'least': seconds.min, 'most': seconds.max} if statistics.num_steps > 1 else {}
         else:
             tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
-        tails = {name: value for name, value in tails.items() if value and statistics.num_steps > 1}
-        (median, *more), unit = format_times(seconds.median, *tails.values())
-        tail = ''.join(f', {name} {text}' for name, text in zip(tails, more, strict=True))
+        ends = {name: value for name, value in tails.items() if value}
+        (median, *more), unit = format_times(seconds.median, *ends.values())
+        tail = ''.join(f', {name} {text}' for name, text in zip(ends, more, strict=True))
         yield f'steps: median {median} {unit}{tail} ({plural(statistics.num_steps, "step")})'
     if run.role != 'exchange-only':
         yield _format_rates(result)
