@@ -219,7 +219,9 @@ class BenchmarkCNN:
     def _take_steps(
         self, session: tf.Session, schedule: Schedule, stack: contextlib.ExitStack
     ) -> Iterator[Step[StepValues]]:
-        """Takes the steps. The stack ends the profile, after the variables are saved."""
+        """Takes the steps. The stack ends the profile and warns of omitted summaries, after the
+        variables are saved.
+        """
         plan, step_graph = self.plan, self._step_graph
         stepper = Stepper(
             session,
@@ -230,6 +232,8 @@ class BenchmarkCNN:
             self._graph_loop,
         )
         take_steps, profiler = stepper.run, None
+        if summaries := self._summaries:
+            stack.callback(lambda: self._warn(summaries.warning))
         hooks = self._make_hooks(session, schedule, stepper)
         if plan.params.instruments.profile_steps:
             profiler = stack.enter_context(

@@ -140,15 +140,21 @@ def run_with_summaries(folder: Path, level: int) -> tuple[BenchmarkRun, dict[str
     flags = f'--model=small {TOWERS} --save_summaries_steps=2 --summary_verbosity={level}'
     checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20 --print_training_accuracy'
     finished = run(f'{flags} {checkpoints}', train_dir=folder)
+    summaries = read_summaries(folder)
+    # The global step of every second timed step.
+    assert all([*steps] == SUMMARY_STEPS for steps in summaries.values())
+    return finished, summaries
+
+
+def read_summaries(folder: Path) -> dict[str, dict[int, Any]]:
+    """Returns the summaries in a folder by tag and step."""
     summaries: dict[str, dict[int, Any]] = {}
     for step, value in summaries_in(folder):
         is_histogram = value.HasField('histo')
         summaries.setdefault(value.tag, {})[step] = (
             value.histo if is_histogram else value.simple_value
         )
-    # The global step of every second timed step.
-    assert all([*steps] == SUMMARY_STEPS for steps in summaries.values())
-    return finished, summaries
+    return summaries
 
 
 SUMMARY_STEPS = [NUM_WARMUP + 2, NUM_WARMUP + 4]
@@ -181,6 +187,39 @@ def test_summaries_have_histograms_of_all_variables_and_gradients(tmp_path):
             check_histogram(summaries[f'gradients/{name}'][step], gradients)
     # Histograms of gradients lower the throughput, so a warning names the flag.
     check_warning(err, '--summary_verbosity', 'one step in 2')
+
+
+def test_a_session_call_of_several_steps_has_one_histogram_which_its_last_step_names(tmp_path):
+    flags = '--model=small --save_summaries_steps=2 --summary_verbosity=2 --steps_per_run=4'
+    run(f'{flags} --num_batches=7 --save_model_steps=1 --max_ckpts_to_keep=20', train_dir=tmp_path)
+    summaries = read_summaries(tmp_path)
+    assert [*summaries['total_loss']] == [4, 6, 8]
+    assert [*summaries['variables/conv/kernel']] == [6, 9]
+    for step, histogram in summaries['variables/conv/kernel'].items():
+        check_histogram(histogram, values_in(f'{tmp_path}/model.ckpt-{step}')['conv/kernel'])
+
+
+@pytest.mark.parametrize(
+    ('flags', 'has_variables'),
+    [
+        ('--init_learning_rate=1e38 --continue_on_nan', False),
+        # The loss scale skips every step.
+        ('--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale=1e30', True),
+    ],
+    ids=['a training that diverges', 'skipped steps'],
+)
+def test_a_tensor_with_a_nan_or_an_infinity_has_no_histogram_and_a_warning_counts_it(
+    flags, has_variables, tmp_path
+):
+    flags = f'--model=small --save_summaries_steps=2 --summary_verbosity=3 {flags}'
+    result, _, err = run(flags, train_dir=tmp_path)
+    assert result.is_complete
+    tags = read_summaries(tmp_path).keys()
+    assert not any(tag.startswith('gradients/') for tag in tags)
+    assert ('variables/conv/kernel' in tags) == has_variables
+    # At two steps, of a kernel and a bias in each of two layers.
+    count = 8 if has_variables else 16
+    check_warning(err, f'--train_dir={tmp_path}', f'{count} histograms omitted', 'after step 4')
 
 
 def check_histogram(histogram: Any, numbers: np.ndarray) -> None:

@@ -470,7 +470,7 @@ class InstrumentConfig:
     summary_verbosity: int = flag(
         0,
         '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms of '
-        'gradients.',
+        'gradients. With --steps_per_run, one histogram for a session call, of its last step.',
         upper_bound=3,
     )
     trace_file: str | None = flag(

@@ -70,7 +70,11 @@ class StepChecks(Hook[StepValues]):
 
 @dataclass
 class Summaries(Hook[StepValues]):
-    """Writes TensorBoard summaries of the timed steps that are due."""
+    """Writes TensorBoard summaries of the timed steps that are due.
+
+    Variables can be read only between session calls, so a call has one histogram of each, after
+    its last step.
+    """
 
     writer: SummaryWriter
     session: tf.Session
@@ -80,12 +84,17 @@ class Summaries(Hook[StepValues]):
     images_per_step: int
 
     def after(self, steps: Steps) -> bool:
-        for step in steps:
-            if step.phase is Phase.TIMED and self.writer.is_due(step.index):
-                with self.recorder.pause(PauseCause.SUMMARY):
+        due_steps = [
+            step for step in steps if step.phase is Phase.TIMED and self.writer.is_due(step.index)
+        ]
+        if due_steps:
+            with self.recorder.pause(PauseCause.SUMMARY):
+                for step in due_steps:
                     scalars = step_scalars(step, self.loss_name, self.images_per_step)
-                    gradients = self.stepper.gradient_summary
-                    self.writer.write(step.values.steps_after, scalars, self.session, gradients)
+                    self.writer.write_scalars(step.values.steps_after, scalars)
+                gradients = self.stepper.gradient_histograms
+                last_step = steps[-1].values.steps_after
+                self.writer.write_histograms(last_step, self.session, gradients)
         return False
 
 

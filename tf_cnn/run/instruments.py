@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from tf_cnn.flags.spec import parse_numbers
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.event_files import open_event_file, report_write_errors
 from tf_cnn.graph.variables import Variable
 from tf_cnn.plan.config import InstrumentConfig
@@ -135,13 +136,29 @@ class StepProfiler(Hook[StepValues]):
                     move_atomically(profile, profiles / profile.name)
 
 
+def _add_histogram(tag: str, tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns whether all values of the tensor are finite, bool, and their histogram, a summary.
+
+    TensorFlow makes no histogram of a nan or an infinity: the step would fail. They count as 0.
+    """
+    with tf.device(HOST_DEVICE):
+        is_finite = tf.math.is_finite(tensor)
+        values = tf.where(is_finite, tensor, tf.zeros_like(tensor))
+        return tf.reduce_all(is_finite), tf.summary.histogram(tag, values, [])
+
+
 class SummaryWriter:
     """Writes TensorBoard summaries every few timed steps.
 
     Level 1: loss, accuracy, images/sec and learning rate.
-    Level 2: also a histogram of every trainable variable.
+    Level 2: also a histogram of every trainable variable, after the session call.
     Level 3: also a histogram of every gradient, which the step computes. Only this level adds to
       the timed seconds.
+
+    A tensor with a value that is not finite has no histogram.
+
+    Attributes:
+      gradient_histograms: for each gradient, whether it is finite, and its histogram; by tag.
     """
 
     def __init__(
@@ -153,21 +170,18 @@ class SummaryWriter:
     ) -> None:
         verbosity = instruments.summary_verbosity
         self._step_interval = instruments.save_summaries_steps
-        self._variable_summary = self.gradient_summary = None
+        self._variable_histograms: dict[str, tuple[Tensor, Tensor]] = {}
+        self.gradient_histograms: dict[str, tuple[Tensor, Tensor]] = {}
         if verbosity >= 2:
-            self._variable_summary = tf.summary.merge(
-                [
-                    tf.summary.histogram(f'variables/{variable.name}', variable.value, [])
-                    for variable in variables
-                ]
-            )
+            for variable in variables:
+                tag = f'variables/{variable.name}'
+                self._variable_histograms[tag] = _add_histogram(tag, variable.value)
         if verbosity >= 3:
-            self.gradient_summary = tf.summary.merge(
-                [
-                    tf.summary.histogram(f'gradients/{variable.name}', gradient, [])
-                    for variable, gradient in gradients
-                ]
-            )
+            for variable, gradient in gradients:
+                tag = f'gradients/{variable.name}'
+                self.gradient_histograms[tag] = _add_histogram(tag, gradient)
+        self._num_omitted = 0
+        self._first_omitted = ''
         self._train_dir = train_dir
         with report_write_errors('train_dir', train_dir):
             self._writer = open_event_file(train_dir, tf.get_default_graph())
@@ -175,27 +189,44 @@ class SummaryWriter:
     def is_due(self, index: int) -> bool:
         return index % self._step_interval == 0
 
-    def write(
-        self,
-        step: int,
-        scalars: dict[str, float],
-        session: tf.Session,
-        gradient_summary: bytes | None = None,
-    ) -> None:
-        """Writes the summary of one step.
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Writes the scalars of one step.
 
         step is the global step, so that curves continue when training continues.
         """
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        summaries = [tf.Summary(value=values)]
-        if self._variable_summary is not None:
-            summaries.append(session.run(self._variable_summary))
-        if gradient_summary is not None:
-            summaries.append(gradient_summary)
         with report_write_errors('train_dir', self._train_dir):
-            for summary in summaries:
-                self._writer.add_summary(summary, step)
+            self._writer.add_summary(tf.Summary(value=values), step)
             self._writer.flush()
+
+    def write_histograms(
+        self, step: int, session: tf.Session, gradients: Mapping[str, tuple[bool, bytes]]
+    ) -> None:
+        """Writes histograms of the variables as they are, and of the gradients, after a step.
+
+        gradients: the values of gradient_histograms, from the step.
+        """
+        histograms = dict(gradients)
+        if self._variable_histograms:
+            histograms |= session.run(self._variable_histograms)
+        with report_write_errors('train_dir', self._train_dir):
+            for tag, (is_finite, summary) in histograms.items():
+                if is_finite:
+                    self._writer.add_summary(summary, step)
+                else:
+                    self._num_omitted += 1
+                    self._first_omitted = self._first_omitted or f'{tag} after step {step}'
+            self._writer.flush()
+
+    @property
+    def warning(self) -> str | None:
+        """Returns a warning if a tensor had no histogram."""
+        if not self._num_omitted:
+            return None
+        return (
+            f'--train_dir={self._train_dir}: {plural(self._num_omitted, "histogram")} omitted, '
+            f'first {self._first_omitted}: it had a value that is nan or infinite'
+        )
 
     def close(self) -> None:
         with report_write_errors('train_dir', self._train_dir):

@@ -18,10 +18,11 @@ from tf_cnn.step.step_graph import StepGraph
 
 class Stepper:
     """Takes steps in a session: the last warm-up step with tracing if requested, some steps with a
-    gradient summary.
+    gradient histograms.
 
     Attributes:
-      gradient_summary: the summary of the last step that computed one.
+      gradient_histograms: the values of SummaryWriter.gradient_histograms in the last step that
+        computed them.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Stepper:
         summaries: SummaryWriter | None,
         graph_loop: GraphLoop | None,
     ) -> None:
-        self.gradient_summary: bytes | None = None
+        self.gradient_histograms: Mapping[str, tuple[bool, bytes]] = {}
         self._fetches = step_graph.fetches.as_dict()
         self._graph_loop = graph_loop
         self._step_input = step_graph.step_input
@@ -51,9 +52,9 @@ class Stepper:
         self._trace_step = functools.partial(trace_step, instruments, session)
         self._summaries = summaries
         self._step_with_summary = None
-        if summaries and summaries.gradient_summary is not None:
+        if summaries and summaries.gradient_histograms:
             self._step_with_summary = session.make_callable(
-                [self._fetches, summaries.gradient_summary], feed_list=self._fed_tensors or None
+                [self._fetches, summaries.gradient_histograms], feed_list=self._fed_tensors or None
             )
 
     def run(self, phase: Phase, indices: range) -> list[StepValues]:
@@ -88,7 +89,7 @@ class Stepper:
             # timed steps.
             and (index == 1 if phase is Phase.WARMUP else self._summaries.is_due(index))
         ):
-            values, self.gradient_summary = self._step_with_summary(*feeds)
+            values, self.gradient_histograms = self._step_with_summary(*feeds)
         else:
             values = self._plain_step(*feeds)
         # By the clock of the graph's Timestamp op.
