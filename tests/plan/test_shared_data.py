@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.images import encoded, example, picture, write_shard
 from tests.support.outputs import check_line
 from tests.support.runs import plan_of
 from tf_cnn.cluster.rendezvous import find_difference
@@ -31,4 +32,6 @@ def test_copies_of_the_same_shards_are_the_same_data_and_others_are_not(noise, t
     assert difference(noise, copy) is None
     shard = next(copy.glob('train-*'))
     shard.write_bytes(shard.read_bytes() * 2)
+    check_line(difference(noise, copy), '16 training images', '32', 'worker 0', 'worker 1')
+    write_shard(shard, [example(encoded(picture()), 1)] * 16)
     check_line(difference(noise, copy), 'SHA-256 of names and sizes', 'worker 0', 'worker 1')

@@ -1,5 +1,6 @@
 """The data set and the files in --data_dir. Does not import TensorFlow."""
 
+import contextlib
 import glob
 import os
 from collections.abc import Mapping
@@ -18,8 +19,14 @@ from tf_cnn.inputs.data_sets import (
     shard_making_hint,
 )
 from tf_cnn.inputs.file_kinds import open_regular
-from tf_cnn.inputs.framing import count_records
-from tf_cnn.inputs.layout import LABELS_FILE, read_dataset_info, read_labels, subset_of
+from tf_cnn.inputs.framing import RUN_SCAN_SECS, count_records, scan_shards
+from tf_cnn.inputs.layout import (
+    LABELS_FILE,
+    SubsetInfo,
+    read_dataset_info,
+    read_labels,
+    subset_of,
+)
 from tf_cnn.system.errors import RunError, UsageError, plural
 
 _MAX_NAMED_FILES = 5
@@ -77,8 +84,19 @@ class DataFolder:
                         f'{" from ".join(matching_paths)}, '
                         'because of the comma; rename one of these files'
                     )
-            return shards
+            return shards if self.data_set.name == RECORDS else self._count(shards)
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
+
+    def _count(self, shards: Shards) -> Shards:
+        """Returns shards with the number of their images, as far as it can be found in time."""
+        info_by_subset: dict[str, SubsetInfo] = {}
+        # Other programs write files of this name, too.
+        with contextlib.suppress(UsageError):
+            info_by_subset = read_dataset_info(self.path)
+        counted = _with_expected_images(shards, info_by_subset)
+        if counted.num_expected_images is None:
+            counted = replace(shards, scan=scan_shards(shards.paths, RUN_SCAN_SECS))
+        return counted
 
     def _find_shards(self, subset: str) -> Shards:
         shards = self.shards.get(subset) or find_shards(self.path, subset)
@@ -177,14 +195,8 @@ def _open_records(path: str) -> DataFolder:
     }
     counts = {}
     for subset, subset_shards in list(shards.items()):
-        subset_info = info_by_subset.get(subset)
-        is_current = subset_info is not None and subset_info.shards == len(subset_shards.paths)
-        if subset_info and is_current:
-            # The run compares this number with the records in the shards before the first step.
-            shards[subset] = replace(subset_shards, num_expected_images=subset_info.images)
-        counts[subset] = (
-            subset_info.images if subset_info and is_current else _count_records(subset_shards)
-        )
+        shards[subset] = counted = _with_expected_images(subset_shards, info_by_subset)
+        counts[subset] = counted.num_expected_images or _count_records(subset_shards)
     sizes = {
         (info_by_subset[subset].height, info_by_subset[subset].width)
         if subset in info_by_subset
@@ -203,6 +215,17 @@ def _open_records(path: str) -> DataFolder:
         class_names=labels,
     )
     return DataFolder(path, data_set, shards)
+
+
+def _with_expected_images(shards: Shards, info_by_subset: Mapping[str, SubsetInfo]) -> Shards:
+    """Returns shards with the number of their images in dataset.json, if it is about them.
+
+    The run compares this number with the records in the shards before the first step.
+    """
+    info = info_by_subset.get(shards.subset)
+    if info is None or info.shards != len(shards.paths):
+        return shards
+    return replace(shards, num_expected_images=info.images)
 
 
 def _count_records(shards: Shards) -> int:

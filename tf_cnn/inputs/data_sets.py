@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tf_cnn.inputs.framing import ScanSummary
+
 
 @dataclass(frozen=True)
 class DataSet:
@@ -76,6 +78,7 @@ class Shards:
     Attributes:
       num_missing: the total in the file names (-of-01024) minus the number of files.
       num_expected_images: the number of images according to dataset.json; None if unknown.
+      scan: of the shards, if it was needed to count their images.
       skipped_files: the names of files that look like shards except for the extension.
     """
 
@@ -84,6 +87,14 @@ class Shards:
     num_missing: int
     num_expected_images: int | None = None
     skipped_files: tuple[str, ...] = ()
+    scan: 'ScanSummary | None' = None
+
+    @property
+    def num_stated_images(self) -> int | None:
+        """The number of images by dataset.json or a complete scan; None if neither is there."""
+        if self.scan and self.scan.is_complete:
+            return self.scan.num_records
+        return self.num_expected_images
 
     @property
     def num_images(self) -> int:

@@ -30,6 +30,9 @@ _HEADER_BYTES = _LENGTH_BYTES + 4
 FRAME_BYTES = _HEADER_BYTES + 4
 # A value of Fault.kind.
 UNREADABLE = 'unreadable'
+# The longest time to scan the shards of a run. A million records in the page cache take a few
+# seconds; reading their lengths from a network disk may take many minutes.
+RUN_SCAN_SECS = 30.0
 # The seconds spent on a shard to find the mean size of its records.
 _SAMPLE_SECS = 0.1
 # May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
@@ -137,17 +140,36 @@ class ScanSummary:
       num_unfinished: the number of shards that were not scanned in time.
       num_records: the number of records found.
       empty_paths: the shards without records.
+      file_states: file_states() before the scan.
     """
 
     fault: str | None = None
     num_unfinished: int = 0
     num_records: int = 0
     empty_paths: list[str] = field(default_factory=list)
+    file_states: list[tuple[int, int] | None] = field(default_factory=list, compare=False)
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.fault and not self.num_unfinished
+
+
+def file_states(paths: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Returns the size and the modification time of each file; None for one that is missing."""
+    states: list[tuple[int, int] | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            states.append(None)
+        else:
+            states.append((status.st_size, status.st_mtime_ns))
+    return states
 
 
 def scan_shards(paths: Sequence[str], deadline_secs: float) -> ScanSummary:
     """Scans shards for at most deadline_secs seconds, up to the first fault."""
-    summary = ScanSummary()
+    summary = ScanSummary(file_states=file_states(paths))
     with concurrent.futures.ThreadPoolExecutor(_SCAN_THREADS) as executor:
         scan_until_deadline = functools.partial(
             scan_shard, deadline=time.monotonic() + deadline_secs
@@ -156,7 +178,7 @@ def scan_shards(paths: Sequence[str], deadline_secs: float) -> ScanSummary:
             paths, ordered_map(executor, _SCAN_THREADS, scan_until_deadline, paths), strict=True
         ):
             if scan.fault:
-                return ScanSummary(str(scan.fault))
+                return ScanSummary(str(scan.fault), file_states=summary.file_states)
             summary.num_unfinished += not scan.is_complete
             summary.num_records += scan.num_records
             if scan.is_complete and not scan.num_records:

@@ -191,6 +191,11 @@ class Plan:
             shared['validation images'] = data_set.num_validation_examples
         if not self.params.evaluation.eval:
             shared['training images'] = data_set.num_train_examples
+        scans = [each.scan for each in (self.data.shards, self.data.validation_shards) if each]
+        if any(scan and scan.fault for scan in scans):
+            # This worker names the damaged shard after joining, instead of a difference.
+            shared.pop('validation images', None)
+            shared.pop('training images', None)
         if shards := self.data.shards:
             sizes = [(Path(path).name, os.path.getsize(path)) for path in shards.paths]
             shared['as SHA-256 of names and sizes of its shards'] = _digest(str(sizes))

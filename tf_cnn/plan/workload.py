@@ -2,7 +2,7 @@
 know. Does not import TensorFlow.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.model_spec import ModelSpec
 from models.registry import MODELS, load_model_file
@@ -18,7 +18,9 @@ from tf_cnn.inputs.catalog import (
     preprocessor_for,
 )
 from tf_cnn.inputs.data_folder import DataFolder, open_folder, recognise_data_set
-from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
+from tf_cnn.inputs.data_sets import DATA_SETS, SUBSETS, Arrays, DataSet, Shards
+from tf_cnn.inputs.framing import RUN_SCAN_SECS
+from tf_cnn.inputs.layout import DATASET_INFO_FILE
 from tf_cnn.inputs.pipeline_stages import stages_up_to
 from tf_cnn.machine.run_environment import free_memory
 from tf_cnn.managers.modes import Topology
@@ -141,6 +143,9 @@ def open_data(
             )
     if folder and params.evaluates:
         validation = _open_subset(params, folder, 'validation', warnings)
+    for source in (images, validation):
+        if isinstance(source, Shards):
+            data_set = _with_count(data_set, source, warnings)
     image_size = (model.any_size and data_set.image_size) or model.image_size
     image_shape = image_size, image_size, data_set.channels
     is_in_memory = isinstance(images, Arrays) and images.images.shape[1:] == image_shape
@@ -171,6 +176,27 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
     if warning := folder.completeness_warning(images):
         warnings.append(warning)
     return images
+
+
+def _with_count(data_set: DataSet, shards: Shards, warnings: list[str]) -> DataSet:
+    """Returns the data set with the number of images in the shards.
+
+    Adds a warning if they could not be counted in time. A fault in them ends the run later, when
+    the other tasks of a cluster can learn about it.
+    """
+    is_train = shards.subset == SUBSETS[0]
+    if (num_images := shards.num_stated_images) is not None:
+        if is_train:
+            return replace(data_set, num_train_examples=num_images)
+        return replace(data_set, num_validation_examples=num_images)
+    if shards.scan and shards.scan.num_unfinished:
+        published = data_set.num_train_examples if is_train else data_set.num_validation_examples
+        warnings.append(
+            f'--data_dir={shards.folder}: the {shards.subset} images could not be counted within '
+            f'{RUN_SCAN_SECS:.0f} s, so epochs have {published:,} images, as in the published '
+            f'{data_set.name}; a {DATASET_INFO_FILE} with their number is read at once'
+        )
+    return data_set
 
 
 def _stages_to_measure(params: Params, row: InputRow, warnings: list[str]) -> tuple[str, ...]:

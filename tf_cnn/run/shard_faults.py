@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.framing import FRAME_BYTES, scan_shards
+from tf_cnn.inputs.framing import FRAME_BYTES, RUN_SCAN_SECS, file_states, scan_shards
 from tf_cnn.inputs.layout import DATASET_INFO_FILE
 from tf_cnn.inputs.shard_check import error_cause, first_fault
 from tf_cnn.machine.tensorflow_build import explain_kernel_fault
@@ -30,9 +30,6 @@ _OPERATION = re.compile(
 )
 # How long to look for the record that made a step fail.
 _FAULT_SEARCH_SECS = 120.0
-# How long to check the lengths of records, before a run and again after it. A million records in
-# the page cache take a few seconds.
-_LENGTH_CHECK_SECS = 30.0
 # How often to check whether any record is left.
 _SHARD_WATCH_SECS = 5.0
 
@@ -134,13 +131,15 @@ def check_record_lengths(
     """
     if shards is None:
         return
-    scan = scan_shards(shards.paths, _LENGTH_CHECK_SECS)
+    scan = shards.scan
+    if scan is None or scan.file_states != file_states(shards.paths):
+        scan = scan_shards(shards.paths, RUN_SCAN_SECS)
     if scan.fault:
         raise RunError(scan.fault)
     if scan.num_unfinished:
         warn(
             f'the record lengths of {scan.num_unfinished} of the {shards.subset} shards could not '
-            f'be checked within {_LENGTH_CHECK_SECS:.0f} s; tf_cnn_benchmarks records --check '
+            f'be checked within {RUN_SCAN_SECS:.0f} s; tf_cnn_benchmarks records --check '
             'checks all'
         )
     elif shards.num_expected_images not in (None, scan.num_records):
