@@ -11,6 +11,7 @@ import pytest
 from tests.support.outputs import check_line, failed
 from tests.support.runs import plan_of
 from tf_cnn.inputs.data_folder import open_folder
+from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.plan.plan import Plan
 from tf_cnn.run.shard_faults import check_record_lengths
 
@@ -80,6 +81,7 @@ def test_a_count_that_takes_too_long_leaves_the_published_number_and_a_warning(n
 
 def test_the_check_before_the_first_step_scans_only_shards_that_changed_after_the_count(folder):
     shards = open_folder(str(folder), 'imagenet').open('train')
+    assert isinstance(shards, Shards)
     [path] = shards.paths
     before = os.stat(path)
     Path(path).write_bytes(b'\1' * before.st_size)

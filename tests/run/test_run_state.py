@@ -17,8 +17,8 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from models.registry import MODELS, register_model
 from tests.support.images import write_mnist
-from tests.support.outputs import failed, refused
-from tests.support.runs import losses, make_benchmark, plan_of, values_in
+from tests.support.outputs import check_line, failed, refused, warnings_in
+from tests.support.runs import losses, make_benchmark, plan_of, run_benchmark, values_in
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.managers.all_reduce import copy_algorithm
@@ -121,6 +121,29 @@ def test_any_mode_goes_on_from_a_checkpoint_of_the_first_mode_and_saves_the_same
     mode, data_dir, saved, uninterrupted, tmp_path
 ):
     check_same(train(data_dir, tmp_path / 'mode', f'{mode} {NCHW}', 3, saved), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'warns'),
+    [
+        ('--batch_size=6', False),
+        ('--batch_size=4 --num_gpus=2 --piecewise_learning_rate_schedule=0.1;2;0.01', True),
+        ('--batch_size=8 --eval_during_training_at_specified_epochs=9', True),
+        ('--batch_size=12 --piecewise_learning_rate_schedule=0.1;2;0.01', False),
+    ],
+)
+def test_a_schedule_in_epochs_that_goes_on_with_other_batches_is_warned_of(
+    flags, warns, data_dir, saved, tmp_path
+):
+    folder = shutil.copytree(saved.folder, tmp_path / 'run')
+    data = shutil.copytree(data_dir, tmp_path / 'data')
+    write_mnist(data, np.zeros([8, 28, 28], np.uint8), np.zeros(8), 'validation')
+    steps = f'--model={MODEL} --optimizer=adam --num_batches=1 --num_warmup_batches=0'
+    err = run_benchmark(f'{steps} {flags}', data_dir=data, train_dir=folder).err
+    lines = [line for line in warnings_in(err) if 'images per step' in line]
+    assert len(lines) == warns
+    for line in lines:
+        check_line(line, f'{folder}/model.ckpt-2', NUM_IMAGES, 8, 'from epoch 2.0 to 1.3')
 
 
 STAGED = f'--num_gpus=2 --staged_vars {NCHW}'

@@ -244,6 +244,19 @@ def test_a_checkpoint_that_cannot_be_read_is_named_and_changes_nothing(model, su
         file.unlink()
     else:
         os.truncate(file, file.stat().st_size // 2 if fault == 'cut short' else 0)
-    with failed(f'{prefix}.{suffix[:4]}'):
+    with failed(f'{prefix}.{suffix[:4]}', f'remove {prefix}.*', 'no other checkpoint'):
         model.checkpointer.restore(model.session, prefix)
     assert model.number() == 2
+
+
+def test_the_files_of_a_damaged_checkpoint_are_named_and_the_one_that_is_read_without_them(
+    tmp_path, model
+):
+    older, newest = (model.save(step, step) for step in (9, 10))
+    data = Path(f'{newest}.{DATA}')
+    os.truncate(data, 10)
+    with failed(data, f'remove {newest}.*', f'then {older} is the newest'):
+        model.checkpointer.restore(model.session, newest)
+    for file in tmp_path.glob(f'{Path(newest).name}.*'):
+        file.unlink()
+    assert latest_checkpoint(str(tmp_path)) == older

@@ -64,9 +64,20 @@ def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
         (folder / file).write_text('mine')
     if is_link:
         (tmp_path / stage).symlink_to(folder)
-    with failed(f'--train_dir={tmp_path}', tmp_path / stage):
+    with failed(f'--train_dir={tmp_path}', tmp_path / stage) as caught:
         model.save(7, step=30)
+    assert 'disk space' not in str(caught.value)
     assert [file.read_text() for file in folder.iterdir()] == ['mine'] * 3
+
+
+@pytest.mark.parametrize('name', ['checkpoint', f'model.ckpt-3.{DATA}'])
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, model, name):
+    (tmp_path / name).mkdir()
+    with failed(f'--train_dir={tmp_path}', 'Is a directory', f'move {tmp_path / name} elsewhere'):
+        model.save(7, step=3)
+    (tmp_path / name).rmdir()
+    model.save(7, step=3)
+    assert restored(tmp_path) == 7
 
 
 def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path, model):
@@ -153,7 +164,7 @@ def test_a_worker_writes_what_parameter_servers_hold(tmp_path):
 def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(tmp_path, model):
     model.save(1, step=1)
     for step in (1, 2):
-        facts = (f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large')
+        facts = (f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large', 'disk space')
         with failed(*facts), file_size_limit(1000):
             model.save(2, step)
         assert restored(tmp_path) == 1

@@ -396,6 +396,14 @@ class EvaluationConfig:
         setting=False,
     )
 
+    @property
+    def has_epochs(self) -> bool:
+        """Whether epochs set when training pauses for an evaluation."""
+        return bool(
+            self.eval_during_training_every_n_epochs
+            or self.eval_during_training_at_specified_epochs
+        )
+
     def resolve(self, params: 'Params', context: 'Context') -> Self:
         return replace(
             self,

@@ -1,5 +1,7 @@
 """The variables of a run between steps: initial values and checkpoints."""
 
+import math
+
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ResumePoint
@@ -18,7 +20,7 @@ from tf_cnn.training.checkpoint_files import (
     read_end_step,
 )
 from tf_cnn.training.checkpoints import Checkpointer, WarmStart
-from tf_cnn.training.contents import check_classes, read_class_names
+from tf_cnn.training.contents import check_classes, read_class_names, read_images_per_step
 
 
 class RunState:
@@ -48,7 +50,12 @@ class RunState:
         if self._folder:
             max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
             self._saver = Checkpointer(
-                self._folder, step_graph.slices, HOST_DEVICE, max_checkpoints, self.class_names
+                self._folder,
+                step_graph.slices,
+                HOST_DEVICE,
+                max_checkpoints,
+                self.class_names,
+                plan.images_per_global_step,
             )
         self._warm_start = None
         if plan.warm_start:
@@ -112,6 +119,8 @@ class RunState:
             self._console.note(f'Continuing from {resumed}')
             if line:
                 self._console.note(line)
+            if jump := _epoch_jump(self._plan, resumed):
+                self._console.warning(jump)
         elif self._warm_start:
             self._warm_start.restore(session)
             self._console.note(self._warm_start.summary)
@@ -179,6 +188,23 @@ class RunState:
         """Makes the next run train anew instead of continuing this training."""
         if self._folder:
             clear_training_begun(self._folder)
+
+
+def _epoch_jump(plan: Plan, resumed: str) -> str | None:
+    """Returns a warning if a schedule in epochs goes on from another epoch than the checkpoint."""
+    saved, images = read_images_per_step(resumed), plan.images_per_global_step
+    has_epochs = plan.learning_rate.changes or plan.params.evaluation.has_epochs
+    if saved in (None, images) or not has_epochs:
+        return None
+    before, now = (
+        checkpoint_step(resumed) * size / (plan.context.num_epoch_images(plan.params) or math.inf)
+        for size in (saved, images)
+    )
+    return (
+        f'{resumed}: it was saved with {saved} images per step, and this run has {images}; '
+        f'schedules count all steps as if they had {images}, so they go from epoch {before:.1f} to '
+        f'{now:.1f}; use the earlier batch size and number of devices to go on from there'
+    )
 
 
 def find_resume_point(plan: Plan) -> ResumePoint:

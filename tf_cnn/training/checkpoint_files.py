@@ -91,6 +91,21 @@ def listed_checkpoints(folder: str) -> list[str]:
     return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
 
 
+def removal_advice(prefix: str) -> str:
+    """Returns what to remove if a checkpoint is damaged, and which one is the newest then."""
+    folder, name = os.path.split(prefix)
+    if os.path.basename(folder) == READY_FOLDER:
+        folder = os.path.dirname(folder)
+    rest = [
+        path
+        for path in filter(_is_complete, _list_checkpoints(folder or '.'))
+        if os.path.basename(path) != name
+    ]
+    newest = max(rest, key=checkpoint_step, default=None)
+    outcome = f'then {newest} is the newest' if newest else 'no other checkpoint is there'
+    return f'remove {prefix}.*; {outcome}'
+
+
 def find_checkpoint(path: str, argument: str) -> str:
     """Returns the prefix of a checkpoint.
 

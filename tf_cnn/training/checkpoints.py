@@ -15,16 +15,18 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Variable
 from tf_cnn.system.atomic import move_atomically
-from tf_cnn.system.errors import RunError, plural
+from tf_cnn.system.errors import FULL_DISK_ERRORS, RunError, plural
 from tf_cnn.training.checkpoint_files import (
     READY_FOLDER,
     UNFINISHED_FOLDER,
     data_files,
     publish_checkpoint,
+    removal_advice,
     remove_stage,
 )
 from tf_cnn.training.contents import (
     CLASS_NAMES,
+    IMAGES_PER_STEP,
     OPTIONAL_PREFIX,
     Tensors,
     abbreviate_names,
@@ -44,6 +46,11 @@ _NOT_FILE_ERRORS = (
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,
 )
+# A folder has the name of a file, or a file has the name of a folder.
+_IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
+# The errors of the save op for ENOSPC and EDQUOT, and for EFBIG (absl::ErrnoToStatusCode).
+_FULL_DISK_OP_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError)
+_FREE_SPACE = 'free disk space there, or use another folder'
 # The number of variables that a message names.
 _MAX_NAMES = 20
 
@@ -103,6 +110,8 @@ class Checkpointer:
       max_to_keep: how many of the checkpoints that the folder's state file lists are kept.
       class_names: the names of labels 0, 1, ..., which checkpoints store for
         contents.check_classes; None to store none.
+      images_per_step: of this training, which checkpoints store for the run that continues it;
+        None to store none.
     """
 
     def __init__(
@@ -112,6 +121,7 @@ class Checkpointer:
         device: str,
         max_to_keep: int,
         class_names: Sequence[str] | None = None,
+        images_per_step: int | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._max_to_keep = max_to_keep
@@ -124,16 +134,21 @@ class Checkpointer:
         with tf.name_scope('checkpoint'):
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
-                names = [] if class_names is None else [tf.constant(list(class_names), tf.string)]
+                constants = {}
+                if class_names is not None:
+                    constants[CLASS_NAMES] = tf.constant(list(class_names), tf.string)
+                if images_per_step is not None:
+                    constants[IMAGES_PER_STEP] = tf.constant(images_per_step, tf.int64)
                 values = [
                     tf.cast(piece.variable.value, _stored_dtype(piece.variable))
                     for _, piece in named_slices
                 ]
                 self._save_op = tf.raw_ops.SaveV2(
                     prefix=self._prefix,
-                    tensor_names=[name for name, _ in named_slices] + [CLASS_NAMES] * len(names),
-                    shape_and_slices=[piece.spec for _, piece in named_slices] + [''] * len(names),
-                    tensors=values + names,
+                    tensor_names=[*(name for name, _ in named_slices), *constants],
+                    shape_and_slices=[*(piece.spec for _, piece in named_slices)]
+                    + [''] * len(constants),
+                    tensors=[*values, *constants.values()],
                 )
             self._restore_ops = self._add_restore(
                 [entry for entry in named_slices if not _is_optional(entry[0])], device
@@ -260,7 +275,7 @@ class Checkpointer:
                 raise
             files = ', '.join(data_files(prefix)) or f'{prefix}.data-*'
             raise RunError(
-                f'{files}: cannot be read ({error_cause(error)}); restore another checkpoint'
+                f'{files}: cannot be read ({error_cause(error)}); {removal_advice(prefix)}'
             ) from error
 
     def _drop_training_state(self, contents: Tensors, variables: Collection[str]) -> Tensors:
@@ -277,16 +292,29 @@ class Checkpointer:
         try:
             yield
         except OSError as error:
-            raise self._write_error(name, error.strerror or str(error)) from error
+            path = error.filename2 or error.filename
+            reason = error.strerror or str(error)
+            if error.errno in FULL_DISK_ERRORS:
+                advice = _FREE_SPACE
+            elif error.errno is None:
+                # The line says what to do.
+                advice = 'then start it again'
+            elif isinstance(error, _IN_THE_WAY) and os.path.lexists(path):
+                advice = f'move {path} elsewhere'
+            else:
+                reason, advice = f'{reason}: {path}', 'use another folder'
+            raise self._write_error(name, reason, advice) from error
         except tf.errors.OpError as error:
             if error.op is not self._save_op or isinstance(error, _NOT_FILE_ERRORS):
                 raise
-            raise self._write_error(name, error_cause(error)) from error
+            is_full = isinstance(error, _FULL_DISK_OP_ERRORS)
+            advice = _FREE_SPACE if is_full else 'use another folder'
+            raise self._write_error(name, error_cause(error), advice) from error
 
-    def _write_error(self, name: str, reason: str) -> RunError:
+    def _write_error(self, name: str, reason: str, advice: str) -> RunError:
         return RunError(
             f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written '
-            f'({reason}); free disk space there, or use another folder'
+            f'({reason}); {advice}'
         )
 
 

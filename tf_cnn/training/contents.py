@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.system.errors import RunError
+from tf_cnn.training.checkpoint_files import removal_advice
 
 # (dtype, shape) by name.
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
@@ -17,6 +18,10 @@ OPTIONAL_PREFIX = 'loss_scale/'
 # The tensor of class names, [K] string: the names of labels 0, 1, ... of the training images. It is
 # missing after training without class names, and in checkpoints of other programs.
 CLASS_NAMES = 'class_names'
+# The tensor of the images of a global step, int64: the steps before it may have had others. It is
+# missing in checkpoints of other programs.
+IMAGES_PER_STEP = 'images_per_step'
+_DESCRIPTION_DTYPES = {CLASS_NAMES: tf.string, IMAGES_PER_STEP: tf.int64}
 # The number of class names that a message lists.
 _MAX_CLASSES = 8
 
@@ -31,7 +36,7 @@ def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
     return {
         name: (dtypes[name].name, shape)
         for name, shape in shapes.items()
-        if not _holds_class_names(name, dtypes)
+        if not _is_description(name, dtypes)
     }
 
 
@@ -40,7 +45,7 @@ def read_class_names(prefix: str) -> tuple[str, ...] | None:
     damaged.
     """
     reader = _open(prefix)
-    if not _holds_class_names(CLASS_NAMES, reader.get_variable_to_dtype_map()):
+    if not _is_description(CLASS_NAMES, reader.get_variable_to_dtype_map()):
         return None
     try:
         return tuple(name.decode() for name in reader.get_tensor(CLASS_NAMES).ravel().tolist())
@@ -50,9 +55,21 @@ def read_class_names(prefix: str) -> tuple[str, ...] | None:
             if isinstance(error, tf.errors.OpError)
             else 'its class names are not UTF-8'
         )
-        raise RunError(
-            f'{prefix}.data-*: cannot be read ({reason}); restore another checkpoint'
-        ) from error
+        raise _unreadable(prefix, reason) from error
+
+
+def read_images_per_step(prefix: str) -> int | None:
+    """Returns the images of a global step of the run that saved a checkpoint; None if unknown.
+
+    Raises RunError if its files are missing or damaged.
+    """
+    reader = _open(prefix)
+    if not _is_description(IMAGES_PER_STEP, reader.get_variable_to_dtype_map()):
+        return None
+    try:
+        return int(reader.get_tensor(IMAGES_PER_STEP))
+    except tf.errors.OpError as error:
+        raise _unreadable(prefix, error_cause(error)) from error
 
 
 def _open(prefix: str) -> Any:
@@ -60,12 +77,17 @@ def _open(prefix: str) -> Any:
         return tf.train.load_checkpoint(prefix)
     except tf.errors.OpError as error:
         raise RunError(
-            f'{prefix}.index: cannot be read ({error_cause(error)}); restore another checkpoint'
+            f'{prefix}.index: cannot be read ({error_cause(error)}); {removal_advice(prefix)}'
         ) from error
 
 
-def _holds_class_names(name: str, dtypes: Mapping[str, tf.DType]) -> bool:
-    return name == CLASS_NAMES and dtypes.get(name) == tf.string
+def _unreadable(prefix: str, reason: str) -> RunError:
+    return RunError(f'{prefix}.data-*: cannot be read ({reason}); {removal_advice(prefix)}')
+
+
+def _is_description(name: str, dtypes: Mapping[str, tf.DType]) -> bool:
+    """Returns whether a tensor of this name describes the training, and is no variable."""
+    return name in dtypes and dtypes[name] == _DESCRIPTION_DTYPES.get(name)
 
 
 def check_classes(

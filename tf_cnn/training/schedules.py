@@ -29,6 +29,11 @@ class LearningRate:
     minimum: float = 0.0
     warmup_steps: int = 0
 
+    @property
+    def changes(self) -> bool:
+        """Whether the rate depends on the number of steps."""
+        return bool(self.boundaries or self.decay_steps or self.warmup_steps)
+
     def rate_at(self, step: Tensor) -> Tensor:
         """Returns the rate, scalar float32, of the step after `step` steps (scalar int64). Adds ops
         to the graph.
