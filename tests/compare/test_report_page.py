@@ -34,6 +34,7 @@ from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.runner import Runner
+from tf_cnn.sweep.sweep_file import find_sweep_file
 
 pytestmark = pytest.mark.unit
 
@@ -246,6 +247,7 @@ model = "lenet"
 variable_update = "parameter_server"
 shape = "2*1+1"
 published = 40
+published_speed_up = 1
 [[include]]
 model = "lenet"
 variable_update = "replicated"
@@ -261,11 +263,13 @@ model = "alexnet"
 variable_update = "replicated"
 shape = "1*1"
 published = 10
-published_speed_up = 0.3
+published_speed_up = 1
 [[include]]
 model = "alexnet"
 variable_update = "replicated"
 shape = "1*2"
+published = 3
+published_speed_up = 0.3
 """
 
 
@@ -318,10 +322,49 @@ def test_the_page_of_a_sweep_has_the_published_rates(tmp_path):
     rows = re.findall('<tr.*?</tr>', html, flags=re.DOTALL)
     last_cells = [re.findall(r'>([\d.]+)<', row)[-3:] for row in rows]
     assert ['60.5', '1.51', '1'] in last_cells
-    assert ['10', '0.3', '1'] in last_cells
+    assert ['3', '0.3', '1'] in last_cells
     Path(folder, 'sweep.json').write_text('[]')
     (problem,) = collect([folder]).problems
     check_line(problem, 'sweep.json')
+
+
+def test_seed_table_with_the_published_rates_has_the_published_speed_ups_or_none(tmp_path, capsys):
+    plan, folder = make_sweep(tmp_path, find_sweep_file('seed_table').read_text())
+    for configuration in plan.configurations:
+        shape = configuration.shape
+        write_sample(
+            folder.results / f'{configuration.id}.1.json',
+            rate=configuration.published,
+            noise=0,
+            num_steps=20,
+            flags={
+                'variable_update': configuration.variable_update,
+                'batch_size': int(configuration.varied['batch_size']),
+                'num_gpus': shape.devices,
+            },
+            cluster={'num_workers': shape.workers, 'num_ps': shape.num_ps},
+        )
+    assert run_plan(plan, folder, Runner(())) == 0
+    heading, _, *rows = [
+        [cell.strip() for cell in line.strip('|').split('|')]
+        for line in capsys.readouterr().out.splitlines()[:44]
+    ]
+    assert [row[heading.index('verdict')] for row in rows].count('baseline') == 1
+    page = page_in(folder.path)
+    page_heading, *page_rows = cells_of(page.html)
+    for title, table in ((heading, rows), (page_heading, page_rows)):
+        speed_ups = [float(row[title.index('speed-up')]) for row in table]
+        # The report rounded some speed-ups by up to 4 %.
+        published = [configuration.published_speed_up for configuration in plan.configurations]
+        assert speed_ups == pytest.approx(published, rel=0.04)
+        assert np.median(np.divide(speed_ups, published)) == pytest.approx(1, abs=0.005)
+    assert 'against the row whose published speed-up is 1' in page.html
+    (plot,) = (plot for plot in page.plots if plot.name == 'published')
+    check_line(plot.finding, 'here over published is 1.00')
+    # Without the baseline of the published table there is nothing to compare with.
+    (folder.results / f'{plan.configurations[0].id}.1.json').unlink()
+    remaining_rows = summarize_collection(collect([str(folder.path)])).rows
+    assert {row.speed_up for row in remaining_rows} == {None}
 
 
 def test_two_folders_are_columns_side_by_side(tmp_path, monkeypatch):

@@ -22,10 +22,12 @@ class Measured:
 
     Attributes:
       baseline: what the setting is compared with: other runs, or the same ones; None if nothing.
+      published_speed_up: the speed-up that a published table has for the setting, if any.
     """
 
     runs: tuple[Run, ...]
     baseline: 'Measured | None' = field(default=None, kw_only=True)
+    published_speed_up: float | None = field(default=None, kw_only=True)
 
     @functools.cached_property
     def results(self) -> tuple[Result, ...]:
@@ -84,7 +86,10 @@ def find_baselines(rows: Sequence[Measured]) -> dict[int, Measured]:
     """Returns the baseline of each row, see baseline_indices, by the row's id(); nothing for a row
     that is the baseline of no other row.
     """
-    indices = baseline_indices([row.runs[0] for row in rows])
+    indices = baseline_indices(
+        [row.runs[0] for row in rows],
+        published_speed_ups=[row.published_speed_up for row in rows],
+    )
     return {
         id(row): rows[index]
         for row, index in zip(rows, indices, strict=True)

@@ -40,18 +40,34 @@ def group_by_workload(results: Sequence[Run]) -> list[list[int]]:
     return groups
 
 
-def baseline_indices(results: Sequence[Run], *, across_workloads: bool = False) -> list[int]:
+def baseline_indices(
+    results: Sequence[Run],
+    *,
+    across_workloads: bool = False,
+    published_speed_ups: Sequence[float | None] = (),
+) -> list[int]:
     """Returns, for each result, the index of its baseline; each result has another setting.
 
     The baseline is the first result of the same workload, and of the same batch size if at least
-    two results have that size.
+    two results have that size. A workload with published speed-ups has the baseline of the
+    published table: the result with the published speed-up 1, of the same batch size if several
+    results have a 1. If it is missing, no result is compared: each has its own index.
 
     Args:
       across_workloads: whether all results count as one workload.
+      published_speed_ups: the speed-up of each result in a published table; empty without a table.
     """
     everything = [[*range(len(results))]]
     firsts: dict[int, int] = {}
+    speed_ups = dict(enumerate(published_speed_ups))
     for indices in everything if across_workloads else group_by_workload(results):
+        if any(speed_ups.get(index) for index in indices):
+            references = [index for index in indices if speed_ups[index] == 1]
+            of_size = {results[index].batch_size: index for index in reversed(references)}
+            for index in indices:
+                reference = references[0] if references else index
+                firsts[index] = of_size.get(results[index].batch_size, reference)
+            continue
         by_size: dict[int | None, list[int]] = {}
         for index in indices:
             by_size.setdefault(results[index].batch_size, []).append(index)

@@ -229,7 +229,7 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     ),
     Column(
         'published speed-up',
-        lambda row: format_known('{:g}', row.source_file.published_speed_up),
+        lambda row: format_known('{:g}', row.published_speed_up),
         is_number=True,
         is_optional=True,
     ),

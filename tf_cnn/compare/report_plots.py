@@ -280,14 +280,14 @@ def _scaling_plot(summary: Summary) -> Plot | None:
 
 def _published_plot(summary: Summary) -> Plot | None:
     """Draws measured over published speed-ups: a point for each row that has both."""
-    rows = [row for row in summary.shown if row.source_file.published_speed_up and row.speed_up]
+    rows = [row for row in summary.shown if row.published_speed_up and row.speed_up]
     if len(rows) < 2:
         return None
     figure, (axes,) = _make_axes(
         [''], 290, legend_lines=len({row.properties[MODE] for row in rows})
     )
     ours = np.array([row.speed_up for row in rows], dtype=np.float64)
-    theirs = np.array([row.source_file.published_speed_up for row in rows], dtype=np.float64)
+    theirs = np.array([row.published_speed_up for row in rows], dtype=np.float64)
     ends = [min(ours.min(), theirs.min()) / _MARGIN, max(ours.max(), theirs.max()) * _MARGIN]
     axes.plot(ends, ends, color=SOFT, linewidth=1, linestyle='--')
     axes.text(ends[1], ends[1], 'equal  ', ha='right', va='bottom', color=SOFT)

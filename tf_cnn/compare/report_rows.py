@@ -137,7 +137,15 @@ def summarize_collection(collection: Collection) -> Summary:
             FOLDER: escape_unprintable(source_file.folder),
             **_result_properties(first, limits),
         }
-        rows.append(ReportRow(tuple(results), properties, source_file, reason))
+        rows.append(
+            ReportRow(
+                tuple(results),
+                properties,
+                source_file,
+                reason,
+                published_speed_up=source_file.published_speed_up,
+            )
+        )
     for failure in collection.failures:
         source_file = collection.source_of(failure)
         rows.append(
@@ -146,6 +154,7 @@ def summarize_collection(collection: Collection) -> Summary:
                 {FOLDER: escape_unprintable(source_file.folder), **_failure_properties(failure)},
                 source_file,
                 failure.reason,
+                published_speed_up=source_file.published_speed_up,
             )
         )
     folders = list(dict.fromkeys(row.source_file.folder for row in rows))

@@ -231,4 +231,9 @@ def _make_row(configuration: Configuration, outcomes: Sequence[Outcome]) -> _Row
             f'repeats: {change_text}'
         )
         results = groups[-1]
-    return _Row(tuple(results), configuration.varied, status)
+    return _Row(
+        tuple(results),
+        configuration.varied,
+        status,
+        published_speed_up=configuration.published_speed_up,
+    )
