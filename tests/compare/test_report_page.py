@@ -162,6 +162,23 @@ def test_the_boxes_of_steps_include_all_repeats():
     assert plot.figure.axes[0].get_xlabel() == 'step time in % of the median'
 
 
+def test_the_widest_spread_and_the_slowest_step_name_their_settings():
+    seconds_by_batch = {
+        32: [0.01] * 50 + [0.02] * 50,
+        64: [0.01] * 99 + [0.05],
+        16: [0.011] * 100,
+    }
+    plot = plots_of(
+        *(
+            sample_record(seconds=seconds, flags={'batch_size': size})
+            for size, seconds in seconds_by_batch.items()
+        )
+    )['steps']
+    spread, slowest = plot.finding.split(';')
+    check_line(spread, '67 % of the median', 'batch 32')
+    check_line(slowest, 'took 5.00 times the median of batch 64')
+
+
 def test_warnings_of_one_code_are_one_line_with_their_count():
     warnings = [{'code': 'others', 'text': 'others used up to 76 % of the cores'}]
     html = page_of(

@@ -360,15 +360,16 @@ def _steps_plot(summary: Summary) -> Plot | None:
     axes.set_xlabel('step time in % of the median')
     spans = [float(np.subtract(*np.percentile(values, _WHISKERS[::-1]))) / 100 for values in shares]
     unsteady = int(np.argmax(spans))
-    slowest = max(float(values.max()) for values in shares) / 100
+    largest = [float(values.max()) / 100 for values in shares]
+    slowest = int(np.argmax(largest))
     return Plot(
         'steps',
         'Step times',
         'A narrow box is a steady setting. The stroke is the median; the right side shows its '
         'time. Half of all timed steps lie in the box, 90 % on the line.',
         f'The longest line spans {format_percent(spans[unsteady])} of the median, for '
-        f'{rows[unsteady].label}; the slowest step took {format_number(slowest)} times the '
-        f'median.{_omission_note(rows, with_steps)}',
+        f'{rows[unsteady].label}; the slowest step took {format_number(largest[slowest])} times '
+        f'the median of {rows[slowest].label}.{_omission_note(rows, with_steps)}',
         figure,
     )
 
