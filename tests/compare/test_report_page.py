@@ -32,6 +32,7 @@ from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
+from tf_cnn.results.tables import format_number
 from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.runner import Runner
 from tf_cnn.sweep.sweep_file import find_sweep_file
@@ -489,9 +490,32 @@ def test_a_price_per_hour_becomes_the_price_of_a_million_images(tmp_path):
     ):
         page = make_page(collect(folders), now=datetime.now(UTC), price_per_hour=price)
         heading, *rows = cells_of(page.html)
-        prices = [float(row[heading.index('price of 10^6 images')]) for row in rows]
-        assert prices == pytest.approx(expected, rel=0.01)
+        cells = [row[heading.index('price of 10^6 images')].split(' ') for row in rows]
+        assert [float(price) for price, *_ in cells] == pytest.approx(expected, rel=0.01)
         assert note in page.html
+
+
+def test_a_price_has_the_interval_and_the_doubts_of_its_rate(tmp_path):
+    for seed, rate in enumerate((100, 200, 400)):
+        for size, warnings in ((32, []), (64, [{'code': 'machine_loaded', 'text': ''}])):
+            write_sample(
+                tmp_path / 'A' / f'{size}.{seed}.json',
+                rate=rate,
+                noise=0,
+                num_steps=1000,
+                warnings=warnings,
+                flags={'batch_size': size},
+            )
+    page = make_page(collect([str(tmp_path / 'A')]), now=datetime.now(UTC), price_per_hour='3.6')
+    heading, *rows = cells_of(page.html)
+    quiet, loaded = (row[heading.index('price of 10^6 images')] for row in rows)
+    estimate = summarize_collection(collect([str(tmp_path / 'A')])).rows[0].estimate
+    low, high = (format_number(1000 / rate) for rate in reversed(estimate.interval))
+    assert quiet == f'{format_number(1000 / estimate.images_per_second)} ({low} to {high})'
+    assert loaded == f'! {quiet}'
+    check_line(page.plots[0].finding, '3 of 6 runs are doubtful')
+    peak = heading.index('of peak')
+    assert [row[peak].startswith('! ') for row in rows] == [False, True]
 
 
 def test_the_words_of_the_table_are_explained():
@@ -499,7 +523,9 @@ def test_the_words_of_the_table_are_explained():
     html = page_of(*(sample_record(flags=flags) for flags in settings)).html
     words = re.findall(r'<li><strong>(.*?)</strong>: (.*?)</li>', html.partition('id="words"')[2])
     meanings = dict(words)
-    check_line(meanings['independent'], 'nothing is exchanged', 'upper bound')
+    check_line(meanings['independent'], 'nothing is exchanged')
+    # The page does not say how fast a mode is: here it may be the slowest.
+    assert 'bound' not in html
     check_line(meanings['W*G+P'], 'parameter servers')
     assert 'parameter_server' in meanings
     assert 'replicated' not in meanings

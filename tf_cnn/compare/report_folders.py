@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tf_cnn.compare.changes import make_rows, work_notes
 from tf_cnn.compare.differences import find_varying_names
+from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.report_rows import Summary
 from tf_cnn.compare.run_sets import Group, make_run_set
@@ -107,11 +108,15 @@ def joules_per_image(results: Iterable[Result]) -> float | None:
     return mean(result.energy.joules_per_image for result in results)
 
 
-def price_of_a_million(images_per_second: float, price_per_hour: float | None) -> str | None:
-    """Formats the price of a million images."""
-    if price_per_hour is None or not images_per_second > 0:
+def price_of_a_million(row: Measured, price_per_hour: float | None) -> str | None:
+    """Formats the price of a million images, with the interval of the throughput, if it has one."""
+    if price_per_hour is None or not row.rate > 0:
         return None
-    return format_number(_MILLION / images_per_second / _SECONDS_PER_HOUR * price_per_hour)
+    price, *interval = (
+        format_number(_MILLION / rate / _SECONDS_PER_HOUR * price_per_hour)
+        for rate in (row.rate, *reversed(row.interval or ()))
+    )
+    return f'{price} ({" to ".join(interval)})' if interval else price
 
 
 def _describe(row: Group, names: Mapping[str, str]) -> str:
@@ -153,10 +158,8 @@ def _setting(row: Group) -> str:
 
 def _columns(first: str, second: str) -> Iterator[Column[Group]]:
     yield Column('setting', lambda row: _setting(row) or _model(row))
-    yield Column(
-        first, lambda row: row.baseline and format_number(row.baseline.rate), is_number=True
-    )
-    yield Column(second, lambda row: format_number(row.rate), is_number=True)
+    yield Column(first, lambda row: row.baseline and row.baseline.rate_text, is_number=True)
+    yield Column(second, lambda row: row.rate_text, is_number=True)
     yield Column('ratio', lambda row: row.ratio and format_number(row.ratio.value), is_number=True)
     yield Column(
         '95 %', lambda row: row.ratio and format_interval(row.ratio.interval), is_number=True

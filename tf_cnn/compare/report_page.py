@@ -176,7 +176,9 @@ def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
         *_METRICS,
         Column(
             'price of 10^6 images',
-            lambda row: price_of_a_million(row.rate, prices.get(row.properties[FOLDER])),
+            lambda row: _mark_doubts(
+                row, price_of_a_million(row, prices.get(row.properties[FOLDER]))
+            ),
             is_number=True,
             is_optional=True,
         ),
@@ -190,6 +192,12 @@ def _format_metric(row: ReportRow, value: float) -> str | None:
     if not math.isfinite(value):
         return row.status if row.status != 'complete' else None
     return format_number(value)
+
+
+def _mark_doubts(row: ReportRow, text: str | None) -> str | None:
+    """Puts the mark of doubtful runs before a number that follows from their throughput."""
+    mark = doubt_mark(row.results) if row.is_shown and text != UNKNOWN else ''
+    return format_known('{}{}', mark, text)
 
 
 def _time_to_goal(row: ReportRow) -> str | None:
@@ -206,9 +214,7 @@ def _time_to_goal(row: ReportRow) -> str | None:
 _RATES: tuple[Column[ReportRow], ...] = (
     Column(
         'images/sec',
-        lambda row: format_known(
-            '{}{}', doubt_mark(row.results) if row.is_shown else '', _format_metric(row, row.rate)
-        ),
+        lambda row: _mark_doubts(row, _format_metric(row, row.rate)),
         is_number=True,
         is_optional=True,
     ),
@@ -242,13 +248,15 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     ),
     Column(
         'of peak',
-        lambda row: format_percent(mean(run.compute.share_of_peak for run in row.results), 3),
+        lambda row: _mark_doubts(
+            row, format_percent(mean(run.compute.share_of_peak for run in row.results), 3)
+        ),
         is_number=True,
         is_optional=True,
     ),
     Column(
         'J per image',
-        lambda row: format_number(joules_per_image(row.results)),
+        lambda row: _mark_doubts(row, format_number(joules_per_image(row.results))),
         is_number=True,
         is_optional=True,
     ),

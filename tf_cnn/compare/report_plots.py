@@ -25,7 +25,7 @@ from tf_cnn.compare.report_rows import (
     format_percent,
     name_settings,
 )
-from tf_cnn.results.advice import doubtful_codes, format_times
+from tf_cnn.results.advice import doubtful_codes, doubtful_note, format_times
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number
 from tf_cnn.system.errors import format_flag
@@ -184,7 +184,7 @@ def _rates_plot(
         f'Images per second{model}',
         f'{bars}{_dots_help([run for row in rows for run in row.results])}',
         f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to '
-        f'{rows[0].label} with {format_number(rows[0].rate)}.'
+        f'{rows[0].label} with {format_number(rows[0].rate)}{_doubts(rows)}.'
         f'{_omission_note(rows, shown_rows)}',
         figure,
     )
@@ -273,7 +273,8 @@ def _scaling_plot(summary: Summary) -> Plot | None:
         f'{_dots_help([run for row in summary.shown for run in _runs_as_dots(row)])}',
         f'On {largest.num_devices} devices {largest.label} reaches {format_number(times)} '
         f'times the rate of {smallest.label}, '
-        f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal.',
+        f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal'
+        f'{_doubts([largest, smallest])}.',
         figure,
     )
 
@@ -320,7 +321,7 @@ def _published_plot(summary: Summary) -> Plot | None:
         'The median of here over published is '
         f'{format_number(float(np.median(ours / theirs)))}; '
         f'{rows[farthest].label} differs most: {format_number(float(ours[farthest]))} here, '
-        f'{format_number(float(theirs[farthest]))} published.',
+        f'{format_number(float(theirs[farthest]))} published{_doubts(rows)}.',
         figure,
     )
 
@@ -376,6 +377,10 @@ def _steps_plot(summary: Summary) -> Plot | None:
 
 def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
     return sorted(rows, key=lambda row: -row.rate)[:_MAX_ROWS]
+
+
+def _doubts(rows: Sequence[ReportRow]) -> str:
+    return doubtful_note([run for row in rows for run in row.results])
 
 
 def _omission_note(shown_rows: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:

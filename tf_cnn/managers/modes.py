@@ -198,8 +198,7 @@ _ROWS = (
     ),
     Mode(
         'independent',
-        'Every tower of one process trains a separate model; nothing is exchanged, so it is an '
-        'upper bound for the other modes.',
+        'Every tower of one process trains a separate model; nothing is exchanged.',
         {Topology.LOCAL: 'tf_cnn.managers.local:VariableMgrIndependent'},
         shares_model=False,
     ),
