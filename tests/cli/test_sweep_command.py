@@ -1,17 +1,21 @@
 """The subcommand sweep: what it lists, plans, refuses and prints."""
 
+import io
+import re
 import shlex
+import sys
 
 import pytest
 
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused
 from tests.support.programs import PROGRAM, run, run_main, run_process
-from tests.support.sample_results import failed_run, sample_record
+from tests.support.sample_results import failed_run, sample_record, write_sample
 from tests.sweep.fake_runs import fake_runner, make_sweep, plan_of
 from tf_cnn.cli.sweep import main
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.run_plan import result_table, run_plan
+from tf_cnn.sweep.runner import Runner
 from tf_cnn.sweep.sweep_file import list_shipped_sweeps
 
 
@@ -154,6 +158,28 @@ def test_repeats_have_an_interval_and_failures_a_reason(tmp_path):
         ['1*8', '85.7', '16.9 to 436', '3', '0.86', 'no significant difference', 'ok'],
     ]
     assert len({len(line) for line in table.splitlines()}) == 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize('columns', [80, 200])
+def test_the_table_of_a_sweep_fits_the_terminal(tmp_path, monkeypatch, columns):
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', str(columns))
+    grid = 'variable_update = ["distributed_replicated", "parameter_server"]\nshape = ["2*1+1"]'
+    plan, folder = make_sweep(tmp_path, f'repeats = 3\n[grid]\nbatch_size = [8, 16]\n{grid}\n')
+    for configuration in plan.configurations:
+        for number in (1, 2, 3):
+            path = folder.results / f'{configuration.id}.{number}.json'
+            write_sample(path, rate=9000, seed=number, num_steps=800)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, 'isatty', lambda: True)
+    monkeypatch.setattr(sys, 'stdout', terminal)
+    assert run_plan(plan, folder, Runner(())) == 0
+    text = re.sub(r'\x1b\[\d*m', '', terminal.getvalue())
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.count('distributed_replicated') == 2
+    assert text.count('no significant difference') == 3
+    assert rows_of((folder.path / 'table.md').read_text())[0][0] == 'batch size'
 
 
 @pytest.mark.unit

@@ -50,15 +50,17 @@ def run_plan(plan: SweepPlan, folder: Folder, runner: Runner) -> int:
             for run in outcomes
             if isinstance(run, Result)
         ]
-        lines = noise_warnings(runs)
-        table = '\n'.join(
-            [result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines]
-        )
+        warnings = noise_warnings(runs)
+        table = result_table(plan, sweep.outcomes)
+        notes = ''.join(f'\n{line}' for line in ['', *warnings]) if warnings else ''
+        in_markdown = f'{table.as_markdown()}{notes}'
         try:
-            # Printed first, since the disk may be full.
-            print(table, flush=True)
+            # Printed first, since the disk may be full. Programs read Markdown; a terminal may be
+            # too narrow for it.
+            is_terminal = sys.stdout.isatty()
+            print(f'{table.as_text(sys.stdout)}{notes}' if is_terminal else in_markdown, flush=True)
         finally:
-            folder.write(folder.path / 'table.md', table)
+            folder.write(folder.path / 'table.md', in_markdown)
     print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
     return int(
         not all(outcomes and all(map(succeeded, outcomes)) for outcomes in sweep.outcomes.values())
@@ -169,7 +171,7 @@ _RATE_COLUMNS: tuple[Column[_Row], ...] = (
         is_number=True,
         is_optional=True,
     ),
-    Column('verdict', lambda row: row.verdict, is_optional=True),
+    Column('verdict', lambda row: row.verdict, wraps=True, is_optional=True),
 )
 # The columns of --exchange_only, see docs/sweeps.md.
 _EXCHANGE_COLUMNS: tuple[Column[_Row], ...] = (
@@ -211,7 +213,7 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         columns = [column for column in columns if column not in _REPEAT_COLUMNS]
     columns.append(DOUBTFUL)
     if any(row.status != 'ok' for row in rows):
-        columns.append(Column('status', lambda row: row.status))
+        columns.append(Column('status', lambda row: row.status, wraps=True))
     return Table(columns, rows)
 
 
