@@ -168,6 +168,25 @@ def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json():
         assert 'only here' in rows[key]['remark']
 
 
+def test_folders_without_a_common_setting_are_named_in_one_sentence_and_not_compared():
+    write_repeats('old', 100, (32, 64, 16))
+    write_repeats('new', 90, (128, 256))
+    facts = 'nothing was compared', 'batch_size is 16, 32, 64 there and 128, 256 here'
+    for form in ('text', 'markdown'):
+        (line,) = lines_of('old', 'new', f'--format={form}')
+        check_line(line, 'old and new', *facts)
+    assert {row['ratio'] for row in rows_of('old', 'new')} == {None}
+    _, err = run_main('compare', 'old', 'new', '--fail_below=0.9', code=1)
+    check_line(err.splitlines()[-1], '--fail_below=0.9', *facts)
+
+
+def test_a_side_without_a_throughput_is_not_compared():
+    write_repeats('old', 100, (32, 64))
+    write_document(Path('new') / 'failed.json', sample_failure())
+    line, *_ = lines_of('old', 'new')
+    check_line(line, 'nothing was compared', 'new has no run with a throughput')
+
+
 def test_a_run_that_does_not_count_in_a_folder_is_a_row_with_its_reason():
     write_repeats('old', 100)
     write_repeats('new', 90)

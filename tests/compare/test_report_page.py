@@ -189,6 +189,19 @@ def test_warnings_of_one_code_are_one_line_with_their_count():
     check_line(line, 'others used up to 76 %', '3 of 4 runs')
 
 
+def test_warnings_about_settings_are_a_line_each_and_different_numbers_name_the_first():
+    texts = [('settings', '--a has no effect'), ('settings', '--b has no effect')]
+    texts += [('others', 'others used 76 %')]
+    warnings = [{'code': code, 'text': text} for code, text in texts]
+    changed = [*warnings[:2], {'code': 'others', 'text': 'others used 12 %'}]
+    html = page_of(sample_record(warnings=warnings), sample_record(seed=1, warnings=changed)).html
+    lines = re.findall('<li><strong>(?:settings|others)</strong>.*', html)
+    assert len(lines) == 3
+    check_line(lines[0], '--a has no effect', '2 of 2 runs: ')
+    check_line(lines[1], '--b has no effect', '2 of 2 runs: ')
+    check_line(lines[2], 'others used 76 %', '2 of 2 runs, these numbers in the first: ')
+
+
 RATES_OF_DOUBTFUL_RUNS = ((2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded'))
 
 

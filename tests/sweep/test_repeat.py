@@ -7,13 +7,13 @@ import io
 import pytest
 
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import sample_document, write_document
+from tests.support.sample_results import sample_document, sample_record, write_document
 from tests.sweep.fake_runs import fake_runner, interrupt_when_waiting
 from tf_cnn.cli.benchmark import main
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.console import Console, format_total
 from tf_cnn.results.document import Result, read_result
-from tf_cnn.sweep.repeat import run_repeats
+from tf_cnn.sweep.repeat import _summarize_warnings, run_repeats
 from tf_cnn.sweep.runner import Runner
 
 pytestmark = pytest.mark.unit
@@ -92,6 +92,17 @@ def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path):
     assert repeats.err.count(banner[0]) == 1
     told = [line.partition('3 of 3 runs: ')[2] for line in repeats.err if 'warning' in line]
     assert told == ['a', 'b', 'c']
+
+
+def test_a_warning_with_different_numbers_says_which_run_has_the_numbers():
+    loads = (None, '85 % of the cores', '12 % of the cores')
+    outcomes = [
+        sample_record(warnings=[{'code': 'machine_loaded', 'text': load}] if load else [])
+        for load in loads
+    ]
+    assert _summarize_warnings(outcomes) == ['2 of 3 runs, in run 2: 85 % of the cores']
+    same = [sample_record(warnings=[{'code': 'steal', 'text': 'x'}]) for _ in range(3)]
+    assert _summarize_warnings(same) == ['3 of 3 runs: x']
 
 
 def test_a_run_that_stopped_early_is_reported_with_its_reason_and_stays(tmp_path):

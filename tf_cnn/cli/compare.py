@@ -27,7 +27,7 @@ DECLARATION = Declaration(
     details='The first argument is the baseline of all ratios. Two folders are compared setting by '
     'setting; in a single folder the first setting is the baseline. With three or more runs of a '
     'setting on both sides (--repeat) there is an interval, and a verdict.\n\n'
-    'The exit code is 0, or 1 if --fail_below found a slower or unreadable result.',
+    'The exit code is 0, or 1 if --fail_below found a slower or unreadable result, or compared nothing.',
     positional='A file that --result_file wrote, a folder of such files, or the printed output '
     'of a run, also of the original program; - is standard input.',
     takes_paths=True,

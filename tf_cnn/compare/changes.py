@@ -19,6 +19,7 @@ from tf_cnn.results.advice import (
     DOUBTFUL,
     SUMMARIZED_CODES,
     doubtful_codes,
+    group_warnings,
     noise_warnings,
 )
 from tf_cnn.results.sections import WarningRow
@@ -100,6 +101,36 @@ def work_notes(rows: Sequence[Group]) -> list[str]:
     return [*_difference_lines('different work', [(row, row.work_changes) for row in rows])]
 
 
+def explain_missing_pairs(run_sets: Sequence[RunSet]) -> str:
+    """Returns the sentence of a comparison without a ratio: which values the sides do not share."""
+    first, *candidates = run_sets
+    reasons = [
+        f'{run_set.argument} has no run with a throughput'
+        for run_set in run_sets
+        if not run_set.groups
+    ]
+    for candidate in candidates if not reasons else ():
+        sides = [[group.properties for group in side.groups] for side in (first, candidate)]
+        names = dict.fromkeys(name for side in sides for name in find_varying_names(side))
+        values = {
+            name: [list(dict.fromkeys(str(row.get(name)) for row in side)) for side in sides]
+            for name in names
+        }
+        separating = {name: pair for name, pair in values.items() if {*pair[0]}.isdisjoint(pair[1])}
+        differences = [
+            f'{name} is {abbreviate(before)} there and {abbreviate(after)} here'
+            for name, (before, after) in separating.items()
+        ] or [f'the combinations of {abbreviate([*names])} differ']
+        reasons.append(
+            f'{first.argument} and {candidate.argument} have no setting in common: '
+            f'{abbreviate(differences)}'
+        )
+    return escape_unprintable(
+        f'nothing was compared: {"; ".join(reasons)}; give results of the same settings, or as the '
+        'first a result of one setting, the baseline of all others'
+    )
+
+
 def make_notes(rows: Sequence[Group], problems: Sequence[str]) -> list[str]:
     return [
         *work_notes(rows),
@@ -156,15 +187,12 @@ def _doubtful_run_lines(rows: Sequence[Group]) -> Iterator[str]:
 
 
 def _warning_lines(rows: Sequence[Group]) -> Iterator[str]:
-    by_code: dict[str, list[tuple[str, str]]] = {}
-    for row in rows:
-        for warning in _warnings(row):
-            if warning.code not in SUMMARIZED_CODES:
-                texts = escape_unprintable(row.name), escape_unprintable(warning.text)
-                by_code.setdefault(warning.code, []).append(texts)
-    for texts_by_row in by_code.values():
-        names = list(dict.fromkeys(name for name, _ in texts_by_row))
-        yield f'warning: {abbreviate(names)}: {texts_by_row[0][1]}'
+    for warning, names, is_equal in group_warnings(
+        (escape_unprintable(row.name), _warnings(row)) for row in rows
+    ):
+        if warning.code not in SUMMARIZED_CODES:
+            first = '' if is_equal else f', in {names[0]}'
+            yield f'warning: {abbreviate(names)}{first}: {escape_unprintable(warning.text)}'
 
 
 def _advice(rows: Sequence[Group]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from tf_cnn.compare.report_rows import (
     summarize_collection,
 )
 from tf_cnn.managers.modes import MODES
-from tf_cnn.results.advice import doubt_mark, format_doubtful, noise_warnings
+from tf_cnn.results.advice import doubt_mark, format_doubtful, group_warnings, noise_warnings
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.summary import accuracy_goal, format_limits, format_machine
 from tf_cnn.results.tables import (
@@ -266,23 +266,18 @@ _METRICS: tuple[Column[ReportRow], ...] = (
 
 def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     """Returns (code, text, runs) of each warning; runs names settings and their throughputs."""
-    first_texts: dict[str, str] = {}
-    rates: dict[str, dict[str, list[str]]] = {}
-    for row in summary.rows:
-        for run in row.results:
-            for warning in {warning.code: warning for warning in run.warnings}.values():
-                first_texts.setdefault(warning.code, warning.text)
-                by_label = rates.setdefault(warning.code, {})
-                by_label.setdefault(row.label, []).append(format_number(run.images_per_second))
+    kinds = group_warnings(
+        ((row, run), run.warnings) for row in summary.rows for run in row.results
+    )
     warning_rows = []
-    for code, text in first_texts.items():
-        count = sum(map(len, rates[code].values()))
-        names = [
-            f'{label} ({abbreviate(row_rates)} images/sec)'
-            for label, row_rates in rates[code].items()
-        ]
-        runs = f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}'
-        warning_rows.append((code, text, runs))
+    for warning, runs, is_equal in kinds:
+        rates: dict[str, list[str]] = {}
+        for row, run in runs:
+            rates.setdefault(row.label, []).append(format_number(run.images_per_second))
+        names = [f'{label} ({abbreviate(texts)} images/sec)' for label, texts in rates.items()]
+        count = f'{len(runs)} of {plural(len(summary.runs), "run")}'
+        numbers = '' if is_equal else ', these numbers in the first'
+        warning_rows.append((warning.code, warning.text, f'{count}{numbers}: {abbreviate(names)}'))
     return warning_rows
 
 

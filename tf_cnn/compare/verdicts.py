@@ -3,7 +3,12 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from tf_cnn.compare.changes import COMPARISON_COLUMNS, make_notes, make_rows
+from tf_cnn.compare.changes import (
+    COMPARISON_COLUMNS,
+    explain_missing_pairs,
+    make_notes,
+    make_rows,
+)
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import REGRESSION_COLUMNS, check_regression, regression_notes
@@ -24,7 +29,11 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
         'rows': table.objects,
         'problems': problems,
     }
-    print_table(table, options.format, document, make_notes(rows, problems))
+    notes = make_notes(rows, problems)
+    no_pairs = [] if any(row.ratio for row in rows) else [explain_missing_pairs(sides)]
+    if no_pairs:
+        table, notes = Table(COMPARISON_COLUMNS, []), [*no_pairs, *notes]
+    print_table(table, options.format, document, notes)
     no_verdict = (Significance.FEW_RUNS, Significance.TOO_SHORT)
     inconclusive = {
         row.name: row.ratio.verdict for row in rows if row.ratio and row.ratio.verdict in no_verdict
@@ -40,6 +49,7 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant},
         sides,
         options,
+        no_pairs,
     )
 
 
@@ -91,7 +101,7 @@ def _exit_code(
 
     Args:
       ratios: the significant ratios by the names of their rows.
-      problems: the problems of results that belong to no side.
+      problems: the problems of results that belong to no side, and why there is no ratio.
     """
     if options.fail_below is None:
         return 0

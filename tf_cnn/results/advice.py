@@ -9,7 +9,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from tf_cnn.results.statistics import (
 )
 from tf_cnn.results.tables import Column
 from tf_cnn.system.errors import format_flag, plural
+
+Owner = TypeVar('Owner')
 
 # A shorter run measures the machine's momentary load: four equal runs of 0.1 to 0.2 s were all
 # called slower.
@@ -116,6 +118,31 @@ def find_warnings(result: Result, rerun_flags: Sequence[str] = ()) -> list[Warni
     for code in symptoms[0 if texts.keys() & {'too_short', *_CAUSES} else 1 :]:
         del texts[code]
     return [WarningRow(code, text) for code, text in texts.items()]
+
+
+def group_warnings(
+    warnings_of: Iterable[tuple[Owner, Iterable[WarningRow]]],
+) -> list[tuple[WarningRow, list[Owner], bool]]:
+    """Returns (first warning, owners, whether all have its text) of each kind of warning.
+
+    Owners are what has the warnings: runs or rows. Warnings of one code are one kind, except for
+    the code `settings`, since these may be about different flags.
+    """
+    kinds: dict[tuple[str, str], list[tuple[WarningRow, Owner]]] = {}
+    for owner, warnings in warnings_of:
+        for warning in warnings:
+            kind = warning.code, warning.text if warning.code == 'settings' else ''
+            owned = kinds.setdefault(kind, [])
+            if not owned or owned[-1][1] is not owner:
+                owned.append((warning, owner))
+    return [
+        (
+            owned[0][0],
+            [owner for _, owner in owned],
+            len({warning.text for warning, _ in owned}) == 1,
+        )
+        for owned in kinds.values()
+    ]
 
 
 def is_short(result: Result) -> bool:

@@ -173,7 +173,7 @@ def print_table(
     """Prints results on standard output.
 
     Args:
-      table: the table for form text, which prints nothing of it without rows, and markdown.
+      table: the table for forms text and markdown, which print nothing of it without rows.
       form: text or markdown: the table with the notes below it; csv: the objects in
         document['rows'], nothing if there are none; json: the document.
     """
@@ -184,8 +184,7 @@ def print_table(
         texts += [as_csv(document['rows'])] if document['rows'] else []
     elif form == 'markdown':
         texts += [
-            table.as_markdown(),
-            *([''] if notes else []),
+            *([table.as_markdown(), *([''] if notes else [])] if table.rows else []),
             *(f'- {escape_markdown(note)}' for note in notes),
         ]
     else:

@@ -15,6 +15,7 @@ from tf_cnn.compare.ratios import estimate
 from tf_cnn.compare.repeats import outlier_rates
 from tf_cnn.plan.outputs import field_values
 from tf_cnn.plan.params import Params
+from tf_cnn.results.advice import group_warnings
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result
 from tf_cnn.results.file_names import fill_fields, names_in_order, numbered_path
@@ -144,22 +145,17 @@ def _read_banner(log: Path) -> str | None:
 
 
 def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """Returns a line for each warning of the runs, with the number of runs that have it.
-
-    Warnings with the same code share a line, except for the code `settings`.
-    """
-    texts_by_warning: dict[str, dict[int, str]] = {}
-    for number, outcome in enumerate(outcomes):
-        for warning in outcome.warnings if isinstance(outcome, Result) else ():
-            # These warnings may be about different flags.
-            key = warning.text if warning.code == 'settings' else warning.code
-            texts_by_warning.setdefault(key, {})[number] = warning.text
-    lines = []
-    for texts in texts_by_warning.values():
-        text, *other_texts = dict.fromkeys(texts.values())
-        such_as = ', such as' if other_texts else ''
-        lines.append(f'{len(texts)} of {plural(len(outcomes), "run")}{such_as}: {text}')
-    return lines
+    """Returns a line for each kind of warning, with the number of runs that have it."""
+    kinds = group_warnings(
+        (f'run {number}', outcome.warnings)
+        for number, outcome in enumerate(outcomes, 1)
+        if isinstance(outcome, Result)
+    )
+    return [
+        f'{len(names)} of {plural(len(outcomes), "run")}{"" if is_equal else f", in {names[0]}"}: '
+        f'{warning.text}'
+        for warning, names, is_equal in kinds
+    ]
 
 
 def _write_result(result: Result, params: Params, path: str, number: int, console: Console) -> str:
