@@ -63,6 +63,8 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(photos, tm
     assert written.endswith(str(tmp_path / 'out'))
     # Images, classes and shards.
     assert numbers_in(written, 'train: ')[:3] == ['24', '3', '2']
+    size = sum(file.stat().st_size for file in (tmp_path / 'out').glob('train-*')) / 2
+    assert f' of {size / 1000:.3g} kB in ' in written
     passed_through_and_encoded, left_out, passed_over = map(numbers_in, counts)
     assert passed_through_and_encoded == ['21', '3']
     assert left_out == ['1']

@@ -113,6 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             '--force',
         ),
         ('compare a b --rounds=3', '--rounds', '--run'),
+        ('compare --run=--model=lenet --run=--model=lenet --rounds=2', '--rounds=2', 'interval'),
         ('compare --run=--model=lenet', '--run=--model=lenet', '1 time'),
         ('compare --run=--model=lenet --run=--model=lenet a', '--run', 'RESULT'),
         ("compare --run=--model=lenet --run='--model=lenet --repeat=2'", '--repeat=2', '--rounds'),

@@ -71,8 +71,8 @@ def test_the_banner_omits_empty_lines():
 
 
 def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step():
-    servers, step = [('On ps 0', '1.0 MB'), ('On ps 1', '2.3 MB')], ('Step moves', '6.7 MB')
-    transfer = TransferSection((1_000_000, 2_340_000), 6_680_000)
+    servers, step = [('On ps 0', '1 MB'), ('On ps 1', '2.34 kB')], ('Step moves', '1.37 GB')
+    transfer = TransferSection((999_999, 2_340), 1_366_800_000)
     for num_workers in (1, 2):
         lines = console.transfer_lines(transfer, num_workers)
         assert lines == [('Workers', num_workers), *servers, step]

@@ -148,7 +148,11 @@ def test_a_folder_without_names_is_used_with_a_note(noise, tmp_path):
     train(data_dir=noise, train_dir=tmp_path)
     assert read_class_names(str(tmp_path / 'model.ckpt-2')) is None
     [line] = notes(evaluate(tmp_path, noise))
-    check_line(line, f'{tmp_path}/model.ckpt-2 and --data_dir={noise}')
+    facts = (
+        f'{tmp_path}/model.ckpt-2 has no class names',
+        f'reads no class names from --data_dir={noise}',
+    )
+    check_line(line, *facts)
 
 
 def test_a_backbone_of_other_classes_starts_training_with_a_warning(trained, animals, tmp_path):

@@ -4,6 +4,7 @@ import itertools
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.compare.config import CompareOptions
+from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.compare.verdicts import check_regressions, print_comparison
 from tf_cnn.sweep.compare_runs import measure_in_turns
@@ -27,7 +28,8 @@ DECLARATION = Declaration(
     details='The first argument is the baseline of all ratios. Two folders are compared setting by '
     'setting; in a single folder the first setting is the baseline. With three or more runs of a '
     'setting on both sides (--repeat) there is an interval, and a verdict.\n\n'
-    'The exit code is 0, or 1 if --fail_below found a slower or unreadable result, or compared nothing.',
+    'The exit code is 0, or 1 if --fail_below found a slower or unreadable result, or nothing to '
+    'compare.',
     positional='A file that --result_file wrote, a folder of such files, or the printed output '
     'of a run, also of the original program; - is standard input.',
     takes_paths=True,
@@ -42,6 +44,11 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         raise UsageError(
             f'--fail_below={limit:g}: it is a ratio; for {limit:g} % use '
             f'--fail_below={limit / 100:g}'
+        )
+    if options.run and options.rounds < MIN_RUNS:
+        raise UsageError(
+            f'--rounds={options.rounds}: a comparison needs an interval, and an interval '
+            f'{MIN_RUNS} runs or more of each side; use --rounds={MIN_RUNS}'
         )
     if options.run:
         if arguments.positional or options.against is not None:

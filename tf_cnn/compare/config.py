@@ -31,7 +31,7 @@ class CompareOptions:
         'runs alternate, each time in a fresh process, and are then compared; the first is the '
         'baseline.',
     )
-    rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
+    rounds: int = flag(5, 'With --run: how often each is run, 3 times or more.', unit='rounds')
     output: str | None = flag(
         None,
         'With --run: a new folder for the results and logs, or the folder of the same runs, to '

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from tf_cnn.system.errors import format_bytes
+
 READ, PARSE, DECODE, PREPROCESS, TRANSFER = 'read', 'parse', 'decode', 'preprocess', 'transfer'
 # What each stage does, in order. Not every pipeline has all stages.
 STAGES = {
@@ -45,17 +47,9 @@ def max_total_bytes(buffers: Sequence[Buffer]) -> int:
 
 def format_memory(buffers: Sequence[Buffer]) -> str:
     buffer_texts = ', '.join(
-        f'{buffer.count:,} {buffer.what} of {_format_bytes(buffer.bytes_each)}'
-        for buffer in buffers
+        f'{buffer.count:,} {buffer.what} of {format_bytes(buffer.bytes_each)}' for buffer in buffers
     )
     return (
-        f'input memory: buffers of at most {_format_bytes(max_total_bytes(buffers))} '
+        f'input memory: buffers of at most {format_bytes(max_total_bytes(buffers))} '
         f'({buffer_texts})'
     )
-
-
-def _format_bytes(num_bytes: float) -> str:
-    for unit, prefix in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
-        if num_bytes >= unit:
-            return f'{num_bytes / unit:.3g} {prefix}B'
-    return f'{num_bytes:.0f} B'

@@ -14,7 +14,7 @@ from tf_cnn.results.live import LiveLine
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import Accuracy, StepValues
-from tf_cnn.system.errors import OutputError, format_warning, plural
+from tf_cnn.system.errors import OutputError, format_bytes, format_warning, plural
 
 _RULE = '-' * 64
 # The beginnings of the first and the last line of a run's banner.
@@ -43,15 +43,11 @@ def transfer_lines(transfer: TransferSection, num_workers: int) -> list[tuple[st
     return [
         ('Workers', num_workers),
         *(
-            (f'On ps {index}', _megabytes(num_bytes))
+            (f'On ps {index}', format_bytes(num_bytes))
             for index, num_bytes in enumerate(transfer.bytes_per_ps)
         ),
-        ('Step moves', _megabytes(transfer.bytes_per_step or 0)),
+        ('Step moves', format_bytes(transfer.bytes_per_step or 0)),
     ]
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f'{num_bytes / 1e6:.1f} MB'
 
 
 def format_step_header(
@@ -132,7 +128,7 @@ def format_incomplete(
     """Formats the warning about a run that ended early.
 
     Args:
-      planned: the planned length of the run: 'of 100', 'of as many as take 60 seconds'.
+      planned: the planned length of the run: 'of 100', 'in 7.3 of 60 seconds'.
       global_step: the global step of the last step, as checkpoints count it; None if no step was
         taken.
     """

@@ -173,7 +173,7 @@ class RunReport:
         if not exit_info.is_complete and self._plan.role is not Role.EVALUATION:
             target = self._plan.params.results.target_seconds
             planned_steps = (
-                f'of as many as take {target:g} seconds'
+                f'in {throughput.wall_seconds:.3g} of {target:g} seconds'
                 if target
                 else f'of {self._plan.params.run.num_timed}'
             )

@@ -75,6 +75,14 @@ def plural(number: int, noun: str, suffix: str = 's') -> str:
     return f'{number} {noun}{"" if number == 1 else suffix}'
 
 
+def format_bytes(num_bytes: float) -> str:
+    """Returns a number of bytes with three digits and the unit that fits: '17.4 MB', '1.2 kB'."""
+    for unit, prefix in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+        if (value := num_bytes / unit) >= 0.9995:
+            return f'{value:.3g} {prefix}B' if value < 1000 else f'{value:,.0f} {prefix}B'
+    return f'{num_bytes:.0f} B'
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Returns the most similar name, the first of several; None if none is similar."""
     return next(iter(similar_names(name, names, 1)), None)

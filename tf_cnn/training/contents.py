@@ -115,15 +115,11 @@ def check_classes(
                 f'{difference}; use the data that it was trained on, or another --train_dir'
             )
         return None
-    unnamed_sources = [
-        source
-        for source, names in ((prefix, saved_names), (f'--data_dir={data_dir}', class_names))
-        if names is None
-    ]
-    return (
-        f'{" and ".join(unnamed_sources)}: no class names are stored there, so only the number of '
-        'classes is compared'
-    )
+    # The folder may have a file of names that this data set does not read.
+    reasons = [f'{prefix} has no class names'] if saved_names is None else []
+    if class_names is None:
+        reasons.append(f'the run reads no class names from --data_dir={data_dir}')
+    return f'{" and ".join(reasons)}: only the number of classes is compared'
 
 
 def class_difference(saved_names: Sequence[str], class_names: Sequence[str]) -> str | None:
