@@ -32,16 +32,22 @@ help:
 START := start=$$(date +%s)
 END = echo "make: $(1) in $$(($$(date +%s) - start)) s"
 
-PIP = $(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+PIP = $(RUN) -m pip install --progress-bar=off --disable-pip-version-check --editable '.[$(EXTRAS)]'
+# Of the hundreds of lines that pip prints: the packages of 10 MB and more as they come, and the last step.
+PROGRESS = sed -un 's/^ *\(Downloading\|Using cached\) \([^-]*\)-.* (\([0-9]\{2,\}\.[0-9] MB\))$$/make:   \2, \3/p; \
+  s/^Installing collected packages.*/make:   unpacking all packages, which takes as long/p'
 
 install: $(INSTALLED)
 
+# For pipefail.
+$(INSTALLED): SHELL := /bin/bash
 # The constraints have no hashes: with them, pip would want a hash of the checkout too.
 $(INSTALLED): $(VENV)/bin/pip setup.py pyproject.toml $(LOCK)
 	@echo 'make: installing into $(VENV): 2.7 GB, about two minutes'
-	@set -e; $(START); \
+	@set -eo pipefail; $(START); \
 	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt; \
-	$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }; \
+	$(PIP) --constraint=$(VENV)/constraints.txt | $(PROGRESS) || \
+	  { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP) | $(PROGRESS); }; \
 	touch $@; $(call END,installed)
 
 # TensorFlow has no packages for later versions. Where python3 is one, an older Python does it, which uv can fetch.

@@ -34,6 +34,44 @@ def test_make_install_adds_the_libraries_of_cuda_if_there_is_a_driver(tmp_path, 
     assert {*re.findall(r"--editable '\.\[(.+?)\]'", process.stdout)} == {extras}
 
 
+def test_make_install_names_large_packages_while_it_installs_and_fails_with_pip(tmp_path):
+    venv, go_on, pip = tmp_path / 'venv', tmp_path / 'go_on', tmp_path / 'pip.sh'
+    (venv / 'bin').mkdir(parents=True)
+    (venv / 'bin/pip').touch()
+    lines = [
+        'Collecting tensorflow==2.21.0',
+        '  Downloading tensorflow-2.21.0-cp311-cp311-manylinux.whl (572.6 MB)',
+        '  Using cached absl_py-2.4.0-py3-none-any.whl (135 kB)',
+    ]
+    printed = '\n'.join(lines)
+    pip.write_text(
+        f"echo '{printed}'; until [ -e {go_on} ]; do sleep 0.05; done\n"
+        "echo 'Installing collected packages: a, b'; exit $FAULT\n"
+    )
+    command = ['make', 'install', f'VENV={venv}', f'PIP=sh {pip}', '--old-file=setup.py']
+    for fault in (0, 7):
+        go_on.unlink(missing_ok=True)
+        with subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, 'FAULT': str(fault)},
+        ) as process:
+            assert process.stdout
+            assert 'installing' in process.stdout.readline()
+            # While pip waits.
+            assert process.stdout.readline() == 'make:   tensorflow, 572.6 MB\n'
+            go_on.touch()
+            output = process.stdout.read()
+        assert (process.returncode == 0) == (fault == 0)
+        assert (venv / '.installed').exists() == (fault == 0)
+        assert 'unpacking' in output
+        assert 'absl' not in output
+        (venv / '.installed').unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])
 def test_a_variable_chooses_the_tensorflow_without_gpus(package):
     setup = 'run_setup("setup.py", stop_after="init")'

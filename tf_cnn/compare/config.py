@@ -1,5 +1,6 @@
 """The flags of the subcommands compare and report."""
 
+import math
 from dataclasses import dataclass
 
 from tf_cnn.flags.spec import flag
@@ -31,7 +32,12 @@ class CompareOptions:
         'runs alternate, each time in a fresh process, and are then compared; the first is the '
         'baseline.',
     )
-    rounds: int = flag(5, 'With --run: how often each is run, 3 times or more.', unit='rounds')
+    rounds: int = flag(
+        5,
+        'With --run: how often each is run, 3 times or more.',
+        lower_bound=-math.inf,
+        unit='rounds',
+    )
     output: str | None = flag(
         None,
         'With --run: a new folder for the results and logs, or the folder of the same runs, to '
