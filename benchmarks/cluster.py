@@ -143,7 +143,7 @@ def main() -> int:
             args.original.resolve() / 'tf_cnn_benchmarks.py',
             '--data_format=NHWC',
         ]
-    pairs = [('distributed_replicated', 'parameter_server')]
+    pairs = [(mode, 'parameter_server') for mode in args.modes if mode != 'parameter_server']
     # A host's /tmp is separate, so these paths are mounted.
     shared = [args.original, args.original_python.parent.parent] if original else []
     with make_hosts(NUM_WORKERS + args.num_ps, rate_mbit=args.link, shared=shared) as network:

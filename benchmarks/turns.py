@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from tf_cnn.compare.intervals import estimate_runs
+from tf_cnn.machine.meters import NoiseMeter
 from tf_cnn.machine.run_environment import describe_machine
+from tf_cnn.results.advice import DOUBT_MARK, LOADED_SHARE
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_machine
 from tf_cnn.results.tables import Column, Table
@@ -27,19 +30,24 @@ from tf_cnn.sweep.runner import (
     make_failure,
     order_of_round,
 )
-from tf_cnn.system.errors import BenchmarkError, format_error
+from tf_cnn.system.errors import BenchmarkError, format_error, plural
 from tf_cnn.system.signals import SIGNALS
 
 ROOT = Path(PROGRAM[-1]).parent
 # The numbers of one run by title. Ratios are of the first number.
 Numbers = Mapping[str, float]
+# The number that decides whether a run is doubtful.
+_OTHERS = 'others, % of cores'
 
 
 def numbers_of(run: Result) -> Numbers:
-    noise = run.noise
+    return {'images/sec': run.images_per_second, **_noise_numbers(run.noise)}
+
+
+def _noise_numbers(noise: Mapping[str, Any]) -> Numbers:
     # Unknown shares count as 0; runs under a second have none.
     other_share = (noise.get('other_cpu_share') or 0.0) + (noise.get('steal_share') or 0.0)
-    return {'images/sec': run.images_per_second, 'others, % of cores': 100 * other_share}
+    return {_OTHERS: 100 * other_share}
 
 
 def make_parser(
@@ -135,11 +143,20 @@ def run_commands(
 def run_in_turns(
     cases: Mapping[str, Callable[[], Numbers]], rounds: int, *, is_shown: bool = True
 ) -> dict[str, list[Numbers]]:
+    """Calls each function once in every round.
+
+    is_shown: whether to print each number, and to measure what others used of the cores meanwhile.
+    Returns name -> numbers of each call.
+    """
     names = [*cases]
     numbers_by_name: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         for name in (names[index] for index in order_of_round(len(names), number)):
-            numbers_by_name[name].append(cases[name]())
+            meter = NoiseMeter()
+            meter.start()
+            numbers = cases[name]()
+            noise = _noise_numbers(meter.stop()) if is_shown else {}
+            numbers_by_name[name].append({**numbers, **noise})
             if is_shown:
                 latest = numbers_by_name[name][-1].items()
                 _print_round(
@@ -155,17 +172,19 @@ def _print_round(number: int, name: str, text: str) -> None:
 def print_report(
     outcomes: Mapping[str, Sequence[Numbers | None]], pairs: Sequence[tuple[str, str]]
 ) -> int:
-    """Prints the mean numbers of each case, and the ratios of the pairs (ours, theirs).
+    """Prints the mean numbers of each case, and the ratios of the pairs, the first over the second.
 
-    Ratios are formed in each round, so noise that lasts a whole round cancels. Returns 1 if a
-    run failed.
+    Ratios are formed in each round, so noise that lasts a whole round cancels. Doubtful numbers
+    have the mark of the program's own tables. Returns 1 if a run failed.
     """
     all_runs = [numbers for runs in outcomes.values() for numbers in runs]
     titles = next((list(numbers) for numbers in all_runs if numbers), [''])
     rows = []
     for name, runs in outcomes.items():
         successful = [numbers for numbers in runs if numbers]
+        mark = f'{DOUBT_MARK} ' if any(map(_is_doubtful, successful)) else ''
         cells = [
+            f'{mark if title == titles[0] else ""}'
             f'{statistics.fmean(numbers[title] for numbers in successful):.4g}'
             if successful
             else ''
@@ -183,13 +202,24 @@ def print_report(
             )
             ends = ratio.interval
             interval = f'{ends[0]:.3f} to {ends[1]:.3f}' if ends else ''
-            ratios.append([' / '.join(names), f'{ratio.images_per_second:.3f}', interval])
-    tables = (
-        as_table(['', *titles, 'turns'], rows),
-        as_table([f'ours / theirs, {titles[0]}', 'ratio', '95 %'], ratios),
-    )
-    print('; '.join(format_machine(describe_machine())), *tables, sep='\n\n')
+            mark = f'{DOUBT_MARK} ' if any(map(_is_doubtful, sum(complete_rounds, ()))) else ''
+            ratios.append([' / '.join(names), f'{mark}{ratio.images_per_second:.3f}', interval])
+    parts = ['; '.join(format_machine(describe_machine())), as_table(['', *titles, 'turns'], rows)]
+    if ratios:
+        parts.append(as_table([f'ratio of {titles[0]}', 'ratio', '95 %'], ratios))
+    if doubtful := [numbers for numbers in all_runs if numbers and _is_doubtful(numbers)]:
+        largest = max(numbers[_OTHERS] for numbers in doubtful)
+        parts.append(
+            f'{DOUBT_MARK} in {len(doubtful)} of {plural(len(all_runs), "run")} other processes or '
+            f'virtual machines used more than {100 * LOADED_SHARE:.0f} % of the cores, up to '
+            f'{largest:.0f} %; measure on an idle machine'
+        )
+    print(*parts, sep='\n\n')
     return int(any(numbers is None for numbers in all_runs))
+
+
+def _is_doubtful(numbers: Numbers) -> bool:
+    return numbers.get(_OTHERS, 0.0) > 100 * LOADED_SHARE
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

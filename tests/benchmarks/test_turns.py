@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.peers.measuring import make_parser, run_steps
 from benchmarks.turns import print_report, run_commands, run_in_turns
-from tests.support.outputs import refused
+from tests.support.outputs import check_line, refused
 from tests.sweep.fake_runs import FAKE, environment, sizes_in
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.results.document import Result, read_result
@@ -48,12 +48,13 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path, monkeyp
     capsys.readouterr()
     assert print_report(runs_by_command, [('with 12', 'with 10')]) == 1
     cells = cells_of(capsys.readouterr().out)
-    assert [' '.join([row[0], row[1], row[-1]]) for row in cells[2:5]] == [
+    assert [' '.join([row[0], row[1].removeprefix('! '), row[-1]]) for row in cells[2:5]] == [
         'with 10 100 2 of 2',
         'with 12 120 2 of 2',
         'with 3  0 of 1',
     ]
-    assert cells[-1] == ['with 12 / with 10', '1.200', '']
+    assert cells[-1][0] == 'with 12 / with 10'
+    assert cells[-1][1].removeprefix('! ') == '1.200'
 
 
 def test_functions_take_turns():
@@ -63,6 +64,32 @@ def test_functions_take_turns():
     )
     turns = {name: [run['s'] for run in runs] for name, runs in runs_by_function.items()}
     assert turns == {'a': [1, 4, 6], 'b': [2, 3, 5]}
+
+
+def test_functions_are_measured_with_what_others_used_of_the_cores_meanwhile():
+    (run,) = run_in_turns({'a': lambda: {'s': 1.0}}, 1)['a']
+    assert [*run] == ['s', 'others, % of cores']
+    assert run_in_turns({'a': lambda: {'s': 1.0}}, 1, is_shown=False) == {'a': [{'s': 1.0}]}
+
+
+def test_disturbed_runs_and_their_ratios_have_the_mark_of_the_program(capsys):
+    rates = {'quiet': (50, 3), 'loaded': (25, 85), 'also quiet': (40, 10)}
+    turns = {
+        name: [{'images/sec': rate, 'others, % of cores': others}]
+        for name, (rate, others) in rates.items()
+    }
+    assert print_report(turns, [('loaded', 'quiet'), ('also quiet', 'quiet')]) == 0
+    out = capsys.readouterr().out
+    cells = cells_of(out)
+    assert [row[1] for row in cells[2:5]] == ['50', '! 25', '40']
+    assert [row[:2] for row in cells[-2:]] == [
+        ['loaded / quiet', '! 0.500'],
+        ['also quiet / quiet', '0.800'],
+    ]
+    check_line(out.splitlines()[-1], '1 of 3 runs', '10 %', '85 %')
+    # Without pairs there is no table of ratios.
+    print_report({'quiet': turns['quiet']}, [])
+    assert 'ratio' not in capsys.readouterr().out
 
 
 def test_noise_in_both_turns_of_a_round_does_not_widen_the_interval(capsys):

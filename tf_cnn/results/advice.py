@@ -68,7 +68,7 @@ GPU_SLOWDOWN_SHARE = 0.05
 GPU_POWER_SHARE = 0.5
 DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
-_DOUBT_MARK = '!'
+DOUBT_MARK = '!'
 LONGER_RUN_FLAG = '--target_seconds=10'
 # The warning codes for causes and for symptoms of noise, with their names in tables.
 _CAUSES = {
@@ -162,7 +162,7 @@ def doubt_mark(results: Iterable[Result]) -> str:
     """Returns the mark that tables put before the rate of these runs if one of them is doubtful,
     else ''.
     """
-    return f'{_DOUBT_MARK} ' if any(map(doubtful_codes, results)) else ''
+    return f'{DOUBT_MARK} ' if any(map(doubtful_codes, results)) else ''
 
 
 def format_doubtful(results: Sequence[Result]) -> str:
@@ -213,14 +213,14 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
                 )
                 reasons.append(f'{name} ({plural(len(affected), "run")}{largest_share})')
         lines.append(
-            f'{_DOUBT_MARK} {_format_count(disturbed, results)} disturbed: {", ".join(reasons)}; '
+            f'{DOUBT_MARK} {_format_count(disturbed, results)} disturbed: {", ".join(reasons)}; '
             'measure on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
         # A remedy that helps all of these runs.
         remedy = _how_to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
-            f'{_DOUBT_MARK} {_format_count(short, results)} too short, with less than '
+            f'{DOUBT_MARK} {_format_count(short, results)} too short, with less than '
             f'{SHORT_SECONDS:.0f} s of timed steps: {remedy}'
         )
     return lines
