@@ -386,7 +386,9 @@ def test_seed_table_with_the_published_rates_has_the_published_speed_ups_or_none
     for title, table in ((heading, rows), (page_heading, page_rows)):
         speed_ups = [float(row[title.index('speed-up')]) for row in table]
         # The report rounded some speed-ups by up to 4 %.
-        published = [configuration.published_speed_up for configuration in plan.configurations]
+        published = [
+            configuration.published_speed_up or 0.0 for configuration in plan.configurations
+        ]
         assert speed_ups == pytest.approx(published, rel=0.04)
         assert np.median(np.divide(speed_ups, published)) == pytest.approx(1, abs=0.005)
     assert 'against the row whose published speed-up is 1' in page.html
@@ -523,6 +525,8 @@ def test_a_price_has_the_interval_and_the_doubts_of_its_rate(tmp_path):
     heading, *rows = cells_of(page.html)
     quiet, loaded = (row[heading.index('price of 10^6 images')] for row in rows)
     estimate = summarize_collection(collect([str(tmp_path / 'A')])).rows[0].estimate
+    assert estimate
+    assert estimate.interval
     low, high = (format_number(1000 / rate) for rate in reversed(estimate.interval))
     assert quiet == f'{format_number(1000 / estimate.images_per_second)} ({low} to {high})'
     assert loaded == f'! {quiet}'
