@@ -8,7 +8,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from tests.distributed.clusters import SKIPPED, TOTAL_LINE, all_modes
+from tests.distributed.clusters import (
+    SKIPPED,
+    TOTAL_LINE,
+    all_modes,
+    assert_each_names,
+    training,
+)
 from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.programs import (
@@ -21,6 +27,7 @@ from tests.support.programs import (
 from tests.support.runs import run_benchmark, values_in
 from tf_cnn.inputs.layout import LABELS_FILE
 from tf_cnn.launch.hosts import Command, reserve_addresses
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import checkpoint_step, latest_checkpoint
 
 pytestmark = pytest.mark.distributed
@@ -204,6 +211,49 @@ def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batc
     expected = values_in(tmp_path / 'alone')
     for name, value in values_in(tmp_path / 'two').items():
         np.testing.assert_allclose(value, expected[name], 1e-5, 1e-6, err_msg=name)
+
+
+# Worker 0 takes its steps slowly. Worker 1 ends at its step WORKER_1_ENDS_AT.
+UNEQUAL_MODEL = """
+import itertools, os, sys, time
+import tensorflow.compat.v1 as tf
+from tf_cnn_benchmarks import register_model
+steps = itertools.count(1)
+def wait(images):
+    if '--task_index=0' in sys.argv:
+        time.sleep(0.7)
+    elif next(steps) == WORKER_1_ENDS_AT:
+        os._exit(9)
+    return images
+def network(cnn, images, num_classes):
+    waited = tf.ensure_shape(tf.numpy_function(wait, [images], tf.float32), images.shape)
+    return cnn.dense(cnn.global_avg_pool(waited), num_classes, 'logits')
+register_model('unequal', network, data_set='cifar10')
+"""
+
+
+@pytest.mark.parametrize(('end', 'exit_codes'), [(None, (0, 0)), (6, (1, 9))])
+def test_an_asynchronous_total_is_of_a_worker_that_timed_steps_else_a_fault(
+    end, exit_codes, tmp_path
+):
+    path = tmp_path / 'unequal.py'
+    path.write_text(UNEQUAL_MODEL.replace('WORKER_1_ENDS_AT', str(end)))
+    flags = f'--model_file={path} --model=unequal --result_file={tmp_path}/result.json'
+    lengths = '--num_warmup_batches=3 --num_batches=1'
+    with training('asynchronous', f'{flags} {lengths}', tmp_path) as tasks:
+        tasks.start()
+        assert not tasks.still_running()
+        workers = tasks.of('worker')
+        assert tuple(worker.exit_code for worker in workers) == exit_codes
+    totals = [worker.lines(TOTAL_LINE) for worker in workers]
+    result = read_result(tmp_path / 'result.json')
+    assert isinstance(result, Result)
+    assert result.statistics.num_steps == 0
+    if end is None:
+        assert totals == 2 * [[f'{result.images_per_second:.2f}']]
+    else:
+        assert totals == [[], []]
+        assert_each_names(workers[:1], 'no worker timed a step', '--num_batches')
 
 
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)

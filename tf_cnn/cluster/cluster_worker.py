@@ -203,17 +203,26 @@ class ClusterWorker(Worker):
         return None
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the images and seconds of the chief, or of the first worker that notices that
-        the chief is lost for good.
+        """Returns the images and seconds of the chief; if it has timed no step, or is lost for
+        good, of a worker that has timed steps.
         """
-        if self.is_chief and images:
-            self._rendezvous.put('total', [images, seconds])
-        for entries, _, is_silent in self._poll():
+        own_key, own_total = f'total/{self.index}', [images, seconds]
+        self._rendezvous.put('total' if self.is_chief and images else own_key, own_total)
+        for entries, incarnations, is_silent in self._poll():
             if 'total' in entries:
                 images, seconds = entries['total']
                 break
-            if is_silent:
-                self._rendezvous.put('total', [images, seconds])
+            if self.is_chief or is_silent:
+                # None for a worker that still takes steps.
+                totals = [
+                    {own_key: own_total, **entries}.get(f'total/{task.index}')
+                    for task in self.cluster.training_tasks
+                    if incarnations[task] is not None or f'total/{task.index}' in entries
+                ]
+                totals_with_images = [total for total in totals if total and total[0]]
+                if totals_with_images or None not in totals:
+                    total = totals_with_images[0] if totals_with_images else own_total
+                    self._rendezvous.put('total', total)
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:

@@ -103,7 +103,10 @@ class Worker:
         return line
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the images and seconds that the chief measured. Raises PeerError like gather."""
+        """Returns the images and seconds of one worker, mostly the chief, the same on all workers.
+
+        Raises PeerError like gather.
+        """
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:

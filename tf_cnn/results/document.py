@@ -116,7 +116,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
         run, seconds = self.run, self.statistics.step_seconds.median
         images = 'synthetic' if run.is_synthetic else 'real'
         rate = (
-            'no step was timed' if seconds is None else f'{self.images_per_second:.2f} images/sec'
+            f'{self.images_per_second:.2f} images/sec' if self.images > 0 else 'no step was timed'
         )
         each = '' if seconds is None else f', {1e3 * seconds:.1f} ms each (median)'
         return (

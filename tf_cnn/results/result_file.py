@@ -75,5 +75,5 @@ def write_new(text: str, names: Iterator[str]) -> str:
 
 def _has_measured(result: Result) -> bool:
     return bool(
-        result.statistics.num_steps or (result.run.role == 'evaluation' and result.evaluations)
+        result.throughput.images or (result.run.role == 'evaluation' and result.evaluations)
     )

@@ -151,8 +151,8 @@ class StepLog:
       between: for each step, the seconds between its end and the next step, by cause.
       num_workers: the number of processes that took steps.
       cluster_total: the images of all workers, and the seconds from the start of the chief's first
-        timed step to the end of its last (or of the worker that reports an early end); None for a
-        run of one process.
+        timed step to the end of its last; of another worker if the chief is lost or timed no step;
+        None for a run of one process.
     """
 
     run: RunSection

@@ -153,6 +153,7 @@ class RunLifecycle(Hook[StepValues]):
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_record_lengths(after_steps=True)
+                self._report.recorder.check_total()
                 self._report.finish(ExitSection(0, None), self.worker)
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__

@@ -164,7 +164,7 @@ class RunReport:
         # warning, and in the document.
         if throughput.images and exit_info.is_complete:
             self._console.result(
-                lines.format_exchange_total(throughput.wall_seconds / num_timed)
+                lines.format_exchange_total(log.run.images_per_step / rate)
                 if self._plan.role is Role.EXCHANGE_ONLY
                 else lines.format_total(rate)
             )

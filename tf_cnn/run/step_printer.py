@@ -128,7 +128,7 @@ class StepPrinter(Hook[StepValues]):
             self._write_to_log(log.timed_steps[-1])
         if images_per_second:
             metrics = {'average_examples_per_sec': images_per_second}
-            self._write_metrics(log.timed_steps[-1].index, metrics)
+            self._write_metrics(len(log.timed_steps), metrics)
 
     def log_evaluation(self, accuracy: Accuracy) -> None:
         metrics = {

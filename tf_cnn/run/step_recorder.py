@@ -16,6 +16,7 @@ from tf_cnn.results.statistics import Rate, summarize
 from tf_cnn.results.steps import Accuracy, PauseCause, PauseSeconds, Step, StepLog, StepValues
 from tf_cnn.run.result_builder import run_section
 from tf_cnn.run.step_loop import Hook
+from tf_cnn.system.errors import RunError
 
 
 class StepRecorder(Hook[StepValues]):
@@ -87,8 +88,8 @@ class StepRecorder(Hook[StepValues]):
     def record_end(self, num_skipped: int | None, worker: Worker) -> None:
         """Completes the record of a run that has taken all its steps.
 
-        All workers of a cluster take over the images and seconds of the chief, so that they print
-        the same rate.
+        All workers of a cluster take over the images and seconds of one of them, so that they
+        print the same rate.
 
         num_skipped: how many steps the loss scale has skipped since training began, if it can.
         """
@@ -96,6 +97,15 @@ class StepRecorder(Hook[StepValues]):
         if worker.cluster:
             log = self.log()
             self._cluster_total = worker.share_total(log.process_images, log.process_wall_seconds)
+
+    def check_total(self) -> None:
+        """Raises RunError if workers of a cluster took steps and timed none, for a total."""
+        if self._steps and self._cluster_total and not self._cluster_total[0]:
+            flags = self._plan.params.run
+            raise RunError(
+                f'no worker timed a step: the --num_warmup_batches={flags.num_warmup_batches} of '
+                'each took until the steps of all workers were over; use a larger --num_batches'
+            )
 
     @property
     def num_skipped(self) -> int:
