@@ -197,6 +197,18 @@ def test_a_worker_without_the_file_of_its_mode_names_the_missing_flag(tmp_path):
         assert_each_names([tasks['worker 1']], *facts)
 
 
+def test_a_worker_without_images_is_refused_beside_a_worker_with_images(tmp_path):
+    for subset in ('train', 'validation'):
+        images, labels = np.zeros([16, 28, 28], np.uint8), np.zeros([16], np.uint8)
+        write_mnist(tmp_path / 'data', images, labels, subset)
+    flags = '--model=lenet --data_name=mnist'
+    with training('parameter_server', flags, tmp_path) as tasks:
+        tasks['worker 0'].argv.append(f'--data_dir={tmp_path}/data')
+        tasks.start()
+        tasks.assert_end(WRONG_USE)
+        assert_each_names(tasks.of('worker'), 'worker 0', 'no --data_dir in worker 1')
+
+
 def test_workers_with_different_numbers_of_images_are_refused_if_epochs_count(tmp_path):
     for name, count in (('a', 16), ('b', 24)):
         for subset in ('train', 'validation'):
