@@ -14,11 +14,13 @@ from tests.support.outputs import check_line, failed
 from tests.support.programs import ROOT
 from tf_cnn.launch.hosts import Command, pick_addresses
 from tf_cnn.launch.launcher import launch
-from tf_cnn.launch.remote import MARK, versions
+from tf_cnn.launch.remote import line_mark, versions
 from tf_cnn.launch.ssh import SshHost, SshTarget, prepare_hosts
 
 pytestmark = pytest.mark.distributed
 
+TOKEN = '1234abcd'
+MARK = line_mark(TOKEN)
 LAYOUT = {'somewhere': [('ps', 0), ('worker', 0)]}
 
 
@@ -27,7 +29,7 @@ def start(
 ) -> 'subprocess.Popen[str]':
     """Starts a command as the launcher does by ssh."""
     pipe = subprocess.PIPE
-    command = [sys.executable, '-m', 'tf_cnn.launch.remote', 'run', str(folder), '', *words]
+    command = [sys.executable, '-m', 'tf_cnn.launch.remote', TOKEN, 'run', str(folder), '', *words]
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)
 
 
@@ -59,25 +61,25 @@ def test_a_remote_process_ends_with_its_input_or_by_a_signal_from_it(text, code)
         assert not psutil.pid_exists(pid)
 
 
-def target_with(script: str, folder: Path) -> SshTarget:
+def target_with(script: str, folder: Path, python: str = sys.executable) -> SshTarget:
     """Returns a target with this shell script as its ssh."""
     ssh = folder / 'ssh'
     ssh.write_text(f'#!/bin/sh\n{script}')
     ssh.chmod(0o700)
-    return SshTarget((str(ssh),), sys.executable, str(ROOT), str(folder))
+    return SshTarget((str(ssh),), python, str(ROOT), str(folder), TOKEN)
 
 
-# What a login script may print, then what ssh does.
-LIKE_SSH = r"""
-printf 'welcome\n{"unfinished": 1}'
+# What a login script may print, such as the lines of another start, then what ssh does.
+LIKE_SSH = rf"""
+printf 'welcome\n{line_mark('5678')}{{}}\n{line_mark('5678')}exit 0\n{{"unfinished": 1}}'
 for command; do :; done
 exec sh -c "$command"
 """
 
 
-def over_ssh(script: str, folder: Path) -> tuple[int, str, str]:
+def over_ssh(script: str, folder: Path, ssh: str = LIKE_SSH, **target: str) -> tuple[int, str, str]:
     """Launches a shell script as a remote process; returns exit code, output and errors."""
-    host = SshHost('somewhere', target_with(LIKE_SSH, folder))
+    host = SshHost('somewhere', target_with(ssh, folder, **target))
     out, err = io.StringIO(), io.StringIO()
     command = Command('worker 0', ['sh', '-c', script], {}, has_result=True, host=host)
     return launch([command], out=out, err=err), out.getvalue(), err.getvalue()
@@ -87,6 +89,42 @@ def test_text_of_a_login_script_is_not_part_of_any_output(tmp_path):
     tasks = prepare_hosts(LAYOUT, target_with(LIKE_SSH, tmp_path), 0, [])
     assert [task.name for task in tasks] == ['ps 0', 'worker 0']
     assert over_ssh('echo result', tmp_path)[:2] == (0, 'result\n')
+
+
+@pytest.mark.parametrize('ssh', ['exit 0', f'echo "{line_mark("")}exit 0"', LIKE_SSH])
+def test_no_result_is_a_failure_even_with_exit_code_0(ssh, tmp_path):
+    code, out, err = over_ssh('exit 0', tmp_path, ssh)
+    assert (code, out) == (1, '')
+    check_line(err.splitlines()[-1], 'worker 0')
+
+
+def test_a_host_hears_from_the_launcher_at_once(tmp_path):
+    ssh = f'read -r line\n{LIKE_SSH}'
+    began = time.monotonic()
+    assert over_ssh('echo result', tmp_path, ssh)[:2] == (0, 'result\n')
+    assert time.monotonic() - began < 15
+
+
+# Runs launch.remote with a shorter silence.
+IMPATIENT_PYTHON = f"""\
+#!/bin/sh
+shift 2
+exec {sys.executable} -c '
+import sys
+from tf_cnn.launch import remote
+remote.SILENCE_SECS = 0.3
+sys.exit(remote.main(*sys.argv[1:]))
+' "$@"
+"""
+
+
+def test_a_silent_launcher_ends_the_process_and_its_last_line_says_so(tmp_path):
+    python = tmp_path / 'python'
+    python.write_text(IMPATIENT_PYTHON)
+    python.chmod(0o700)
+    code, _, err = over_ssh('exec sleep 100', tmp_path, python=str(python))
+    assert code == 1
+    check_line(err.splitlines()[-1], 'worker 0', 'somewhere heard nothing from this launcher')
 
 
 def test_a_connection_that_is_lost_before_the_answer_is_named(tmp_path):

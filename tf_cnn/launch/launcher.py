@@ -34,15 +34,16 @@ def launch(
 ) -> int:
     """Runs the commands in parallel until all have ended. Call it from the main thread.
 
-    A process fails if it ends by itself with an exit code other than 0. The first failure stops the
-    others: SIGTERM, then SIGKILL after grace_secs. Servers are stopped last, since a worker that
-    saves a checkpoint on SIGTERM reads the variables from them. A signal to this process stops all
-    processes in the same way. A second signal sends them another SIGTERM. If SIGKILL ends this
-    process, the kernel kills the others.
+    A process fails if it ends by itself with an exit code other than 0, or if it has_result and
+    printed nothing. The first failure stops the others: SIGTERM, then SIGKILL after grace_secs.
+    Servers are stopped last, since a worker that saves a checkpoint on SIGTERM reads the variables
+    from them. A signal to this process stops all processes in the same way. A second signal sends
+    them another SIGTERM. If SIGKILL ends this process, the kernel kills the others.
 
     Returns 0 if no process failed, else the exit code of the first failure, since it mostly causes
-    the others; 128 + n if signal n ended the process, or if this process received signal n before
-    any failure. Raises BrokenPipeError if the reader of out or err has closed it.
+    the others; 1 without a result; 128 + n if signal n ended the process, or if this process
+    received signal n before any failure. Raises BrokenPipeError if the reader of out or err has
+    closed it.
 
     Args:
       out: receives the standard output of commands with has_result, unchanged; by default standard
@@ -87,7 +88,7 @@ class _Cluster:
 
     def __init__(self, lines: '_OutputLines', grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
-        self._is_permanent = self._has_result = False
+        self._is_permanent = self._has_output = self._has_result = False
         self._lines = lines
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
@@ -144,7 +145,7 @@ class _Cluster:
         try:
             process = host.start(command)
             self._running.append(process)
-            show_output = self._lines.write_result_line if command.has_result else write_line
+            show_output = self._write_result_line if command.has_result else write_line
             process.listen(
                 functools.partial(self._show, show_output),
                 functools.partial(self._show, write_line),
@@ -158,6 +159,10 @@ class _Cluster:
                 f'{command.name} cannot be started: {reason}; start fewer processes'
             ) from error
 
+    def _write_result_line(self, line: str) -> None:
+        self._has_output = True
+        self._lines.write_result_line(line)
+
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
         if self._lines.error:
@@ -166,23 +171,27 @@ class _Cluster:
     def _handle_exit(self, process: LocalProcess) -> None:
         code = process.reap()
         self._running.remove(process)
+        has_succeeded = code == 0 and (self._has_output or not process.command.has_result)
         # The result is complete, whatever fails later.
-        self._has_result |= process.command.has_result and code == 0
+        self._has_result |= process.command.has_result and has_succeeded
         if self._is_stopping:
             self._stop()
             return
-        if code:
+        if not has_succeeded:
             self._handle_failure(process, code)
         if self._deadline is None and all(other.command.is_server for other in self._running):
             self._deadline = time.monotonic() + self._servers_end_secs
 
     def _handle_failure(self, process: LocalProcess, code: int) -> None:
-        name, exit_code = process.command.name, code if code > 0 else 128 - code
+        name, exit_code = process.command.name, code or 1
         if process.lost_reason:
             reason = f'{name} is lost: {process.lost_reason}'
         elif code > 0:
             reason = f'{name} ended with exit code {code}'
+        elif code == 0:
+            reason = f'{name} ended with exit code 0, but printed no result'
         else:
+            exit_code = 128 - code
             reason = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
         # The host of a lost process may stay away.
         self._is_permanent |= bool(process.lost_reason)

@@ -1,8 +1,9 @@
 """The part of `cluster --hosts` that runs on the other hosts, each time by `ssh HOST`:
 
-    python -m tf_cnn.launch.remote prepare TASKS NUM_GPUS GPU_INDICES
-    python -m tf_cnn.launch.remote run FOLDER CORES NAME=VALUE... -- COMMAND...
+    python -m tf_cnn.launch.remote TOKEN prepare TASKS NUM_GPUS GPU_INDICES
+    python -m tf_cnn.launch.remote TOKEN run FOLDER CORES NAME=VALUE... -- COMMAND...
 
+TOKEN is part of each line for the launcher, so that no login script can print such a line.
 `prepare` prints the versions here and a ClusterTask for each of TASKS (ps:0,worker:1), as JSON.
 `run` runs the command until the launcher ends it. Its own standard input is the launcher: a line
 with a number is a signal for the command, and an empty line says that the launcher is there.
@@ -25,13 +26,17 @@ from tf_cnn.results import VERSION
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import BenchmarkError, format_error
 
-# Begins the lines for the launcher: `ready`, `process PID`, `exit CODE`, or a JSON object. Login
-# scripts and the command itself print other lines.
-MARK = 'tf_cnn_benchmarks remote: '
 # The longest silence of a launcher or a host, and the interval between the launcher's empty lines.
 SILENCE_SECS, ALIVE_SECS = 60.0, 10.0
 # From SIGTERM to SIGKILL if the launcher is gone: nobody reads the last output.
 _GRACE_SECS = 2.0
+
+
+def line_mark(token: str) -> str:
+    """Returns what begins the lines for the launcher: `ready`, `process PID`, `silence`, `exit
+    CODE`, or a JSON object. Login scripts and the command itself print other lines.
+    """
+    return f'tf_cnn_benchmarks remote {token}: '
 
 
 def versions() -> dict[str, str | None]:
@@ -43,7 +48,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def prepare(tasks: str, num_gpus: str, gpu_indices: str) -> int:
+def prepare(mark: str, tasks: str, num_gpus: str, gpu_indices: str) -> int:
     # The address that the launcher's ssh connected to: other hosts probably reach it, too.
     connection = os.environ.get('SSH_CONNECTION', '').split()
     address = connection[2] if len(connection) == 4 else LOOPBACK
@@ -53,16 +58,16 @@ def prepare(tasks: str, num_gpus: str, gpu_indices: str) -> int:
         indices = [int(number) for number in gpu_indices.split(',') if number]
         members = make_tasks(ids, pick_addresses(len(ids), address), int(num_gpus), indices)
     except BenchmarkError as error:
-        print(MARK + json.dumps({'refused': error.lines, 'exit_code': error.exit_code}))
+        print(mark + json.dumps({'refused': error.lines, 'exit_code': error.exit_code}))
         return error.exit_code
     fields = [{**asdict(member), 'host': None} for member in members]
-    print(MARK + json.dumps({'versions': versions(), 'tasks': fields}))
+    print(mark + json.dumps({'versions': versions(), 'tasks': fields}))
     return 0
 
 
-def run(folder: str, cores: str, *words: str) -> int:
+def run(mark: str, folder: str, cores: str, *words: str) -> int:
     """Prints `ready`, the process id of the command, and at its end its exit code (-n after
-    signal n).
+    signal n), after `silence` if it was stopped since the launcher was silent.
     """
     # The launcher handles Ctrl-C; the end of the input shows the end of a connection.
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -71,7 +76,7 @@ def run(folder: str, cores: str, *words: str) -> int:
     os.chdir(next(path for path in (folder, Path.home(), '/') if os.path.isdir(path)))
     dashes = words.index('--')
     variables = dict(word.split('=', 1) for word in words[:dashes])
-    print(f'{MARK}ready', flush=True)
+    print(f'{mark}ready', flush=True)
     try:
         process = ChildProcess(
             words[dashes + 1 :],
@@ -83,25 +88,32 @@ def run(folder: str, cores: str, *words: str) -> int:
         )
     except OSError as error:
         print(format_error(f'it cannot be started: {error.strerror}'), file=sys.stderr, flush=True)
-        print(f'{MARK}exit 1', flush=True)
+        print(f'{mark}exit 1', flush=True)
         return 1
+    is_silent = False
     with process as child:
-        print(f'{MARK}process {child.pid}', flush=True)
+        print(f'{mark}process {child.pid}', flush=True)
         while True:
             ready = select.select([sys.stdin, child.descriptor], [], [], SILENCE_SECS)[0]
             if child.descriptor in ready:
                 break
+            is_silent = not ready
             # Empty at the end of the connection.
-            if not ready or not (data := os.read(0, 4096)):
+            if is_silent or not (data := os.read(0, 4096)):
                 break
             for word in data.split():
                 child.signal(signal.Signals(int(word)))
     # Nobody reads it if the launcher is gone.
     with contextlib.suppress(OSError):
-        print(f'{MARK}exit {child.exit_code()}', flush=True)
+        if is_silent:
+            print(f'{mark}silence', flush=True)
+        print(f'{mark}exit {child.exit_code()}', flush=True)
     return 0
 
 
+def main(token: str, name: str, *arguments: str) -> int:
+    return {'prepare': prepare, 'run': run}[name](line_mark(token), *arguments)
+
+
 if __name__ == '__main__':
-    name, *arguments = sys.argv[1:]
-    sys.exit(prepare(*arguments) if name == 'prepare' else run(*arguments))
+    sys.exit(main(*sys.argv[1:]))

@@ -7,19 +7,21 @@ ends with its connection.
 
 import contextlib
 import ipaddress
+import itertools
+import secrets
 import shlex
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_cnn.cluster.topology import split_host_port
 from tf_cnn.launch.host_layout import Layout
 from tf_cnn.launch.hosts import ClusterTask, Command, Host, LocalProcess, Show
-from tf_cnn.launch.remote import ALIVE_SECS, MARK, SILENCE_SECS, versions
+from tf_cnn.launch.remote import ALIVE_SECS, SILENCE_SECS, line_mark, versions
 from tf_cnn.machine.run_environment import is_library_variable
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
@@ -45,12 +47,15 @@ class SshTarget:
     """How to run the program on hosts: the ssh command line, and Python and folder there.
 
     The processes run in working_folder if the host has it, else in the home directory.
+
+    token: is part of each line of launch.remote, new for each start.
     """
 
     ssh: tuple[str, ...]
     python: str
     folder: str
     working_folder: str
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
     def program(self) -> tuple[str, str]:
@@ -61,7 +66,7 @@ class SshTarget:
         # echo: the output begins on a new line, even after an unfinished line of a login script.
         line = (
             f'echo; cd {shlex.quote(self.folder)} && ls {_COMMAND} > /dev/null && exec '
-            f'{shlex.join([self.python, "-m", "tf_cnn.launch.remote", *words])}'
+            f'{shlex.join([self.python, "-m", "tf_cnn.launch.remote", self.token, *words])}'
         )
         # BatchMode: otherwise many hosts could ask for passwords at once, between other output.
         options = [
@@ -96,13 +101,14 @@ class SshHost(Host):
         variables = [f'{name}={value}' for name, value in (command.env or {}).items()]
         words = ['run', self._target.working_folder, cores, *variables, '--', *command.argv]
         argv = self._target.command(self.name, *words)
-        return _SshProcess(replace(command, argv=argv, env=None, cores=None), self.name)
+        command = replace(command, argv=argv, env=None, cores=None)
+        return _SshProcess(command, self.name, line_mark(self._target.token))
 
 
 class _SshProcess(LocalProcess):
     """An ssh on this machine with a process of a cluster at its other end, see launch.remote."""
 
-    def __init__(self, command: Command, host_name: str) -> None:
+    def __init__(self, command: Command, host_name: str, mark: str) -> None:
         while not _opening.acquire(timeout=_POLL_SECS):
             SIGNALS.check()
         self._is_opening = True
@@ -112,6 +118,7 @@ class _SshProcess(LocalProcess):
             self._end_opening()
             raise
         self._host_name = host_name
+        self._mark = mark
         self._exit_code: int | None = None
         self._has_ended = threading.Event()
 
@@ -124,7 +131,7 @@ class _SshProcess(LocalProcess):
     ) -> None:
         def handle_line(line: str) -> None:
             # The last line of the process may be incomplete.
-            text, mark, answer = line.partition(MARK)
+            text, mark, answer = line.partition(self._mark)
             # The lines before the first answer belong to login scripts.
             if not self._is_opening and (text or not mark):
                 show(text)
@@ -132,6 +139,10 @@ class _SshProcess(LocalProcess):
                 self._end_opening()
             elif answer.startswith('process '):
                 on_start(int(answer.split()[1]))
+            elif answer == 'silence':
+                self.lost_reason = (
+                    f'{self._host_name} heard nothing from this launcher for {SILENCE_SECS:g} s'
+                )
             elif answer.startswith('exit '):
                 self._exit_code = int(answer.split()[1])
                 # ssh goes on as long as a descendant has its output open.
@@ -147,12 +158,16 @@ class _SshProcess(LocalProcess):
             _opening.release()
 
     def _keep_alive(self) -> None:
-        """Kills an ssh that does not connect; then tells the host that the launcher is there."""
-        if not self._has_ended.wait(_REPLY_SECS) and self._is_opening:
-            self.lost_reason = f'{self._host_name} does not answer within {_REPLY_SECS:g} s'
-            self.signal(signal.SIGKILL)
-        while not self._has_ended.wait(ALIVE_SECS):
+        """Tells the host that the launcher is there; kills an ssh that does not connect."""
+        # Count the intervals: the clock goes on while this process is suspended.
+        interval_secs = min(ALIVE_SECS, _REPLY_SECS)
+        for number in itertools.count(1):
             self._send('')
+            if self._has_ended.wait(interval_secs):
+                break
+            if self._is_opening and number * interval_secs >= _REPLY_SECS:
+                self.lost_reason = f'{self._host_name} does not answer within {_REPLY_SECS:g} s'
+                self.signal(signal.SIGKILL)
 
     def _send(self, line: str) -> None:
         # If the connection has ended, so has ssh.
@@ -177,10 +192,9 @@ class _SshProcess(LocalProcess):
         self.wait()
         self._has_ended.set()
         super().reap()
-        if self._exit_code is None:
-            self.lost_reason = self.lost_reason or f'the connection to {self._host_name} has ended'
-            return 1
-        return self._exit_code
+        if self._exit_code is None and not self.lost_reason:
+            self.lost_reason = f'the connection to {self._host_name} has ended'
+        return 1 if self.lost_reason else self._exit_code or 0
 
 
 # ---- the call before the start -------------------------------------------------------------------
@@ -229,20 +243,22 @@ class _PrepareCall:
         # What login scripts and ssh print; the last line gives the reason of a failure.
         self._other_lines: list[str] = []
         self._has_answered = threading.Event()
+        self._mark = line_mark(target.token)
         ssh.read_lines(self._handle_line, self._other_lines.append, self._has_answered.set)
 
     def _handle_line(self, line: str) -> None:
-        if line.startswith(MARK):
+        if line.startswith(self._mark):
             # The last line of a connection may be incomplete.
             with contextlib.suppress(DocumentError):
-                self._answer = decode_json(line.removeprefix(MARK), dict[str, Any])
+                self._answer = decode_json(line.removeprefix(self._mark), dict[str, Any])
                 self._has_answered.set()
         else:
             self._other_lines.append(line)
 
     def tasks(self, deadline: float) -> list[ClusterTask]:
         name, target = self._host.name, self._target
-        self._has_answered.wait(max(0.0, deadline - time.monotonic()))
+        # After the deadline, too: this process may have been suspended meanwhile.
+        self._has_answered.wait(max(_POLL_SECS, deadline - time.monotonic()))
         if self._answer is None:
             raise RunError(f'{name}: {self._failure()}')
         if 'refused' in self._answer:
