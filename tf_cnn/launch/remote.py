@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -112,7 +113,8 @@ def run(mark: str, folder: str, cores: str, *words: str) -> int:
 
 
 def main(token: str, name: str, *arguments: str) -> int:
-    return {'prepare': prepare, 'run': run}[name](line_mark(token), *arguments)
+    command: Callable[..., int] = prepare if name == 'prepare' else run
+    return command(line_mark(token), *arguments)
 
 
 if __name__ == '__main__':
