@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from models.registry import MODELS
-from tests.support.programs import run_main
+from tests.support.programs import run, run_main
 from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
@@ -51,6 +51,11 @@ def test_all_mistakes_are_reported_together_each_in_a_line(name):
     start = 'tf_cnn_benchmarks: error: '
     told = [line.removeprefix(start).partition(':')[0] for line in err.splitlines()]
     assert sorted(told) == sorted(wrong)
+
+
+def test_no_subcommand_forgets_to_close_a_file():
+    finished = run('models lenet', PYTHONWARNINGS='error')
+    assert (finished.code, finished.err) == (0, '')
 
 
 @pytest.mark.parametrize('empty', ['', "''"])

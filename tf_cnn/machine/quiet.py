@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -126,7 +127,11 @@ def _unfiltered_stderr() -> TextIO | None:
     """
     with contextlib.suppress(OSError):
         if sys.stderr.fileno() == 2:
-            return os.fdopen(
-                os.dup(2), 'w', buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors
+            descriptor, encoding = os.dup(2), sys.stderr.encoding
+            # absl's log handler may write to it after the block.
+            stream = open(  # noqa: SIM115
+                descriptor, 'w', 1, encoding, sys.stderr.errors, closefd=False
             )
+            weakref.finalize(stream, os.close, descriptor).atexit = False
+            return stream
     return None
