@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.programs import Task, launched, run
+from tests.support.programs import Task, catches_sigterm, launched, run
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
@@ -60,6 +60,17 @@ def test_a_signal_ends_a_run_in_any_phase(flags, line, number, tmp_path):
     assert (result.is_complete, result.exit_status.exit_code) == (False, 128 + number)
     assert number.name in (result.reason or '')
     assert (result.statistics.num_steps >= 3) == line.startswith('^3')
+
+
+def test_a_signal_during_the_import_of_tensorflow_changes_no_file(tmp_path):
+    flags = f'{ENDLESS} {SMALL} --result_file={tmp_path}/r.json'
+    with launched(flags, tmp_path, fresh=True) as process:
+        while not catches_sigterm(process.pid):
+            time.sleep(0.002)
+        lines = answer(process, signal.SIGTERM)
+    assert process.exit_code == 143
+    assert lines == ['tf_cnn_benchmarks: error: stopped by SIGTERM']
+    assert not [*tmp_path.glob('*json*')]
 
 
 def test_a_run_that_ends_early_does_not_replace_the_result_of_a_later_run(tmp_path):
