@@ -181,7 +181,7 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with four GPUs; in place of the benchmark, a program prints its visible GPUs."""
     use_pynvml(monkeypatch, tmp_path, 4)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    sees = "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
+    sees = "print(1); print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
     replace_program(tmp_path, monkeypatch, sees)
 
 
