@@ -48,7 +48,8 @@ def test_make_install_names_large_packages_while_it_installs_and_fails_with_pip(
         f"echo '{printed}'; until [ -e {go_on} ]; do sleep 0.05; done\n"
         "echo 'Installing collected packages: a, b'; exit $FAULT\n"
     )
-    command = ['make', 'install', f'VENV={venv}', f'PIP=sh {pip}', '--old-file=setup.py']
+    variables = [f'VENV={venv}', f'PIP=sh {pip}']
+    command = ['make', '--no-print-directory', '--old-file=setup.py', 'install', *variables]
     for fault in (0, 7):
         go_on.unlink(missing_ok=True)
         with subprocess.Popen(

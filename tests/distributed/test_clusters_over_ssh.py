@@ -139,7 +139,7 @@ def test_processes_run_where_and_how_the_user_says(network, stand_in, tmp_path):
         # The kernel ends the processes of a killed launcher, as on one machine, but not their
         # children, which keep the connection open.
         (
-            ['tf_cnn.launch.remote run', 'sleep'],
+            ['tf_cnn.launch.remote', 'sleep'],
             1,
             ['worker 1', 'the connection to node2 has ended'],
         ),

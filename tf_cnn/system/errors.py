@@ -195,10 +195,12 @@ def read_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.dup(sys.stdin.fileno()) if is_stdin else os.open(path, flags)
     with open(file, 'rb', buffering=0) as content:
-        mode = os.fstat(file).st_mode
-        if stat.S_ISDIR(mode):
+        status, data = os.fstat(file), bytearray()
+        if stat.S_ISDIR(status.st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        data = bytearray()
+        if status.st_size > most_bytes:
+            reason = f'it has {status.st_size} bytes, more than the limit of {most_bytes}'
+            raise OSError(errno.EFBIG, reason)
         while (part := content.read(1 << 20)) != b'':
             if part is None:
                 # The pipe is empty, and a process may still write to it.
@@ -207,7 +209,7 @@ def read_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
             data += part
             if len(data) > most_bytes:
                 raise OSError(errno.EFBIG, f'it has more than {most_bytes} bytes')
-        if not data and stat.S_ISFIFO(mode) and not is_stdin:
+        if not data and stat.S_ISFIFO(status.st_mode) and not is_stdin:
             raise OSError(errno.EPIPE, 'no process writes to this pipe')
         return bytes(data)
 
