@@ -127,8 +127,8 @@ def _missing_shards(shards: Shards) -> list[str]:
     ]
 
 
-def _find_duplicates(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each shard with the bytes of an earlier one, and that one."""
+def _find_duplicates(paths: Sequence[str]) -> Iterator[Fault]:
+    """Yields the fault of each shard that has the bytes of an earlier one."""
     paths_by_size: dict[int, list[str]] = defaultdict(list)
     for path in filter(os.path.isfile, paths):
         paths_by_size[os.path.getsize(path)].append(path)
@@ -138,7 +138,8 @@ def _find_duplicates(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
             with open(path, 'rb') as file:
                 digest = hashlib.file_digest(file, 'sha256').digest()
             if (original := originals.setdefault(digest, path)) != path:
-                yield path, original
+                reason = f'it has the bytes of {Path(original).name}; copy it again'
+                yield Fault(path, None, '', 'duplicate shard', reason)
 
 
 def _check_subset(
@@ -182,9 +183,8 @@ def _check_subset(
             if record.fault:
                 add(record.fault)
                 is_complete &= record.num_bytes > 0
-    for path, original in _find_duplicates(shards.paths):
-        reason = f'it has the bytes of {Path(original).name}; copy it again'
-        add(Fault(path, None, '', 'duplicate shard', reason))
+    for fault in _find_duplicates(shards.paths):
+        add(fault)
     wrong_number = stated_counts and _find_wrong_number(
         stated_counts, shards.subset, total, num_records if is_complete else None
     )

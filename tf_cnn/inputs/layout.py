@@ -14,12 +14,7 @@ from typing import Annotated
 import msgspec
 
 from tf_cnn.system.documents import DocumentError, read_json, read_text
-from tf_cnn.system.errors import (
-    RunError,
-    UsageError,
-    join_with_or,
-    plural,
-)
+from tf_cnn.system.errors import RunError, UsageError, join_with_or, plural
 
 # The file name of a shard; the original program looks for train-*-of-*. Most names have numbers.
 SHARD_NAME = re.compile(

@@ -18,11 +18,7 @@ from typing import Any
 from tf_cnn.flags.spec import Output
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import SPECS, Params, output_flags
-from tf_cnn.results.file_names import (
-    FIELD,
-    RUN_FIELD,
-    names_in_order,
-)
+from tf_cnn.results.file_names import FIELD, RUN_FIELD, names_in_order
 from tf_cnn.system.atomic import resolve_safely
 from tf_cnn.system.errors import STDIO, ErrorCollector, UsageError, format_flag
 

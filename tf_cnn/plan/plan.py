@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from models.model_spec import ModelSpec
 from tf_cnn.cluster.environments import is_evaluator
+from tf_cnn.inputs.framing import file_states
 from tf_cnn.machine.run_environment import git_commit
 from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.modes import Mode
@@ -185,20 +185,19 @@ class Plan:
             if len(names) > _LONGEST_NAMES:
                 names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {_digest(names)})'
             shared['as class names'] = names
-        if self.params.evaluation.eval or (
-            self.data.validation and self.cluster_role.is_synchronous
-        ):
-            shared['validation images'] = data_set.num_validation_examples
-        if not self.params.evaluation.eval:
-            shared['training images'] = data_set.num_train_examples
+        validates = self.params.evaluation.eval
         scans = [each.scan for each in (self.data.shards, self.data.validation_shards) if each]
-        if any(scan and scan.fault for scan in scans):
-            # This worker names the damaged shard after joining, instead of a difference.
-            shared.pop('validation images', None)
-            shared.pop('training images', None)
+        # A worker with a damaged shard names it after joining, instead of a difference.
+        if not any(scan and scan.fault for scan in scans):
+            if validates or (self.data.validation and self.cluster_role.is_synchronous):
+                shared['validation images'] = data_set.num_validation_examples
+            if not validates:
+                shared['training images'] = data_set.num_train_examples
         if shards := self.data.shards:
-            sizes = [(Path(path).name, os.path.getsize(path)) for path in shards.paths]
-            shared['as SHA-256 of names and sizes of its shards'] = _digest(str(sizes))
+            file_names = [Path(path).name for path in shards.paths]
+            sizes = [state and state[0] for state in file_states(shards.paths)]
+            content = str((file_names, sizes))
+            shared['as SHA-256 of names and sizes of its shards'] = _digest(content)
         return shared
 
 

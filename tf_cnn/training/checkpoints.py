@@ -215,7 +215,13 @@ class Checkpointer:
     def save_elsewhere(self, session: tf.Session, step: int) -> str:
         """Saves a checkpoint in a new folder within the working folder; returns its prefix."""
         self._folder = Path(tempfile.mkdtemp(prefix='train_dir-', dir=os.getcwd()))
-        return self.save(session, step)
+        try:
+            return self.save(session, step)
+        except BaseException:
+            # Only an empty folder is removed.
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+            raise
 
     def restore(
         self,
