@@ -104,7 +104,7 @@ def test_a_missing_extra_is_named(results, monkeypatch, name):
 def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results, tmp_path):
     page = tmp_path / 'page.html'
     page.write_text('<!doctype html>old')
-    with file_size_limit(10_000), failed(page):
+    with file_size_limit(10_000), failed(page, '(file too large)'):
         report.main([str(results), f'--output={page}'])
     assert page.read_text() == '<!doctype html>old'
     assert not list(tmp_path.glob('.*'))

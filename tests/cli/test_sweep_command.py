@@ -190,10 +190,14 @@ def test_exchanges_alone_have_bandwidths(tmp_path):
         sample_record(
             seconds=seconds,
             cluster={'num_workers': 4},
-            run={'role': 'exchange-only', 'precision': 'fp32'},
-            model={'parameters': size // 4},
+            flags={'compact_gradient_transfer': precision == 'bf16'},
+            run={'role': 'exchange-only', 'precision': precision},
+            model={'parameters': parameters},
         )
-        for size, seconds in ((4096, [0.001]), (8_000_000, [0.01, 0.03]))
+        for precision, parameters, seconds in (
+            ('fp32', 1024, [0.001]),
+            ('bf16', 4_000_000, [0.01, 0.03]),
+        )
     )
     ids = [configuration.id for configuration in plan.configurations]
     table = result_table(plan, {ids[0]: [small], ids[1]: [large]})

@@ -75,6 +75,8 @@ def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not(
     assert key_of(train_dir='a') == key_of(train_dir='b') != key_of()
     first = key_of(num_batches=10, result_file='a', tf_random_seed=1, repeat=2)
     assert first == key_of(num_batches=20, measure_peak=True)
+    cluster = {'worker_hosts': 'a:1,b:1', 'variable_update': 'distributed_replicated'}
+    assert key_of(ps_hosts='c:1', **cluster) == key_of(ps_hosts='d:1', **cluster)
 
 
 def test_machines_versions_and_variables_tell_runs_apart():

@@ -113,6 +113,28 @@ def test_a_second_signal_does_not_interrupt_the_last_checkpoint(tmp_path):
     assert saved == str(tmp_path / f'model.ckpt-{timed[1]}')
 
 
+SLEEPING = """
+import tensorflow.compat.v1 as tf
+from tf_cnn_benchmarks import register_model
+import time
+def sleeping(cnn, images, num_classes):
+    images = tf.reshape(tf.py_func(lambda x: time.sleep(2) or x, [images], tf.float32), [1, 12])
+    return cnn.dense(images, num_classes, 'logits')
+register_model('sleeping', sleeping, image_size=2, batch_size=1)
+"""
+
+
+def test_a_step_that_is_longer_than_the_answer_to_a_signal_ends_before_the_run(tmp_path):
+    (tmp_path / 'sleeping.py').write_text(SLEEPING)
+    flags = '--model_file=sleeping.py --model=sleeping --num_warmup_batches=1 --train_dir=train'
+    with launched(f'{ENDLESS} {flags}', tmp_path, cwd=tmp_path) as process:
+        process.await_line('^1\timages/sec')
+        lines = answer(process, signal.SIGTERM)
+    assert process.exit_code == 143, lines
+    check_line(lines[-1], 'tf_cnn_benchmarks: error: ', 'SIGTERM')
+    assert latest_checkpoint(str(tmp_path / 'train')) == str(tmp_path / 'train/model.ckpt-3')
+
+
 def test_the_third_signal_ends_a_step_at_once(tmp_path):
     with launched(f'{ENDLESS} {SLOW} --train_dir={tmp_path}', tmp_path) as process:
         process.await_line('^Running 10 warm-up steps')
