@@ -84,7 +84,7 @@ def test_a_gpu_needs_kernels_of_its_architecture(tmp_path, monkeypatch):
         use_pynvml(monkeypatch, tmp_path, 1, capability=capability)
         finding = doctor_checks.check_architectures()
         check(finding, outcome, '.'.join(map(str, capability)))
-        assert ('CUDA_CACHE_MAXSIZE' in (finding.advice or '')) == (outcome == WARNING)
+        assert ('CUDA_CACHE_PATH' in (finding.advice or '')) == (outcome == WARNING)
         # The elementwise kernels of older versions fit no GPU above 9.0.
         assert ('2.20' in finding.found) == (capability == (12, 0))
         assert (driver_of(tmp_path, WITH_DRIVER).outcome == WRONG) == (outcome == WRONG)

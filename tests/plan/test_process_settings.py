@@ -116,6 +116,23 @@ def test_processes_with_a_server_keep_memory_unless_the_environment_sets_malloc(
     assert not warnings
 
 
+@pytest.mark.parametrize(
+    ('flags', 'variables', 'size'),
+    [
+        ('', {}, '4294967296'),
+        ('', {'CUDA_CACHE_MAXSIZE': '1'}, None),
+        ('--device=cpu', {}, None),
+    ],
+)
+def test_the_driver_keeps_all_kernels_that_it_compiles_unless_the_user_limits_them(
+    flags, variables, size
+):
+    params, environment = params_of(flags), ProcessEnvironment(variables)
+    cluster_role = find_cluster_role(params, environment, [])
+    settings = choose_start(params, environment, cluster_role, '0', [])
+    assert settings.variables.get('CUDA_CACHE_MAXSIZE') == size
+
+
 def test_a_later_run_with_other_settings_is_refused_and_changes_nothing():
     environ: dict[str, str] = {}
     process = ThisProcess(environ)

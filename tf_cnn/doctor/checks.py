@@ -127,8 +127,8 @@ def check_architectures() -> Finding:
             'use'
         )
         advice = (
-            'the first run may take up to half an hour to start; set '
-            'CUDA_CACHE_MAXSIZE=4294967296, so that later runs find all kernels compiled'
+            'the first run may take up to half an hour to start; CUDA_CACHE_PATH '
+            '(~/.nv/ComputeCache) must be a folder that can keep its kernels'
         )
         if any(float(capability) > _HOPPER for capability in compiled):
             summary += f', which fails above {_HOPPER} with TensorFlow 2.16 to 2.20'

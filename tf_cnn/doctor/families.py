@@ -14,7 +14,7 @@ from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.doctor.check_process import FAMILIES
 from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.flags.spec import flag
-from tf_cnn.machine.gpus import has_nvidia_gpu
+from tf_cnn.machine.gpus import KERNEL_CACHE, has_nvidia_gpu
 from tf_cnn.system.limited_process import TIMEOUT, run_process
 from tf_cnn.system.place import FOLDER
 
@@ -86,8 +86,7 @@ def run_family(
         environment = {
             # Makes NCCL say why it fails.
             'NCCL_DEBUG': 'WARN',
-            # 4 GiB, the maximum, so that the driver keeps all kernels that earlier checks compiled.
-            'CUDA_CACHE_MAXSIZE': '4294967296',
+            **KERNEL_CACHE,
             **remove_cluster_variables(os.environ),
             'PYTHONPATH': os.pathsep.join(
                 filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])

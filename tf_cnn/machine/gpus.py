@@ -14,6 +14,8 @@ from tf_cnn.system.kernel_files import ROOT, read_text
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
 VISIBLE_VARIABLE = 'CUDA_VISIBLE_DEVICES'
+# The driver keeps 4 GiB of compiled kernels, its maximum.
+KERNEL_CACHE = {'CUDA_CACHE_MAXSIZE': '4294967296'}
 # An entry of that list: an index, a UUID or its beginning, or the name of a MIG instance.
 _LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
 # NVIDIA's driver creates an entry for each GPU in these folders, with these names.
