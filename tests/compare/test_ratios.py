@@ -12,7 +12,7 @@ from scipy import stats
 
 from tests.support.sample_results import sample_record
 from tf_cnn.compare.intervals import estimate_runs, t_quantile
-from tf_cnn.compare.ratios import Significance, compare, estimate
+from tf_cnn.compare.ratios import Significance, compare, estimate, geometric_mean
 
 pytestmark = pytest.mark.unit
 
@@ -62,6 +62,36 @@ def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(n
         hits += interval[0] <= 0.9 <= interval[1]
     # 4 standard errors are 4.4 %.
     assert 0.906 <= hits / 400 <= 0.994
+
+
+@pytest.mark.parametrize(('num_settings', 'num_runs'), [(2, 3), (9, 3), (9, 5)])
+def test_the_interval_of_the_geometric_mean_contains_it_in_95_percent_of_simulations(
+    num_settings, num_runs
+):
+    draw = np.random.default_rng(num_settings + num_runs)
+    ratios = draw.uniform(0.5, 2, num_settings)
+    # The spread differs between settings, and between the sides.
+    spreads = draw.uniform(0.01, 0.06, (num_settings, 2))
+    mean, hits = np.exp(np.log(ratios).mean()), 0
+    for _ in range(400):
+        pairs = [
+            (
+                estimate_runs(100 * np.exp(draw.normal(0, before, num_runs))),
+                estimate_runs(100 * ratio * np.exp(draw.normal(0, after, num_runs))),
+            )
+            for ratio, (before, after) in zip(ratios, spreads, strict=True)
+        ]
+        low, high = geometric_mean(pairs).interval or (0, 0)
+        hits += low <= mean <= high
+    # 4 standard errors are 4.4 %.
+    assert 0.906 <= hits / 400 <= 0.994
+
+
+def test_the_geometric_mean_of_one_ratio_is_the_ratio():
+    before, after = estimate_runs([100, 101, 99]), estimate_runs([80, 83, 81, 80])
+    ratio, mean = compare(before, after), geometric_mean([(before, after)])
+    assert mean.value == pytest.approx(ratio.value)
+    assert mean.interval == pytest.approx(ratio.interval)
 
 
 def test_the_ratio_of_repeated_runs_has_the_interval_of_welch():

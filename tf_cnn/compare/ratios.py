@@ -77,20 +77,44 @@ def estimate(runs: Sequence[Run]) -> Estimate:
 
 
 def compare(baseline: Estimate, candidate: Estimate) -> Ratio:
-    """Compares two throughputs, which must both be numbers: the ratio of `other` to `baseline`."""
+    """Compares two throughputs, which must both be numbers: the ratio of `candidate` to
+    `baseline`.
+    """
     value = candidate.images_per_second / baseline.images_per_second
-    pair = (baseline, candidate)
-    too_short = any(side.is_short for side in pair)
-    if min(side.num_runs for side in pair) < MIN_RUNS:
-        return Ratio(value, None, too_short)
-    total = baseline.variance + candidate.variance
+    return _with_interval(value, [baseline, candidate])
+
+
+def geometric_mean(pairs: Sequence[tuple[Estimate, Estimate]]) -> Ratio:
+    """Returns the geometric mean of the ratios of (baseline, candidate), each of equal weight.
+
+    Unlike the arithmetic mean it does not depend on which side is the baseline: Fleming and Wallace
+    1986, How Not to Lie with Statistics. Its logarithm is the mean of the ratios' logarithms, so
+    its variance is the sum of all variances over the squared number of pairs, with the degrees of
+    freedom of Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components.
+    The interval is about these settings only: it does not include how other settings differ.
+    """
+    logarithms = [math.log(compare(*pair).value) for pair in pairs]
+    value = math.exp(math.fsum(logarithms) / len(pairs))
+    return _with_interval(value, [side for pair in pairs for side in pair])
+
+
+def _with_interval(value: float, sides: Sequence[Estimate]) -> Ratio:
+    """Returns the ratio of two throughputs, or the mean of several, with its interval.
+
+    sides has both throughputs of each ratio.
+    """
+    is_short = any(side.is_short for side in sides)
+    if min(side.num_runs for side in sides) < MIN_RUNS:
+        return Ratio(value, None, is_short)
+    total = sum(side.variance for side in sides)
     # Welch's degrees of freedom of a sum of variances.
     degrees = (
-        1 / sum((side.variance / total) ** 2 / side.degrees_of_freedom for side in pair)
+        1 / sum((side.variance / total) ** 2 / side.degrees_of_freedom for side in sides)
         if total
-        else min(side.degrees_of_freedom for side in pair)
+        else min(side.degrees_of_freedom for side in sides)
     )
-    return Ratio(value, interval_around(value, total, degrees), too_short)
+    num_ratios = len(sides) / 2
+    return Ratio(value, interval_around(value, total / num_ratios**2, degrees), is_short)
 
 
 def _step_spread(result: Result) -> float:
