@@ -31,16 +31,26 @@ class Terminal(io.StringIO):
 
 def test_a_cell_that_wraps_has_several_lines_only_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
-    monkeypatch.setenv('COLUMNS', '36')
+    monkeypatch.setenv('COLUMNS', '30')
     table = Table(COLUMNS, [('one two three four five six', '1,000')])
     assert table.as_text(io.StringIO()).splitlines() == [
-        '  name                           size',
-        f' {"─" * 37}',
-        '  one two three four five six   1,000',
+        'name                          size',
+        '─' * 34,
+        'one two three four five six  1,000',
     ]
-    narrow = table.as_text(Terminal())
-    assert 'one two three four five six' not in narrow
-    assert '1,000' in narrow
+    assert table.as_text(Terminal()).splitlines()[2:] == [
+        f'one two three four five{" " * 2}1,000',
+        'six',
+    ]
+
+
+def test_the_last_columns_wrap_first_and_a_pipe_has_100_columns():
+    columns = (*COLUMNS, Column('verdict', itemgetter(2), wraps=True))
+    row = ('long ' * 12, '1,000', 'slower, ' * 6)
+    lines = Table(columns, [row]).as_text(io.StringIO()).splitlines()
+    assert len(lines[1]) == 100
+    assert ' '.join(row[0].split()) in lines[2]
+    assert lines[3].strip().startswith('slower')
 
 
 def test_rows_become_lists_where_the_table_does_not_fit(monkeypatch):
@@ -125,12 +135,15 @@ def test_csv_has_json_in_cells_that_are_no_number_or_text():
 def test_results_are_printed_in_each_format(capsys):
     document = {'rows': [{'name': 'a', 'size': 1}]}
     for form, text in (
-        ('text', '  name   size\n ─────────────\n  a         1\n\nfirst\nsecond\n'),
-        ('markdown', '| name | size |\n| ---- | ---: |\n| a    |    1 |\n\n- first\n- second\n'),
+        ('text', 'above\n\nname  size\n──────────\na        1\n\nfirst\nsecond\n'),
+        (
+            'markdown',
+            'above\n\n| name | size |\n| ---- | ---: |\n| a    |    1 |\n\n- first\n- second\n',
+        ),
         ('csv', 'name,size\na,1\n'),
         ('json', f'{json.dumps(document, indent=2)}\n'),
     ):
-        print_table(Table(COLUMNS, [('a', '1')]), form, document, ['first', 'second'])
+        print_table(Table(COLUMNS, [('a', '1')]), form, document, ['first', 'second'], ['above'])
         assert capsys.readouterr().out == text
 
 

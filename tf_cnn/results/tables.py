@@ -14,11 +14,9 @@ from tf_cnn.system.documents import as_json
 
 Row = TypeVar('Row')
 
-# The width of printed tables if standard output is not a terminal: each row stays one line, for
-# grep and the like.
-_COLUMNS = 10_000
-# The width of cells that wrap, in a table that is too wide for the terminal without.
-_WRAPPED = 24
+# The width of printed tables if standard output is not a terminal.
+_COLUMNS = 100
+_GAP = 2
 # Larger numbers are written with an exponent.
 _LARGEST_IN_DIGITS = 1e12
 # Flag values that have a usual name.
@@ -76,8 +74,8 @@ class Table:
         )
 
     def as_text(self, stream: TextIO) -> str:
-        """Formats the table for people, without a final newline: rows below each other on a
-        terminal that is too narrow for the table.
+        """Formats the table for people, without a final newline: cells take several lines where the
+        terminal is narrow, and rows become lists where that is not enough.
         """
         # Imported here, because the other formats do not need rich.
         from rich.box import SIMPLE_HEAD
@@ -87,25 +85,42 @@ class Table:
         # A table needs no height, but with TERM=dumb rich ignores a width without one.
         width = None if stream.isatty() else _COLUMNS
         console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
-        for max_width in (None, _WRAPPED):
-            drawing = Drawing(box=SIMPLE_HEAD)
-            for column in self.columns:
-                drawing.add_column(
-                    column.title,
-                    justify='right' if column.is_number else 'left',
-                    overflow='fold',
-                    max_width=max_width if column.wraps else None,
-                )
-            for row in self.rows:
-                drawing.add_row(*row)
-            # In a table that does not fit, rich would leave out columns and digits.
-            options = console.options.update(width=_COLUMNS)
-            if console.measure(drawing, options=options).maximum <= console.width:
-                with console.capture() as captured:
-                    console.print(drawing)
-                lines = captured.get().splitlines()
-                return '\n'.join(line.rstrip() for line in lines if line.strip())
-        return self._as_stacked_rows()
+        widths = self._fit(console.width)
+        if sum(widths) + _GAP * (len(widths) - 1) > console.width:
+            return self._as_stacked_rows()
+        drawing = Drawing(
+            box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0)
+        )
+        for column, column_width in zip(self.columns, widths, strict=True):
+            drawing.add_column(
+                column.title,
+                justify='right' if column.is_number else 'left',
+                overflow='fold',
+                width=column_width,
+            )
+        for row in self.rows:
+            drawing.add_row(*row)
+        with console.capture() as captured:
+            console.print(drawing)
+        return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+
+    def _fit(self, max_width: int) -> list[int]:
+        """Returns the widths of the columns: cells that wrap are made narrower, those of the last
+        column first, until the table fits or each is as wide as its longest word.
+        """
+        from rich.cells import cell_len
+
+        texts = [
+            [column.title, *(row[index] for row in self.rows)]
+            for index, column in enumerate(self.columns)
+        ]
+        widths = [max(map(cell_len, cells)) for cells in texts]
+        for index in reversed(range(len(widths))):
+            excess = sum(widths) + _GAP * (len(widths) - 1) - max_width
+            if excess > 0 and self.columns[index].wraps:
+                longest_word = max(cell_len(word) for text in texts[index] for word in text.split())
+                widths[index] = max(longest_word, widths[index] - excess)
+        return widths
 
     def _as_stacked_rows(self) -> str:
         """Formats each row as lines of a title and a cell, below its first cell."""
@@ -168,30 +183,31 @@ def format_known(form: str, *values: object) -> str | None:
 
 
 def print_table(
-    table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = ()
+    table: Table,
+    form: str,
+    document: Mapping[str, Any],
+    notes: Sequence[str] = (),
+    heading: Sequence[str] = (),
 ) -> None:
     """Prints results on standard output.
 
     Args:
       table: the table for forms text and markdown, which print nothing of it without rows.
-      form: text or markdown: the table with the notes below it; csv: the objects in
+      form: text or markdown: the heading, the table, and the notes; csv: the objects in
         document['rows'], nothing if there are none; json: the document.
     """
-    texts = []
     if form == 'json':
-        texts.append(json.dumps(document, indent=2))
+        texts = [json.dumps(document, indent=2)]
     elif form == 'csv':
-        texts += [as_csv(document['rows'])] if document['rows'] else []
-    elif form == 'markdown':
-        texts += [
-            *([table.as_markdown(), *([''] if notes else [])] if table.rows else []),
-            *(f'- {escape_markdown(note)}' for note in notes),
-        ]
+        texts = [as_csv(document['rows'])] if document['rows'] else []
     else:
+        in_markdown = form == 'markdown'
+        blocks = ['\n'.join(heading)] if not in_markdown else [*map(escape_markdown, heading)]
         if table.rows:
-            texts += [table.as_text(sys.stdout), *([''] if notes else [])]
-        texts += notes
-    print(''.join(f'{text}\n' for text in texts), end='', flush=True)
+            blocks.append(table.as_markdown() if in_markdown else table.as_text(sys.stdout))
+        lines = [f'- {escape_markdown(note)}' for note in notes] if in_markdown else notes
+        texts = ['\n\n'.join(filter(None, [*blocks, '\n'.join(lines)]))]
+    print(''.join(f'{text}\n' for text in texts if text), end='', flush=True)
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
