@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.outputs import check_error, check_line
@@ -19,6 +20,7 @@ from tests.support.sample_results import (
     write_sample,
 )
 from tests.sweep.fake_runs import fake_runner, interrupt_when_waiting, sizes_in
+from tf_cnn.compare.changes import side_titles
 from tf_cnn.compare.report_rows import ReportRow, summarize_collection
 from tf_cnn.results.collection import collect
 from tf_cnn.sweep import compare_runs
@@ -54,7 +56,7 @@ def lines_of(*argv: str) -> list[str]:
 
 def rows_of(*argv: str) -> list[dict[str, Any]]:
     document = json.loads('\n'.join(lines_of(*argv, '--format=json')))
-    assert (document['schema'], document['schema_version']) == ('tf_cnn_benchmarks.comparison', 1)
+    assert (document['schema'], document['schema_version']) == ('tf_cnn_benchmarks.comparison', 2)
     return list(document['rows'])
 
 
@@ -85,13 +87,12 @@ def test_two_results_are_compared_and_what_differs_is_named():
         flags={'batch_size': 64},
         machine={'hostname': 'beta'},
     )
-    titles, _, first, second, *notes = lines_of('a.json', 'b.json')
-    columns = 'run shape runs images/sec 95 % ratio ratio 95 % verdict doubtful runs'
-    assert titles.split() == columns.split()
-    assert first.split()[:3] == ['a.json', '1*1', '1']
-    assert first.endswith('baseline')
-    assert '+/-' in second
-    assert second.split()[-4:] == ['too', 'few', 'runs', 'outliers']
+    answer, common, _, titles, _, row, _, *notes = lines_of('a.json', 'b.json')
+    check_line(answer, 'Too few runs', 'a.json and b.json', 'ratio 0.79', '1 of 2 runs is doubtful')
+    check_line(common, 'All: lenet, replicated, fp32, 1*1, 1 run each')
+    assert titles.split() == ['setting', 'a.json', 'b.json', 'ratio', 'verdict', 'doubtful']
+    assert row.startswith('lenet')
+    assert row.endswith('too few runs  1 of 2: outliers')
     text = '\n'.join(notes)
     assert 'batch_size 32 -> 64' in text
     assert 'hostname alpha -> beta' in text
@@ -99,16 +100,16 @@ def test_two_results_are_compared_and_what_differs_is_named():
     assert '--repeat' in text
 
 
-def test_rows_that_differ_only_in_their_shape_have_different_names():
+def test_settings_that_differ_only_in_their_shape_have_different_names():
     for num_workers, num_ps in ((1, 0), (2, 0), (2, 1)):
         cluster = {'num_workers': num_workers, 'num_ps': num_ps}
         write_sample(f'a/{num_workers}-{num_ps}.json', cluster=cluster)
-    names = [row['name'] for row in rows_of('a')]
-    assert sorted(names) == ['1*1', '2*1', '2*1+1']
+    rows = rows_of('a')
+    assert {row['baseline'] for row in rows} == {'1*1'}
+    assert sorted(row['setting'] for row in rows) == ['2*1', '2*1+1']
     write_sample('a/other.json', flags={'batch_size': 64})
-    names = [row['name'] for row in rows_of('a')]
-    assert len({*names}) == 4
-    assert any('2*1+1' in name for name in names)
+    settings = {row['setting'] for row in rows_of('a')}
+    assert settings == {'batch 32 2*1', 'batch 32 2*1+1', 'batch 64 1*1'}
 
 
 def test_text_of_a_result_cannot_control_the_terminal():
@@ -128,11 +129,10 @@ def test_the_doubtful_runs_of_a_row_are_named_with_their_causes():
         write_sample(f'good/{number}.json', seed=number)
         path = f'bad/{number}.json'
         write_sample(path, rate=rate, noise=0, num_steps=400, seed=number, warnings=warnings)
-    note = 'bad: doubtful: bad/0.json (2,404, drift), bad/2.json (1,553, machine_loaded)'
+    note = 'doubtful: bad/0.json (2,404, drift), bad/2.json (1,553, machine_loaded)'
     assert note in lines_of('good', 'bad')
-    good, bad = (row['doubtful_runs'] for row in rows_of('good', 'bad'))
-    assert good == {}
-    assert bad == {'bad/0.json': ['drift'], 'bad/2.json': ['machine_loaded']}
+    (row,) = rows_of('good', 'bad')
+    assert row['doubtful_runs'] == {'bad/0.json': ['drift'], 'bad/2.json': ['machine_loaded']}
 
 
 def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list():
@@ -140,9 +140,9 @@ def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list():
     write_sample('c.json', flags={'batch_size': 64})
     rows = [*csv.DictReader(lines_of('a.json', 'c.json', '--format=csv'))]
     assert [[*row] for row in rows] == [[*row] for row in rows_of('a.json', 'c.json')]
-    assert json.loads(rows[1]['different_flags']) == {'batch_size': [32, 64]}
+    assert json.loads(rows[0]['different_flags']) == {'batch_size': [32, 64]}
     lines = lines_of('a.json', 'c.json', '--format=markdown')
-    assert {line.count('|') for line in lines[:4]} == {9}
+    assert [line.count('|') for line in lines[:7]] == [0, 0, 0, 0, 6, 6, 6]
     assert '- flags: batch_size 32 -> 64' in lines
 
 
@@ -150,22 +150,105 @@ def test_folders_are_compared_setting_by_setting_with_all_numbers_in_json():
     write_repeats('old', 100, (32, 64, 16))
     # A setting that all runs of a folder share may differ between the folders.
     write_repeats('new', 90, (64, 32, 128), xla=True)
-    rows = {(row['argument'], row['flags']['batch_size']): row for row in rows_of('old', 'new')}
+    rows = {row['setting']: row for row in rows_of('old', 'new')}
+    # Those without a counterpart are below the others.
+    assert [*rows][2:] == ['batch 16', 'batch 128', 'geometric mean of 2']
     for size in (32, 64):
-        first, second = rows['old', size], rows['new', size]
-        assert (first['is_baseline'], first['ratio'], first['verdict']) == (True, None, None)
-        assert (second['is_baseline'], second['baseline']) == (False, f'old: batch_size={size}')
-        ratio = second['images_per_second'] / first['images_per_second']
-        assert second['ratio'] == pytest.approx(ratio)
-        assert second['ratio_low'] < ratio < second['ratio_high'] < 1
-        assert (second['verdict'], second['is_significant']) == ('slower', True)
-        assert (second['num_runs'], second['num_steps']) == (3, 150)
-        assert second['step_spread'] > 0
-        assert second['different_flags'] == {'xla': [False, True]}
-        assert second['different_machine'] == second['different_work'] == {}
-    for key in (('old', 16), ('new', 128)):
-        assert rows[key]['ratio'] is None
-        assert 'only here' in rows[key]['remark']
+        row = rows[f'batch {size}']
+        assert (row['baseline_argument'], row['argument']) == ('old', 'new')
+        ratio = row['images_per_second'] / row['baseline_images_per_second']
+        assert row['ratio'] == pytest.approx(ratio)
+        assert row['ratio_low'] < ratio < row['ratio_high'] < 1
+        assert (row['verdict'], row['is_significant']) == ('slower', True)
+        for side in ('', 'baseline_'):
+            assert (row[f'{side}num_runs'], row[f'{side}num_steps']) == (3, 150)
+            assert row[f'{side}step_spread'] > 0
+        assert row['different_flags'] == {'xla': [False, True]}
+        assert row['different_machine'] == row['different_work'] == {}
+    only_old, only_new = rows['batch 16'], rows['batch 128']
+    assert (only_old['images_per_second'], only_old['remark']) == (None, 'only in old')
+    assert (only_new['baseline_images_per_second'], only_new['remark']) == (None, 'only in new')
+    assert only_old['ratio'] is only_new['ratio'] is None
+
+
+def test_the_first_line_counts_the_verdicts_and_rows_are_sorted_by_the_difference():
+    loaded = {'warnings': [{'code': 'steal', 'text': 'so it was'}]}
+    # Batch size: images/sec of the second folder, and its runs.
+    sides: dict[int, tuple[float, int, dict[str, Any]]] = {
+        8: (104, 3, {}),
+        16: (200, 3, loaded),
+        32: (100, 3, {}),
+        64: (90, 3, {}),
+        128: (50, 2, {}),
+        256: (100, 3, {'seconds': [0.01] * 20}),
+    }
+    for size, (rate, runs, changes) in sides.items():
+        flags = {'batch_size': size}
+        for number in range(runs):
+            noise = {'noise': 0.001, 'flags': flags, 'started_at': f'2026-11-22T08:00:0{number}Z'}
+            write_sample(f'old/{size}.{number}.json', rate=100, seed=number, **noise)
+            write_sample(
+                f'new/{size}.{number}.json', rate=rate, seed=9 + number, **noise, **changes
+            )
+    answer, common, _, _, _, *rows = lines_of('old', 'new')
+    assert answer == (
+        'new is faster than old in 2 of 6 settings (ratio up to 2.000: batch 16), slower in 1 '
+        '(ratio down to 0.900: batch 64); no difference is shown in 1; too few runs in 1; runs too '
+        'short for a verdict in 1; 6 of 34 runs are doubtful.'
+    )
+    assert 'All: lenet, replicated, fp32, 1*1; rates' in common
+    settings = [row.split()[1] for row in rows[:6]]
+    assert settings[:3] == ['16', '64', '8']
+    assert 'geometric mean' not in ''.join(rows)
+
+
+def test_the_last_row_is_the_geometric_mean_of_all_common_settings():
+    for size, rate in ((16, 200), (32, 100), (64, 90)):
+        write_repeats('old', 100, (size,))
+        write_repeats('new', rate, (size,))
+    *rows, last = rows_of('old', 'new')
+    assert (last['setting'], last['status']) == ('geometric mean of 3', 'geometric mean')
+    assert last['ratio'] == pytest.approx(np.prod([row['ratio'] for row in rows]) ** (1 / 3))
+    assert last['ratio_low'] < last['ratio'] < last['ratio_high']
+    assert last['verdict'] == 'faster'
+    lines = lines_of('old', 'new')
+    assert any(line.startswith('geometric mean of 3') for line in lines)
+    # Without an interval of each ratio there is none.
+    write_sample('old/8.json', flags={'batch_size': 8})
+    write_sample('new/8.json', flags={'batch_size': 8}, seed=1)
+    assert {row['status'] for row in rows_of('old', 'new')} == {'complete'}
+
+
+def test_two_equal_sides_differ_in_none_of_their_settings():
+    write_repeats('old', 100, (16, 32))
+    write_repeats('new', 100.1, (16, 32))
+    answer = 'new is faster or slower than old in none of 2 settings; no difference is shown in 2.'
+    assert lines_of('old', 'new')[0] == answer
+
+
+def test_titles_are_the_ends_of_paths_their_first_words_or_numbers():
+    titles = {
+        ('data/before/', 'data/after'): ['before', 'after'],
+        ('x/epyc-avx512-2-cores', 'x/xeon-avx512-2-cores'): ['epyc', 'xeon'],
+        ('results-2026-11-01', 'results-2026-11-02'): ['01', '02'],
+        ('x/results', 'y/results'): ['x/results', 'y/results'],
+        ('A: --data_dir=/x/y', 'B: --model=lenet'): ['A', 'B'],
+        ('a' * 20, 'a' * 21): ['#1', '#2'],
+    }
+    for arguments, expected in titles.items():
+        assert [*side_titles(arguments).values()] == expected
+    write_sample(f'{"a" * 20}.json')
+    write_sample(f'{"a" * 21}.json', seed=1)
+    assert f'#2 is {"a" * 21}.json' in lines_of(f'{"a" * 20}.json', f'{"a" * 21}.json')[1]
+
+
+def test_other_sides_are_named_in_the_rows_of_three_arguments():
+    for folder, rate in (('a', 100), ('b', 200), ('c', 50)):
+        write_repeats(folder, rate, (32, 64))
+    rows = rows_of('a', 'b', 'c')
+    settings = [f'{side}: batch {size}' for side in 'bc' for size in (32, 64)]
+    assert sorted(row['setting'] for row in rows) == settings
+    check_line(lines_of('a', 'b', 'c')[0], 'Against a: faster in 2 of 4 settings', 'slower in 2')
 
 
 def test_folders_without_a_common_setting_are_named_in_one_sentence_and_not_compared():
@@ -239,14 +322,14 @@ def test_a_percentage_for_fail_below_is_refused_with_its_ratio(value, ratio):
 def test_the_time_between_steps_counts():
     write_sample('a.json')
     write_sample('b.json', gap=0.1)
-    assert rows_of('a.json', 'b.json')[1]['ratio'] < 0.8
+    assert rows_of('a.json', 'b.json')[0]['ratio'] < 0.8
 
 
 def test_different_work_needs_force():
     write_sample('a.json')
     write_sample('c.json', run={'role': 'forward-only'}, flags={'model': 'trivial'})
     argv = ('a.json', 'c.json', '--force')
-    assert rows_of(*argv)[1]['different_work'] == {
+    assert rows_of(*argv)[0]['different_work'] == {
         'model': ['lenet', 'trivial'],
         'role': ['training', 'forward-only'],
     }
@@ -256,18 +339,18 @@ def test_different_work_needs_force():
 def test_a_log_is_compared_with_a_result():
     Path('old.log').write_text(LOG)
     write_sample('new.json')
-    first, second = rows_of('old.log', 'new.json')
-    assert second['different_machine'] == {'versions.tensorflow': ['2.20', '2.21.0']}
-    assert (first['images_per_second'], first['low']) == (80.0, None)
-    assert second['ratio'] == pytest.approx(100 / 80, rel=0.01)
-    assert (second['ratio_low'], second['verdict']) == (None, 'too few runs')
+    (row,) = rows_of('old.log', 'new.json')
+    assert row['different_machine'] == {'versions.tensorflow': ['2.20', '2.21.0']}
+    assert (row['baseline_images_per_second'], row['baseline_low']) == (80.0, None)
+    assert row['ratio'] == pytest.approx(100 / 80, rel=0.01)
+    assert (row['ratio_low'], row['verdict']) == (None, 'too few runs')
 
 
 def test_a_log_that_begins_like_json_is_a_log():
     for name, rate in (('a', '80.00'), ('b', '40.00')):
         lines = LOG.replace('80.00', rate).splitlines()
         Path(name).write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in lines))
-    assert rows_of('a', 'b')[1]['ratio'] == 0.5
+    assert rows_of('a', 'b')[0]['ratio'] == 0.5
 
 
 def write_history() -> tuple[str, ...]:
@@ -304,9 +387,8 @@ def test_an_outlying_run_is_named():
         write_sample(f'a/{number}.json', rate=rate, noise=0)
         write_sample(f'b/{number}.json', rate=80 + number % 2, noise=0, seed=number)
     (line,) = [line for line in lines_of('a', 'b') if 'far from' in line]
-    check_line(line, 'a: ', 'a/3.json (50.0)', 'far from the others')
-    first, second = rows_of('a', 'b')
-    assert ([*first['outliers']], [*second['outliers']]) == (['a/3.json'], [])
+    check_line(line, 'a/3.json (50.0)', 'far from the others')
+    assert [*rows_of('a', 'b')[0]['outliers']] == ['a/3.json']
 
 
 @pytest.mark.parametrize(
@@ -359,16 +441,16 @@ def test_two_commands_run_in_turns(monkeypatch, tmp_path):
     # Each round has the reverse order of the previous one.
     assert sizes_in(tmp_path)[:4] == [8, 16, 16, 8]
     assert sorted(sizes_in(tmp_path)[4:]) == [8, 16]
-    first, second = json.loads(out)['rows']
-    assert (first['num_runs'], second['num_runs'], second['verdict']) == (3, 3, 'faster')
-    assert second['ratio'] == pytest.approx(2)
+    (row,) = json.loads(out)['rows']
+    assert (row['baseline_num_runs'], row['num_runs'], row['verdict']) == (3, 3, 'faster')
+    assert row['ratio'] == pytest.approx(2)
     lines = [line for line in err.splitlines() if line.startswith('round')]
     for number, line in enumerate(lines, start=1):
         check_line(line, f'round {number}: A 80.0 images/sec, B 160.0 images/sec')
     assert '95 %' not in lines[1]
     check_line(lines[2], 'B / A 2.000, 95 % 2.000 to 2.000')
     # The files are there for later comparisons.
-    assert rows_of('out/results/a', 'out/results/b')[1]['ratio'] == second['ratio']
+    assert rows_of('out/results/a', 'out/results/b')[0]['ratio'] == row['ratio']
 
 
 def test_turns_go_on_in_a_folder_of_the_same_commands_only(monkeypatch, tmp_path):
@@ -377,7 +459,8 @@ def test_turns_go_on_in_a_folder_of_the_same_commands_only(monkeypatch, tmp_path
     _, error = run_main(*RUNS[:3], '--model=lenet --batch_size=4', '--output=out', code=2)
     check_line(error.splitlines()[-1], '--output=out', 'other commands')
     out, _ = run_main(*RUNS, '--rounds=4', '--output=out', '--format=json')
-    assert [row['num_runs'] for row in json.loads(out)['rows']] == [4, 4]
+    (row,) = json.loads(out)['rows']
+    assert (row['baseline_num_runs'], row['num_runs']) == (4, 4)
     assert len(sizes_in(tmp_path)) == 8
 
 
@@ -417,13 +500,13 @@ def test_standard_input_is_a_result_or_a_log(name, monkeypatch):
     write_sample('a.json')
     write_sample('b.json', rate=50)
     Path('b.log').write_text(LOG)
-    expected = rows_of('a.json', name)[1]
-    for argv, place in ((('a.json', '-'), 1), (('-', 'a.json'), 0)):
+    (expected,) = rows_of('a.json', name)
+    for argv, side in ((('a.json', '-'), ''), (('-', 'a.json'), 'baseline_')):
         with open(name) as text:
             monkeypatch.setattr('sys.stdin', text)
-            row = rows_of(*argv)[place]
-        assert row['images_per_second'] == expected['images_per_second']
-        assert row['files'] == ['standard input']
+            (row,) = rows_of(*argv)
+        assert row[f'{side}images_per_second'] == expected['images_per_second']
+        assert row[f'{side}files'] == ['standard input']
 
 
 @pytest.mark.parametrize(
@@ -443,17 +526,15 @@ def test_settings_of_one_folder_are_compared_within_their_batch_size():
     write_repeats('all/independent', 120, (32, 64), variable_update='independent')
     # No other setting has this batch size.
     write_repeats('all/replicated', 50, (16,))
-    rows = {row['name']: row for row in rows_of('all')}
-    first, second = (f'batch_size={size} variable_update=independent' for size in (32, 64))
+    rows = {row['setting']: row for row in rows_of('all')}
+    first, second = (f'independent batch {size}' for size in (32, 64))
     assert {name: row['baseline'] for name, row in rows.items()} == {
-        first: None,
-        second: None,
-        'batch_size=32 variable_update=replicated': first,
-        'batch_size=64 variable_update=replicated': second,
-        'batch_size=16 variable_update=replicated': first,
+        'replicated batch 32': first,
+        'replicated batch 64': second,
+        'replicated batch 16': first,
     }
-    different = rows['batch_size=64 variable_update=replicated']['different_flags']
-    assert [*different] == ['variable_update']
+    assert [*rows['replicated batch 64']['different_flags']] == ['variable_update']
+    check_line(lines_of('all')[0], 'Against the baseline: slower in 3 of 3 settings')
     for page_row in summarize_collection(collect(['all'])).rows:
         assert isinstance(page_row.baseline, ReportRow)
         sizes = [row.properties['batch size'] for row in (page_row, page_row.baseline)]
@@ -462,7 +543,8 @@ def test_settings_of_one_folder_are_compared_within_their_batch_size():
 
 def test_batch_sizes_are_compared_where_each_setting_has_its_own():
     write_repeats('sizes', 100, (32, 64, 128))
-    assert len({row['baseline'] for row in rows_of('sizes')}) == 2
+    assert {row['baseline'] for row in rows_of('sizes')} == {'batch 128'}
+    check_line(lines_of('sizes')[1], 'baseline batch 128')
 
 
 def test_different_work_in_one_folder_is_refused_also_where_batch_sizes_differ():
@@ -470,4 +552,4 @@ def test_different_work_in_one_folder_is_refused_also_where_batch_sizes_differ()
     write_repeats('works/more', 10, (16, 8), model='trivial')
     (error,) = errors_of('works', code=2)
     check_line(error, 'different work', 'lenet', 'trivial')
-    assert len([row for row in rows_of('works', '--force') if row['baseline']]) == 3
+    assert len([row for row in rows_of('works', '--force') if row['ratio']]) == 3

@@ -160,10 +160,10 @@ def test_compare_and_the_page_keep_runs_under_another_limit_apart_and_say_so(nam
         start = f'2026-11-22T08:00:0{seed}Z'
         document = limited(name, value, seed=seed, rate=100 - 50 * (seed % 2), started_at=start)
         write_document(tmp_path / f'{seed}.json', document)
-    first, second = json.loads(run_main('compare', tmp_path, '--format=json')[0])['rows']
-    assert (first['num_runs'], second['num_runs'], second['verdict']) == (3, 3, 'slower')
-    assert second['different_machine'] == {name: [*LIMITS[name]]}
-    assert first['name'] != second['name']
+    (row,) = json.loads(run_main('compare', tmp_path, '--format=json')[0])['rows']
+    assert (row['baseline_num_runs'], row['num_runs'], row['verdict']) == (3, 3, 'slower')
+    assert row['different_machine'] == {name: [*LIMITS[name]]}
+    assert row['baseline'] != row['setting']
     assert f'machine: {name} ' in run_main('compare', tmp_path)[0]
     rows = summarize_collection(collect([str(tmp_path)])).rows
     assert [len(row.runs) for row in rows] == [3, 3]

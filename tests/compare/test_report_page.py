@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,9 +48,11 @@ def page_in(*folders: Path | str) -> Page:
     return make_page(collect([*map(str, folders)]), now=datetime.now(UTC))
 
 
-def answers_of(*folders: Path | str) -> Sequence[str]:
-    """The first lines of a page that compares folders."""
-    return compare_folders(summarize_collection(collect([*map(str, folders)])))[0]
+def answer_of(*folders: Path | str) -> str:
+    """The first line of a page that compares folders."""
+    comparison = compare_folders(collect([*map(str, folders)]))
+    assert comparison
+    return comparison.answer
 
 
 def cells_of(html: str, table: str = 'table') -> list[list[str]]:
@@ -408,11 +410,9 @@ def test_two_folders_are_columns_side_by_side(tmp_path, monkeypatch):
             write_sample(f'{folder}/{size}.{seed}.json', rate=rate, seed=seed + rate, flags=flags)
     heading, *rows = cells_of(page_in('before', 'after').html, 'folders')
     assert heading == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
-    assert [(row[0].replace('_<wbr>', '_'), row[-1]) for row in rows] == [
-        ('batch_size=32', 'faster'),
-        ('batch_size=64', 'faster'),
-    ]
-    assert [float(row[3]) for row in rows] == pytest.approx([1.5, 1.5], rel=0.02)
+    assert sorted(row[0] for row in rows) == ['batch 32', 'batch 64', 'geometric mean of 2']
+    assert [float(row[3]) for row in rows] == pytest.approx([1.5] * 3, rel=0.02)
+    assert [row[-1] for row in rows] == ['faster'] * 3
 
 
 def two_machines(tmp_path: Path, rates: tuple[float, float], num_runs: int = 3) -> list[str]:
@@ -434,25 +434,42 @@ def two_machines(tmp_path: Path, rates: tuple[float, float], num_runs: int = 3) 
 
 
 @pytest.mark.parametrize(
-    ('rates', 'num_runs', 'facts'),
+    ('rates', 'num_runs', 'fact'),
     [
-        (
-            (100, 131),
-            3,
-            ('B is 1.31 (1.31 to 1.31) times as fast as A', 'takes 0.50 times the energy'),
-        ),
-        (
-            (131, 100),
-            3,
-            ('A is 1.31 (1.31 to 1.31) times as fast as B', 'takes 2.0 times the energy'),
-        ),
-        ((100, 100), 3, ('B / A for lenet: 1.00 (', 'no significant difference')),
-        ((100, 131), 2, ('B / A for lenet: 1.31, too few runs',)),
+        ((100, 131), 3, 'B is faster than A: ratio 1.31'),
+        ((131, 100), 3, 'B is slower than A: ratio 0.76'),
+        ((100, 100), 3, 'No difference is shown between A and B: ratio 1.000 ('),
+        ((100, 131), 2, 'Too few runs for a verdict on A and B: ratio 1.31'),
     ],
 )
-def test_the_first_line_says_which_machine_is_faster(rates, num_runs, facts, tmp_path):
-    (answer,) = answers_of(*two_machines(tmp_path, rates, num_runs))
-    check_line(answer, *facts)
+def test_the_first_line_says_which_machine_is_faster(rates, num_runs, fact, tmp_path):
+    folders = two_machines(tmp_path, rates, num_runs)
+    check_line(answer_of(*folders), fact)
+    # The page has compare's sentence and cells.
+    page, printed = page_in(*folders), run_main('compare', *folders)[0].splitlines()
+    assert printed[0] == page.answers[0]
+    heading, row = cells_of(page.html, 'folders')
+    assert ' '.join(printed[3].split()) == ' '.join(heading)
+    assert printed[5].split() == ' '.join(row).split()
+
+
+def test_the_first_argument_is_the_baseline_also_if_it_was_measured_last(tmp_path):
+    for seed, (folder, hour, rate) in itertools.product(range(3), (('A', 9, 100), ('B', 8, 131))):
+        start = f'2026-11-22T0{hour}:0{seed}:00Z'
+        write_sample(tmp_path / folder / f'{seed}.json', rate=rate, seed=seed, started_at=start)
+    check_line(answer_of(tmp_path / 'A', tmp_path / 'B'), 'B is faster than A: ratio 1.3')
+
+
+def test_energy_is_a_column_where_one_source_measured_both_sides(tmp_path):
+    folders = two_machines(tmp_path, (100, 131))
+    heading, row = cells_of(page_in(*folders).html, 'folders')
+    assert row[heading.index('energy')] == '0.50'
+    # RAPL measures processors, NVML GPUs.
+    for path in (tmp_path / 'B').iterdir():
+        document = json.loads(path.read_text())
+        document['energy']['source'] = 'NVML'
+        write_document(path, document)
+    assert 'energy' not in cells_of(page_in(*folders).html, 'folders')[0]
 
 
 def test_a_setting_is_compared_with_the_same_setting_only(tmp_path):
@@ -460,32 +477,20 @@ def test_a_setting_is_compared_with_the_same_setting_only(tmp_path):
     for seed in range(3):
         flags = {'optimizer': 'momentum'}
         write_sample(f'{second}/other{seed}.json', rate=50, seed=seed, num_steps=200, flags=flags)
-    (answer,) = answers_of(first, second)
-    check_line(answer, 'B is 1.31')
+    check_line(answer_of(first, second), 'B is faster than A: ratio 1.31', '1 setting without')
 
 
 def test_a_folder_without_a_result_does_not_count(tmp_path):
     folders = two_machines(tmp_path, (100, 131))
     write_document(tmp_path / 'C' / 'failed.json', sample_failure())
-    (answer,) = answers_of(*folders, tmp_path / 'C')
-    check_line(answer, 'B is 1.31')
-
-
-def test_energies_of_processors_and_gpus_are_not_compared(tmp_path):
-    folders = two_machines(tmp_path, (100, 131))
-    for path in (tmp_path / 'B').iterdir():
-        document = json.loads(path.read_text())
-        document['energy']['source'] = 'NVML'
-        write_document(path, document)
-    (answer,) = answers_of(*folders)
-    assert 'energy' not in answer
+    check_line(answer_of(*folders, tmp_path / 'C'), 'B is faster than A: ratio 1.31')
 
 
 def test_each_of_two_machines_has_one_colour_in_plots_and_list(tmp_path):
     page = page_in(*two_machines(tmp_path, (100, 131)))
     (answer,) = page.answers
     assert f'<p class="answer">{answer}</p>' in page.html
-    check_line(answer, 'B is 1.31')
+    check_line(answer, 'B is faster than A: ratio 1.31')
     assert 'price of' not in page.html.lower()
     colors = re.findall(r'class="swatch" style="background: (#\w+)"', page.html)
     bars = page.plots[0].figure.axes[0].patches
@@ -609,7 +614,7 @@ def test_page_and_sweep_have_the_verdicts_of_compare(rates, runs, verdict, tmp_p
                 flags={'variable_update': configuration.variable_update},
             )
     compared = json.loads(run_main('compare', folder.results, '--format=json')[0])['rows']
-    assert [row['verdict'] for row in compared] == [None, verdict, verdict]
+    assert [row['verdict'] for row in compared] == [verdict, verdict]
     assert run_plan(plan, folder, Runner(())) == 0
     lines = capsys.readouterr().out.splitlines()[:5]
     table = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]

@@ -5,9 +5,12 @@ import json
 import math
 import re
 from operator import itemgetter
+from pathlib import Path
 
 import pytest
 
+from tf_cnn.compare.changes import compare_run_sets
+from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.results.tables import (
     Column,
     Table,
@@ -18,6 +21,8 @@ from tf_cnn.results.tables import (
 )
 
 pytestmark = pytest.mark.unit
+
+FOLDER = Path(__file__).parents[2]
 
 COLUMNS = (Column('name', itemgetter(0), wraps=True), Column('size', itemgetter(1), is_number=True))
 
@@ -160,3 +165,20 @@ def test_text_from_files_cannot_change_the_terminal():
 def test_three_of_many_names_are_shown():
     assert abbreviate(['a', 'b', 'c']) == 'a, b, c'
     assert abbreviate(list('abcde')) == 'a, b, c and 2 more'
+
+
+def test_the_reference_folders_make_the_table_of_the_docs_and_fit_80_columns(monkeypatch):
+    folders = [
+        f'benchmarks/reference/{name}-2-cores' for name in ('epyc-avx512-bf16', 'xeon-avx512')
+    ]
+    comparison = compare_run_sets([read_run_set(f'{FOLDER}/{folder}') for folder in folders])
+    page = (FOLDER / 'docs/compare.md').read_text()
+    table = comparison.table.as_text(io.StringIO())
+    assert '\n'.join(f'    {line}' for line in table.splitlines()) in page
+    assert comparison.answer in ' '.join(page.split())
+    assert len(comparison.first_notes) <= 6
+    monkeypatch.setenv('TERM', 'dumb')
+    monkeypatch.setenv('COLUMNS', '80')
+    lines = comparison.table.as_text(Terminal()).splitlines()
+    assert max(map(len, lines)) == 80
+    assert lines[0].split() == table.splitlines()[0].split()

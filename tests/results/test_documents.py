@@ -31,7 +31,7 @@ from tests.support.sample_results import (
     sample_record,
     write_sample,
 )
-from tf_cnn.compare.changes import COMPARISON_COLUMNS, make_notes, make_rows
+from tf_cnn.compare.changes import compare_run_sets
 from tf_cnn.compare.regression import check_regression
 from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.compare.run_sets import make_run_set, read_run_set
@@ -39,7 +39,7 @@ from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result, read_document
 from tf_cnn.results.sections import ComputeSection, partial_section
-from tf_cnn.results.tables import Table, as_csv
+from tf_cnn.results.tables import as_csv
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import UsageError
 
@@ -241,12 +241,12 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place,
 
 def check_comparison(first: list[Result], failures: list[Failure], second: list[Result]) -> None:
     """Compares two sets of results in every format; fails if a format is damaged."""
-    rows = make_rows(
-        [make_run_set('a', first, failures, []), make_run_set('b', second, [], [])], force=True
-    )
-    table = Table(COMPARISON_COLUMNS, rows)
+    run_sets = [make_run_set('a', first, failures, []), make_run_set('b', second, [], [])]
+    comparison = compare_run_sets(run_sets, force=True)
+    table = comparison.table
     in_json = json.dumps(table.objects)
     json.loads(in_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
     texts = [as_csv(table.objects), table.as_text(io.StringIO()), table.as_markdown(), in_json]
+    texts += [comparison.answer, comparison.common_line, *comparison.notes]
     # A lone surrogate cannot be encoded.
-    ''.join([*texts, *make_notes(rows, [])]).encode()
+    ''.join(texts).encode()

@@ -85,6 +85,8 @@ def format_differences(differences: Mapping[str, Sequence[Any]]) -> str:
         if name == 'cpu_features' and all(values):
             common = set.intersection(*map(set, values))
             values = [[item for item in features if item not in common] for features in values]
+        if name.endswith('git_commit'):
+            values = [value and value[:9] for value in values]
         texts.append(f'{name} {" -> ".join(map(format_property, values))}')
     return ', '.join(texts)
 

@@ -4,7 +4,8 @@ comparison has.
 
 import functools
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tf_cnn.compare.intervals import Estimate
@@ -95,3 +96,12 @@ def find_baselines(rows: Sequence[Measured]) -> dict[int, Measured]:
         for row, index in zip(rows, indices, strict=True)
         if indices.count(index) > 1
     }
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known_values = [value for value in values if value is not None]
+    return statistics.fmean(known_values) if known_values else None
+
+
+def joules_per_image(results: Iterable[Result]) -> float | None:
+    return mean(result.energy.joules_per_image for result in results)

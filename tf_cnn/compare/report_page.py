@@ -11,11 +11,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tf_cnn.compare.changes import work_notes
+from tf_cnn.compare.measured import joules_per_image, mean
 from tf_cnn.compare.report_folders import (
     UNKNOWN,
     compare_folders,
-    joules_per_image,
-    mean,
     price_of_a_million,
     prices_per_hour,
     short_names,
@@ -77,8 +77,12 @@ def make_page(
     summary = summarize_collection(collection)
     prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
     names = short_names(summary.values(FOLDER))
-    sentences, folder_table, different_work = compare_folders(summary)
-    answers = (sentences or describe_fastest(summary))[:_MAX_ANSWERS]
+    comparison = compare_folders(collection)
+    different_work = work_notes(comparison.rows) if comparison else []
+    is_compared = comparison is not None and comparison.pairs and not different_work
+    answers = describe_fastest(summary)[:_MAX_ANSWERS]
+    if comparison and is_compared:
+        answers = [comparison.answer]
     plots = make_plots(summary)
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
@@ -99,7 +103,7 @@ def make_page(
         facts=_subtitle(summary, now),
         answers=answers,
         noise_warnings=noise_warnings(summary.runs),
-        folders=folder_table,
+        folders=comparison if is_compared else None,
         different_work=different_work,
         problems=summary.problems,
         published_in=list(

@@ -1,7 +1,6 @@
 """Reads the runs that `compare` compares, groups repeats, and pairs them with their baselines."""
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,20 +17,27 @@ from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.original_logs import Run, read_log
 from tf_cnn.compare.repeats import (
     baseline_indices,
-    differing_limits,
     equality_key,
     group_repeats,
     workload_differences,
 )
 from tf_cnn.compare.settings import environment_of, settings_of
+from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
 from tf_cnn.results.tables import format_setting
 from tf_cnn.system.documents import decode_text
 from tf_cnn.system.errors import STDIO, UsageError, read_file
 
-# Properties with a separate column in tables, so that names of rows omit them.
-SEPARATE_COLUMNS = ('shape',)
+# Properties that come first in the name of a setting.
+FIRST_NAMES = ('model', 'variable_update', 'batch_size', 'precision', 'shape')
+# Of all but these, names of settings omit a value that most settings have.
+_ALWAYS_NAMED = ('model', 'variable_update', 'batch_size', 'shape')
+# Properties in other forms than NAME=VALUE.
+_FORMS = dict.fromkeys((*FIRST_NAMES, 'data_dir'), '{}') | {
+    'batch_size': 'batch {}',
+    'host': 'on {}',
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,8 @@ class Group(Measured):
       flags: the values of the flags that distinguish the groups; for a run that is left out the
         given flags, as text.
       is_missing: whether a throughput is missing: the run should have one, and no repeat does.
-      name: the argument, and the values that distinguish the group from others of the argument.
-      remark: why there is no ratio, or `reason`.
+      setting: the values that distinguish the group from others of the argument.
+      name: the argument and the setting.
     """
 
     baseline: 'Group | None' = field(default=None, kw_only=True)
@@ -56,8 +62,8 @@ class Group(Measured):
     reason: str | None
     flags: Mapping[str, object] = field(default_factory=dict)
     is_missing: bool = False
+    setting: str = ''
     name: str = ''
-    remark: str = ''
 
     @functools.cached_property
     def flag_values(self) -> Properties:
@@ -71,6 +77,20 @@ class Group(Measured):
         }
         versions = self.first.machine.get('versions') or {}
         return {**limits, **self.flag_values, **versions, **environment_of(self.first)}
+
+    @property
+    def named_properties(self) -> Properties:
+        """The properties that may be in the name of the setting."""
+        return {**self.properties, 'host': self.first.machine.get('hostname')}
+
+    def format_properties(self, names: Iterable[str], omitted: Mapping[str, object]) -> str:
+        """Formats known properties without the omitted values."""
+        values = {name: self.named_properties.get(name) for name in names}
+        return ' '.join(
+            _FORMS[name].format(value) if name in _FORMS else format_setting(name, value)
+            for name, value in values.items()
+            if value is not None and value != omitted.get(name)
+        )
 
     @property
     def first(self) -> Run:
@@ -159,10 +179,11 @@ def read_run_set(argument: str) -> RunSet:
 def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False) -> list[Group]:
     """Returns the groups with their baselines in the first run set, which comes first.
 
-    If the first run set has a single group, it is the baseline of all other groups. The groups of a
-    single run set are compared with each other: see baseline_indices; complete groups come first.
-    Otherwise the baseline is the group of the same setting. Flags, versions and variables that are
-    constant within each run set may differ, since comparing them is the purpose.
+    The baseline is the group of the same setting. Flags, versions and variables that are constant
+    within each run set may differ, since comparing them is the purpose. If the first run set has a
+    single group, and another run set no group of its setting, it is the baseline of all groups
+    there. The groups of a single run set are compared with each other: see baseline_indices;
+    complete groups come first.
     """
     first, *candidates = run_sets
     if not first.groups:
@@ -185,14 +206,11 @@ def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False
         baselines: dict[str, Group] = {}
         for group in first.groups:
             baselines.setdefault(_setting_key(group, names), group)
+        keys = [_setting_key(group, names) for group in candidate.groups]
+        fallback = None if len(first.groups) > 1 or {*keys} & {*baselines} else first.groups[0]
         compared += [
-            replace(
-                group,
-                baseline=first.groups[0]
-                if len(first.groups) == 1
-                else baselines.get(_setting_key(group, names)),
-            )
-            for group in candidate.groups
+            replace(group, baseline=baselines.get(key, fallback))
+            for key, group in zip(keys, candidate.groups, strict=True)
         ]
     return compared
 
@@ -200,40 +218,51 @@ def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False
 def name_groups(run_sets: Sequence[RunSet]) -> list[RunSet]:
     """Returns the run sets with names of their groups.
 
-    A name has the argument, if there are several, the properties that vary within the run set, and
-    the shape if nothing else tells two rows apart.
+    A setting is named by properties that vary within a run set: the first ones, and further ones
+    only if they tell more groups apart. Values that most groups have are omitted.
     """
+    sets = [[group.named_properties for group in run_set.groups] for run_set in run_sets]
+    varying_names = {name for properties in sets for name in find_varying_names(properties)}
+    names = [name for name in FIRST_NAMES if name in varying_names]
+
+    def count_groups(names: Sequence[str]) -> int:
+        return sum(
+            len({equality_key([row.get(name) for name in names]) for row in properties})
+            for properties in sets
+        )
+
+    # Flags first; the host tells machines apart better than their limits.
+    for name in sorted(
+        varying_names - {*names}, key=lambda name: (name not in SPECS, name != 'host', name)
+    ):
+        if count_groups([*names, name]) > count_groups(names):
+            names.append(name)
+    rows = [row for properties in sets for row in properties]
+    omitted = {name: _usual_value(rows, name) for name in names if name not in _ALWAYS_NAMED}
     named_sets = []
     for run_set in run_sets:
-        hosts = {group.first.machine.get('hostname') for group in run_set.groups}
-        # The host name already shows properties that differ only between machines.
-        of_machines = {name for group in run_set.groups for name in group.first.limits}
-        of_machines -= differing_limits(group.first for group in run_set.groups)
-        distinguishing_names = [
-            name
-            for name in find_varying_names(_properties_of_groups(run_set.groups))
-            if name not in {*SEPARATE_COLUMNS, *of_machines}
-        ]
+        has_argument = len(run_sets) > 1 or len(run_set.groups) == 1
         groups = []
         for group in run_set.groups:
-            parts = [run_set.argument] if len(run_sets) > 1 or len(run_set.groups) == 1 else []
-            if len(run_set.groups) > 1:
-                values = {name: group.properties.get(name) for name in distinguishing_names}
-                flags = [
-                    format_setting(name, value)
-                    for name, value in values.items()
-                    if value is not None
-                ]
-                parts += [' '.join(flags)] if flags else []
-                parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
-            groups.append(replace(group, name=': '.join(parts) or group.shape))
-        names = Counter(group.name for group in groups)
-        groups = [
-            replace(group, name=f'{group.name} ({group.shape})') if names[group.name] > 1 else group
-            for group in groups
-        ]
+            setting = (
+                group.format_properties(names or ['model'], omitted)
+                or group.format_properties(names, {})
+                or group.shape
+            )
+            parts = [run_set.argument] * has_argument + [setting] * (len(run_set.groups) > 1)
+            groups.append(replace(group, setting=setting, name=': '.join(parts)))
         named_sets.append(replace(run_set, groups=tuple(groups)))
     return named_sets
+
+
+def _usual_value(rows: Sequence[Properties], name: str) -> object:
+    """Returns the value that more than half of the rows have; None if there is none, or if the
+    value of a row is unknown.
+    """
+    keys = [equality_key(row.get(name)) for row in rows]
+    index = keys.index(max(keys, key=keys.count))
+    is_usual = 2 * keys.count(keys[index]) > len(keys) and equality_key(None) not in keys
+    return rows[index][name] if is_usual else None
 
 
 def make_run_set(
@@ -289,8 +318,8 @@ def _exclude(
         reason,
         run.given_flags,
         is_missing,
-        name=run.source,
-        remark=reason,
+        Path(run.source).name,
+        run.source,
     )
 
 

@@ -3,12 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from tf_cnn.compare.changes import (
-    COMPARISON_COLUMNS,
-    explain_missing_pairs,
-    make_notes,
-    make_rows,
-)
+from tf_cnn.compare.changes import compare_run_sets
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import REGRESSION_COLUMNS, check_regression, regression_notes
@@ -20,23 +15,30 @@ from tf_cnn.system.errors import UsageError, format_flag, warn
 
 
 def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
-    rows = make_rows(sides, force=options.force)
-    problems = [problem for side in sides for problem in side.problems]
-    table = Table(COMPARISON_COLUMNS, rows)
+    comparison = compare_run_sets(sides, force=options.force)
     document = {
         'schema': 'tf_cnn_benchmarks.comparison',
-        'schema_version': 1,
-        'rows': table.objects,
-        'problems': problems,
+        'schema_version': 2,
+        'answer': comparison.answer,
+        'common': comparison.common,
+        'rows': comparison.table.objects,
+        'notes': comparison.notes,
+        'problems': [problem for side in sides for problem in side.problems],
     }
-    notes = make_notes(rows, problems)
-    no_pairs = [] if any(row.ratio for row in rows) else [explain_missing_pairs(sides)]
-    if no_pairs:
-        table, notes = Table(COMPARISON_COLUMNS, []), [*no_pairs, *notes]
-    print_table(table, options.format, document, notes)
+    # Without a pair, the rows say nothing more than the answer.
+    print_table(
+        comparison.table if comparison.pairs else Table((), []),
+        options.format,
+        document,
+        comparison.first_notes,
+        [comparison.answer, *([comparison.common_line] if comparison.pairs else [])],
+    )
+    ratios = {
+        row.candidate.name: row.ratio for row in comparison.pairs if row.candidate and row.ratio
+    }
     no_verdict = (Significance.FEW_RUNS, Significance.TOO_SHORT)
     inconclusive = {
-        row.name: row.ratio.verdict for row in rows if row.ratio and row.ratio.verdict in no_verdict
+        name: ratio.verdict for name, ratio in ratios.items() if ratio.verdict in no_verdict
     }
     if options.fail_below is not None and inconclusive:
         flag_text = format_flag('fail_below', options.fail_below)
@@ -46,10 +48,10 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
             f'{flag_text}: {names}: too few runs or too short for a verdict; use --repeat=3{longer}'
         )
     return _exit_code(
-        {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant},
+        {name: ratio.value for name, ratio in ratios.items() if ratio.is_significant},
         sides,
         options,
-        no_pairs,
+        [] if comparison.pairs else [comparison.answer],
     )
 
 

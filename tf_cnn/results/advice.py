@@ -73,7 +73,7 @@ LONGER_RUN_FLAG = '--target_seconds=10'
 # The warning codes for causes and for symptoms of noise, with their names in tables.
 _CAUSES = {
     'machine_loaded': 'other programs',
-    'steal': 'other virtual machines',
+    'steal': 'other VMs',
     'cpu_quota': 'CPU quota',
     'thermal_throttling': 'heat',
     'gpu_lost': 'lost GPUs',
