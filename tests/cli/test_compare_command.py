@@ -219,6 +219,26 @@ def test_the_last_row_is_the_geometric_mean_of_all_common_settings():
     assert {row['status'] for row in rows_of('old', 'new')} == {'complete'}
 
 
+def test_a_single_setting_is_the_baseline_of_others_unless_they_have_it_too():
+    write_repeats('first', 100, (8,))
+    write_repeats('second', 110, (16, 32))
+    assert {row['baseline'] for row in rows_of('first', 'second')} == {'batch 8'}
+    write_repeats('second', 120, (8,))
+    pairs = [row for row in rows_of('first', 'second') if row['ratio']]
+    assert [row['setting'] for row in pairs] == ['batch 8']
+
+
+def test_at_most_six_lines_follow_the_table_and_json_has_all():
+    noise = {'warnings': [{'code': code, 'text': code} for code in ('steal', *'abcdef')]}
+    write_sample('a.json')
+    write_sample('b.json', flags={'xla': True}, machine={'hostname': 'beta'}, **noise)
+    notes = json.loads('\n'.join(lines_of('a.json', 'b.json', '--format=json')))['notes']
+    assert len(notes) > 6
+    *rest, last = lines_of('a.json', 'b.json')[7:]
+    assert rest == notes[:5]
+    check_line(last, f'{len(notes) - 5} more notes', '--format=json')
+
+
 def test_two_equal_sides_differ_in_none_of_their_settings():
     write_repeats('old', 100, (16, 32))
     write_repeats('new', 100.1, (16, 32))
