@@ -45,7 +45,7 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
         warn(
             f'{flag_text}: {names}: too few runs or too short for a verdict; use --repeat=3{longer}'
         )
-    return _exit_code(
+    return exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant},
         sides,
         options,
@@ -88,10 +88,10 @@ def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: 
             )
         )
     slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
-    return _exit_code(slower, sides, options, earlier.problems)
+    return exit_code(slower, sides, options, earlier.problems)
 
 
-def _exit_code(
+def exit_code(
     ratios: Mapping[str, float],
     sides: Sequence[RunSet],
     options: CompareOptions,
