@@ -35,7 +35,7 @@ class HostRatio(Ratio):
 
 
 def compare_with_others(estimates: Sequence[Estimate], medians: Sequence[float]) -> list[HostRatio]:
-    """Compares hosts, each with MIN_RUNS runs or more of one setting.
+    """Compares hosts, each with MIN_RUNS runs or more of one setting; [] without two hosts.
 
     Two hosts are compared as any two settings are. With more, the variance of a run is pooled, as
     in Dunnett 1955, A Multiple Comparison Procedure for Comparing Several Treatments with a
@@ -49,6 +49,8 @@ def compare_with_others(estimates: Sequence[Estimate], medians: Sequence[float])
       medians: the median images/sec of each host's runs.
     """
     num_hosts = len(estimates)
+    if num_hosts < 2:
+        return []
     if num_hosts == 2:
         return [
             HostRatio(
@@ -67,28 +69,34 @@ def compare_with_others(estimates: Sequence[Estimate], medians: Sequence[float])
     shift = 2 / (9 * degrees)
     typical = np.median(variances / (1 - shift) ** 3)
     is_unsteady = variances > typical * (1 - shift + _UNSTEADY * np.sqrt(shift)) ** 3
-    pooled = np.average(variances[~is_unsteady], weights=degrees[~is_unsteady])
+    steady_degrees = degrees[~is_unsteady]
+    pooled = np.average(variances[~is_unsteady], weights=steady_degrees)
+    variance_of_others = pooled * variance_of_median(num_hosts - 1 - num_hosts % 2)
+    error_variances = np.maximum(variances, pooled) / num_runs + variance_of_others * np.mean(
+        1 / num_runs
+    )
     rates = np.where(is_unsteady, medians, [host.images_per_second for host in estimates])
+    ordered = sorted(rates.tolist())
     confidence = CONFIDENCE ** (1 / num_hosts) if num_hosts > 3 else CONFIDENCE
     ratios = []
-    for i, rate in enumerate(rates):
-        others = np.sort(np.delete(rates, i))
+    for rate, variance, unsteady in zip(
+        rates.tolist(), error_variances.tolist(), is_unsteady.tolist(), strict=True
+    ):
+        other_rates = [*ordered]
+        other_rates.remove(rate)
         # Of an even number, the nearer of the two in the middle; it is a median, too, if the
         # farthest host on the other side is left out.
-        median = np.clip(rate, others[(num_hosts - 2) // 2], others[(num_hosts - 1) // 2])
-        variance = max(variances[i], pooled) / num_runs[i] + pooled * np.mean(
-            1 / np.delete(num_runs, i)
-        ) * variance_of_median(num_hosts - 1 - num_hosts % 2)
-        interval = interval_around(
-            float(rate / median), variance, float(degrees[~is_unsteady].sum()), confidence
+        median = min(
+            max(rate, other_rates[(num_hosts - 2) // 2]), other_rates[(num_hosts - 1) // 2]
         )
+        interval = interval_around(rate / median, variance, float(steady_degrees.sum()), confidence)
         ratios.append(
             HostRatio(
-                value=float(rate / median),
+                value=rate / median,
                 interval=interval,
-                rate=float(rate),
-                median=float(median),
-                is_unsteady=bool(is_unsteady[i]),
+                rate=rate,
+                median=median,
+                is_unsteady=unsteady,
             )
         )
     return ratios

@@ -53,7 +53,6 @@ class HostRow:
 
     Attributes:
       group: the runs; None for a file.
-      ratio: None if no other host has the setting.
       reason: why there is no ratio.
       explanation: flags and properties of the machine that only this host has, if its rate differs:
         name -> (the others' value, this host's value).
@@ -71,8 +70,10 @@ class HostRow:
         return self.group.results if self.group else ()
 
     @property
-    def verdict(self) -> Significance | None:
-        return self.ratio.verdict if self.ratio else None
+    def rate(self) -> float | None:
+        if self.ratio:
+            return self.ratio.rate
+        return self.group.rate if self.group else None
 
     @property
     def is_notable(self) -> bool:
@@ -114,7 +115,7 @@ def print_hosts(run_sets: Sequence[RunSet], options: CompareOptions) -> int:
         for row in rows
         if row.ratio and row.ratio.is_significant
     }
-    is_compared = any(row.ratio and row.ratio.interval for row in rows)
+    is_compared = any(row.ratio for row in rows)
     code = exit_code(ratios, run_sets, options, [] if is_compared else [answer])
     return code if is_compared else 1
 
@@ -146,7 +147,7 @@ def make_host_rows(run_sets: Sequence[RunSet]) -> list[HostRow]:
 
 def summarize_hosts(rows: Sequence[HostRow]) -> str:
     """Says in one sentence which hosts differ, and how well the rest agrees."""
-    pairs = [(row, row.ratio) for row in rows if row.ratio and row.ratio.interval]
+    pairs = [(row, row.ratio) for row in rows if row.ratio]
     hosts = dict.fromkeys(row.host for row, _ in pairs)
     if not hosts:
         return _NOTHING
@@ -157,7 +158,7 @@ def summarize_hosts(rows: Sequence[HostRow]) -> str:
             worst.setdefault(row.host, (row, ratio))
     sentences = ['no host differs'] if not worst else []
     for host, (row, ratio) in worst.items():
-        verdicts = [other.verdict for other, _ in pairs if other.host == host]
+        verdicts = [other.verdict for other_row, other in pairs if other_row.host == host]
         where = f' in {verdicts.count(ratio.verdict)} of {len(verdicts)} settings'
         interval = format_interval(ratio.interval, '{:.2f}'.format)
         sentences.append(
@@ -227,45 +228,36 @@ def _compare_setting(setting: str, groups: Sequence[Group]) -> Iterator[HostRow]
     pairs = [
         (group, group.estimate)
         for group in groups
-        if group.estimate and group.estimate.num_runs >= MIN_RUNS and not group.estimate.is_short
+        if group.estimate and group.estimate.interval and not group.estimate.is_short
     ]
-    ratios: dict[int, HostRatio] = {}
-    if len(pairs) > 1:
-        medians = [
-            statistics.median(run.images_per_second for run in group.runs) for group, _ in pairs
-        ]
-        compared = compare_with_others([throughput for _, throughput in pairs], medians)
-        ratios = {id(group): ratio for (group, _), ratio in zip(pairs, compared, strict=True)}
+    medians = [statistics.median(run.images_per_second for run in group.runs) for group, _ in pairs]
+    compared = compare_with_others([throughput for _, throughput in pairs], medians)
+    ratios = {id(group): ratio for (group, _), ratio in zip(pairs, compared, strict=False)}
     for group in groups:
-        others = [other for other in groups if other is not group]
         ratio = ratios.get(id(group))
-        if others and not ratio:
-            median = statistics.median(other.rate for other in others)
-            is_short = group.estimate is not None and group.estimate.is_short
-            ratio = HostRatio(
-                value=group.rate / median,
-                interval=None,
-                is_short=is_short,
-                rate=group.rate,
-                median=median,
-            )
+        reason = 'no other host'
+        if not group.interval:
+            reason = Significance.FEW_RUNS.value
+        elif not any(group is peer for peer, _ in pairs):
+            reason = Significance.TOO_SHORT.value
+        peers = [peer for peer, _ in pairs if peer is not group]
         yield HostRow(
             group.argument,
             setting,
             group,
             ratio,
-            '' if others else 'only here',
+            '' if ratio else reason,
             # Of two hosts, the slower one is explained.
-            _explain(group, others)
-            if ratio and ratio.is_significant and (len(others) > 1 or ratio.value < 1)
+            _explain(group, peers)
+            if ratio and ratio.is_significant and (len(peers) > 1 or ratio.value < 1)
             else {},
         )
 
 
-def _explain(group: Group, others: Sequence[Group]) -> Differences:
+def _explain(group: Group, peers: Sequence[Group]) -> Differences:
     """Returns the properties that most of the others share, and that none shares with the host."""
     explanation = {}
-    runs = [*(other.first for other in others), group.first]
+    runs = [*(peer.first for peer in peers), group.first]
     for name, values in (flag_differences(runs) | machine_differences(runs)).items():
         if name == 'memory_bytes':
             # The kernel reserves a little, which differs with each start.
@@ -314,7 +306,13 @@ _COLUMNS: tuple[Column[HostRow], ...] = (
     Column('host', lambda row: row.host, 'host'),
     Column('setting', lambda row: row.setting, 'setting', wraps=True, is_optional=True),
     Column('', lambda row: row.group and row.group.files, 'files'),
-    _ratio_column('images/sec', 'images_per_second', lambda ratio: ratio.rate, format_number),
+    Column(
+        'images/sec',
+        lambda row: row.rate,
+        'images_per_second',
+        lambda row: row.rate and format_number(row.rate),
+        is_number=True,
+    ),
     _ratio_column('others', 'median_of_others', lambda ratio: ratio.median, format_number),
     _ratio_column('ratio', 'ratio', lambda ratio: ratio.value, '{:.3f}'.format),
     _ratio_column(
@@ -325,13 +323,11 @@ _COLUMNS: tuple[Column[HostRow], ...] = (
     ),
     Column(
         'verdict',
-        lambda row: row.verdict and row.verdict.value,
+        lambda row: row.ratio.verdict.value if row.ratio else row.reason,
         'verdict',
-        lambda row: row.verdict.value if row.verdict else row.reason,
         wraps=True,
     ),
     Column('', lambda row: row.ratio and row.ratio.is_unsteady, 'is_unsteady'),
     Column('', lambda row: row.explanation, 'only_this_host'),
-    Column('', lambda row: row.reason, 'reason'),
     DOUBTFUL,
 )

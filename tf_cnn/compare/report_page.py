@@ -20,6 +20,7 @@ from tf_cnn.compare.report_folders import (
     prices_per_hour,
     short_names,
 )
+from tf_cnn.compare.report_hosts import describe_hosts
 from tf_cnn.compare.report_plots import Plot, make_plots, row_color
 from tf_cnn.compare.report_rows import (
     BATCH_SIZE,
@@ -78,8 +79,9 @@ def make_page(
     prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
     names = short_names(summary.values(FOLDER))
     sentences, folder_table, different_work = compare_folders(summary)
-    answers = (sentences or describe_fastest(summary))[:_MAX_ANSWERS]
-    plots = make_plots(summary)
+    host_answers, host_plots = describe_hosts(summary)
+    answers = [*host_answers, *(sentences or describe_fastest(summary))][:_MAX_ANSWERS]
+    plots = [*host_plots, *make_plots(summary)]
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
