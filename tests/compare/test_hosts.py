@@ -22,6 +22,7 @@ from tests.compare.host_simulation import (
 from tests.support.outputs import check_error
 from tests.support.programs import run_main
 from tests.support.sample_results import (
+    cut_off,
     sample_document,
     sample_failure,
     write_document,
@@ -211,6 +212,23 @@ def test_a_single_host_or_hosts_without_a_common_setting_are_not_compared(tmp_pa
     rows, answer = compare_hosts(tmp_path, code=1)
     assert answer.startswith('nothing was compared')
     assert [row['verdict'] for row in rows] == ['no other host'] * 2
+
+
+def test_a_run_that_two_arguments_hold_counts_once(tmp_path):
+    write_hosts(tmp_path / 'all', 3)
+    rows = compare_hosts(tmp_path / 'all')[0]
+    assert compare_hosts(tmp_path / 'all', tmp_path / 'all')[0] == rows
+
+
+def test_incomplete_runs_and_unreadable_folders_alone_are_rows(tmp_path):
+    write_hosts(tmp_path / 'a', 2)
+    write_host(tmp_path / 'a', 'cut', [50, 51, 49], **cut_off('interrupted'))
+    verdicts = {row['host']: row['verdict'] for row in compare_hosts(tmp_path / 'a')[0]}
+    assert verdicts['cut'] == 'incomplete: interrupted'
+    (tmp_path / 'b').mkdir()
+    rows, answer = compare_hosts(tmp_path / 'b', code=1)
+    assert answer.startswith('nothing was compared')
+    assert [row['host'] for row in rows] == ['b']
 
 
 def test_what_a_run_chose_for_its_machine_does_not_separate_hosts(tmp_path):

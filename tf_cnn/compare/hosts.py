@@ -187,12 +187,17 @@ def _split_by_host(run_sets: Sequence[RunSet]) -> list[RunSet]:
     Machines with the same name and hardware look the same in their results, so that results in
     another folder belong to another host.
     """
+    # A run may lie in two folders, or in a folder and an argument above it.
+    all_runs = {
+        run.id: (run, _folder(run_set.argument, run.source))
+        for run_set in run_sets
+        for group in run_set.groups
+        for run in group.runs
+    }
     runs: dict[tuple[str, str], list[Run]] = {}
-    for run_set in run_sets:
-        for run in (run for group in run_set.groups for run in group.runs):
-            fingerprint = run.machine.get('fingerprint') or run.source
-            folder = _folder(run_set.argument, run.source)
-            runs.setdefault((folder, fingerprint), []).append(run)
+    for run, folder in all_runs.values():
+        fingerprint = run.machine.get('fingerprint') or run.source
+        runs.setdefault((folder, fingerprint), []).append(run)
     # The first of these names that no other host has.
     names = [
         (hostname, f'{hostname} ({Path(folder).name})', f'{hostname} ({folder}, {fingerprint})')
@@ -228,7 +233,7 @@ def _compare_setting(setting: str, groups: Sequence[Group]) -> Iterator[HostRow]
     pairs = [
         (group, group.estimate)
         for group in groups
-        if group.estimate and group.estimate.interval and not group.estimate.is_short
+        if group.estimate and group.interval and not (group.reason or group.estimate.is_short)
     ]
     medians = [statistics.median(run.images_per_second for run in group.runs) for group, _ in pairs]
     compared = compare_with_others([throughput for _, throughput in pairs], medians)
@@ -236,7 +241,9 @@ def _compare_setting(setting: str, groups: Sequence[Group]) -> Iterator[HostRow]
     for group in groups:
         ratio = ratios.get(id(group))
         reason = 'no other host'
-        if not group.interval:
+        if group.reason:
+            reason = f'incomplete: {group.reason}'
+        elif not group.interval:
             reason = Significance.FEW_RUNS.value
         elif not any(group is peer for peer, _ in pairs):
             reason = Significance.TOO_SHORT.value
