@@ -31,6 +31,7 @@ from tests.support.sample_results import (
 from tf_cnn.compare.host_ratios import compare_with_others, variance_of_median
 from tf_cnn.compare.intervals import estimate_runs
 from tf_cnn.compare.ratios import compare
+from tf_cnn.compare.report_plots import SERIES
 
 pytestmark = pytest.mark.unit
 
@@ -236,6 +237,26 @@ def test_what_a_run_chose_for_its_machine_does_not_separate_hosts(tmp_path):
     write_host(tmp_path, 'cpu', [50, 51, 49], run={'data_format': 'NCHW'})
     rows, _ = compare_hosts(tmp_path)
     assert rows[0]['only_this_host'] == {'data_format': ['NHWC', 'NCHW']}
+
+
+def test_the_page_opens_with_the_slow_host_and_its_plot_names_it(tmp_path):
+    write_hosts(tmp_path / 'hosts', 13)
+    write_host(tmp_path / 'hosts', 'slow', [80, 81, 79])
+    page, plots = tmp_path / 'page.html', tmp_path / 'plots'
+    out, _ = run_main('report', tmp_path / 'hosts', f'--output={page}', f'--plots={plots}')
+    assert out.startswith('slow is slower: 0.80 of the others')
+    plot = (plots / 'hosts.svg').read_text()
+    assert '>slow<' in plot
+    assert '>node1<' not in plot
+    assert SERIES[1] in plot
+    assert 'slow is slower' in page.read_text()
+
+
+def test_two_hosts_have_no_plot(tmp_path):
+    write_hosts(tmp_path / 'hosts', 2)
+    plots = tmp_path / 'plots'
+    run_main('report', tmp_path / 'hosts', f'--output={tmp_path}/page.html', f'--plots={plots}')
+    assert not (plots / 'hosts.svg').exists()
 
 
 @pytest.mark.parametrize('flag', ['--force', '--against=.'])
