@@ -160,6 +160,7 @@ def test_a_long_table_has_the_most_different_hosts_and_counts_the_rest(tmp_path)
     lines = run_main('compare', tmp_path, '--across=hosts')[0].splitlines()
     assert lines[0] == 'no host differs; 16 hosts agree within 0.66 %'
     assert sum('node' in line for line in lines) == 12
+    assert max(map(len, lines)) <= 80
     assert lines[-1] == '4 more without a significant difference: --format=json'
     assert len(compare_hosts(tmp_path)[0]) == 16
 
@@ -171,6 +172,7 @@ def test_an_unsteady_host_is_named_and_its_median_counts(tmp_path):
     assert answer == 'no host differs; 5 hosts agree within 0.66 %; unsteady: wild'
     (wild,) = (row for row in rows if row['is_unsteady'])
     assert wild['images_per_second'] == pytest.approx(100, rel=1e-3)
+    assert '  unsteady' in run_main('compare', tmp_path, '--across=hosts')[0]
 
 
 def test_two_hosts_of_one_name_differ_by_fingerprint_or_folder(tmp_path):

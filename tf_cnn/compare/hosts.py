@@ -76,6 +76,10 @@ class HostRow:
         return self.group.rate if self.group else None
 
     @property
+    def verdict(self) -> str:
+        return self.ratio.verdict.value if self.ratio else self.reason
+
+    @property
     def is_notable(self) -> bool:
         return not self.ratio or self.ratio.is_significant or self.ratio.is_unsteady
 
@@ -293,8 +297,17 @@ def _row_order(row: HostRow) -> tuple[bool, bool, float]:
 
 def _make_notes(rows: Sequence[HostRow]) -> list[str]:
     texts = {row.host: format_differences(row.explanation) for row in rows if row.explanation}
-    lines = [escape_unprintable(f'{host} alone: {text}') for host, text in texts.items()]
-    return lines + noise_warnings([result for row in rows for result in row.results])
+    lines = [f'{host} alone: {text}' for host, text in texts.items()]
+    lines += [f'{row.host}: {row.reason}' for row in rows if ': ' in row.reason]
+    noise = noise_warnings([result for row in rows for result in row.results])
+    return [*map(escape_unprintable, lines), *noise]
+
+
+def _format_verdict(row: HostRow) -> str:
+    """Formats a verdict in few words; a note has the whole reason of a missing one."""
+    if row.ratio and row.ratio.is_unsteady and not row.ratio.is_significant:
+        return 'unsteady'
+    return row.verdict.replace('no significant', 'no').partition(':')[0]
 
 
 def _ratio_column(
@@ -328,12 +341,7 @@ _COLUMNS: tuple[Column[HostRow], ...] = (
         lambda ratio: ratio.interval,
         lambda interval: format_interval(interval, '{:.3f}'.format),
     ),
-    Column(
-        'verdict',
-        lambda row: row.ratio.verdict.value if row.ratio else row.reason,
-        'verdict',
-        wraps=True,
-    ),
+    Column('verdict', lambda row: row.verdict, 'verdict', _format_verdict, wraps=True),
     Column('', lambda row: row.ratio and row.ratio.is_unsteady, 'is_unsteady'),
     Column('', lambda row: row.explanation, 'only_this_host'),
     DOUBTFUL,
