@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from tests.support.sample_results import (
 from tf_cnn.compare.host_ratios import compare_with_others, variance_of_median
 from tf_cnn.compare.intervals import estimate_runs
 from tf_cnn.compare.ratios import compare
+from tf_cnn.compare.report_page import make_page
 from tf_cnn.compare.report_plots import SERIES
+from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit
 
@@ -254,11 +257,14 @@ def test_the_page_opens_with_the_slow_host_and_its_plot_names_it(tmp_path):
     assert 'slow is slower' in page.read_text()
 
 
-def test_two_hosts_have_no_plot(tmp_path):
+def test_two_hosts_or_three_folders_of_a_host_have_no_plot(tmp_path):
     write_hosts(tmp_path / 'hosts', 2)
-    plots = tmp_path / 'plots'
-    run_main('report', tmp_path / 'hosts', f'--output={tmp_path}/page.html', f'--plots={plots}')
-    assert not (plots / 'hosts.svg').exists()
+    for number in range(3):
+        write_host(tmp_path / f'folder{number}', 'node0', [100 + number, 101, 99.0])
+    for names in (['hosts'], ['folder0', 'folder1', 'folder2']):
+        folders = [str(tmp_path / name) for name in names]
+        page = make_page(collect(folders), now=datetime.now(UTC))
+        assert 'hosts' not in [plot.name for plot in page.plots]
 
 
 @pytest.mark.parametrize('flag', ['--force', '--against=.'])

@@ -19,8 +19,11 @@ _POINTS_PER_INCH = 72
 
 def describe_hosts(summary: Summary) -> tuple[list[str], list[Plot]]:
     """Returns a sentence about hosts that ran the same settings, and a plot for each setting;
-    nothing for fewer than three hosts.
+    nothing for fewer than three machines.
     """
+    # Folders of a single machine are not hosts.
+    if len({run.machine['fingerprint'] for run in summary.runs}) < _MIN_HOSTS:
+        return [], []
     rows = make_host_rows([make_run_set(row.source_file.folder, row.runs) for row in summary.rows])
     settings: dict[str, list[tuple[HostRow, HostRatio]]] = {}
     for row in rows:
