@@ -4,6 +4,7 @@ import itertools
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.compare.config import CompareOptions
+from tf_cnn.compare.hosts import print_hosts, read_host_run_set
 from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.compare.verdicts import check_regressions, print_comparison
@@ -22,6 +23,7 @@ DECLARATION = Declaration(
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
         'after.json --against=results/',
+        'fleet/ --across=hosts --fail_below=0.95',
         "--run='--model=lenet --target_seconds=3' --run='--model=lenet --target_seconds=3 --xla' "
         '--rounds=10',
     ),
@@ -51,10 +53,10 @@ def main(arguments: Arguments[CompareOptions]) -> int:
             f'{MIN_RUNS} runs or more of each side; use --rounds={MIN_RUNS}'
         )
     if options.run:
-        if arguments.positional or options.against is not None:
+        if arguments.positional or options.against is not None or options.across is not None:
             raise UsageError(
-                '--run: it conflicts with RESULT and --against, since it compares its runs; remove '
-                'one of them'
+                '--run: it conflicts with RESULT, --against and --across, since it compares its '
+                'runs; remove one of them'
             )
         return print_comparison(measure_in_turns(options.run, options), options)
     if only_with_run := sorted(arguments.given_flags & {'rounds', 'output'}):
@@ -68,6 +70,13 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         raise UsageError(
             f'{STDIO}: standard input can be read only once; give the other result as a file'
         )
+    if options.across is not None:
+        if conflicts := sorted(arguments.given_flags & {'against', 'force'}):
+            raise UsageError(
+                f'--across={options.across}: it conflicts with --{conflicts[0]}, since hosts are '
+                'compared with each other, in equal work; remove one of them'
+            )
+        return print_hosts([*map(read_host_run_set, arguments.positional)], options)
     sides = [read_run_set(argument) for argument in arguments.positional]
     if options.against is not None:
         return check_regressions(sides, options, options.against)

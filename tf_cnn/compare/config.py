@@ -26,6 +26,12 @@ class CompareOptions:
         'runs there with the same setting on the same machine.',
         is_path=True,
     )
+    across: str | None = flag(
+        None,
+        'hosts: compare each host with the median of the others, setting by setting. The results '
+        'of a host lie in one folder; those of all hosts may lie in one.',
+        choices=('hosts',),
+    )
     run: tuple[str, ...] = flag(
         (),
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both "

@@ -74,19 +74,19 @@ def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Es
 
 
 def interval_around(
-    value: float, variance: float, degrees_of_freedom: float
+    value: float, variance: float, degrees_of_freedom: float, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Returns the 95 % interval (low, high) of a throughput or ratio.
+    """Returns the interval (low, high) of a throughput or ratio.
 
     variance is the variance of its relative error.
     """
-    half = t_quantile(degrees_of_freedom) * math.sqrt(variance)
+    half = t_quantile(degrees_of_freedom, confidence) * math.sqrt(variance)
     return value * math.exp(-half), value * math.exp(half)
 
 
 @functools.cache
-def t_quantile(degrees_of_freedom: float) -> float:
-    """Returns the value that |T| exceeds with probability 1 - CONFIDENCE; T is Student's t.
+def t_quantile(degrees_of_freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Returns the value that |T| exceeds with probability 1 - confidence; T is Student's t.
 
     With t = √ν tan θ the probability of |T| <= t is C ∫ cos^(ν-1) over [0, θ], where C = 2
     Γ((ν+1)/2) / (√π Γ(ν/2)): Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's
@@ -94,7 +94,7 @@ def t_quantile(degrees_of_freedom: float) -> float:
     """
     power = degrees_of_freedom - 1
     gammas = math.lgamma((degrees_of_freedom + 1) / 2) - math.lgamma(degrees_of_freedom / 2)
-    area = CONFIDENCE * math.sqrt(math.pi) / 2 / math.exp(gammas)
+    area = confidence * math.sqrt(math.pi) / 2 / math.exp(gammas)
     theta = 0.0
     for _ in range(_MAX_NEWTON_STEPS):
         integral = theta / 2 * float(_WEIGHTS @ np.cos(theta / 2 * (_NODES + 1)) ** power)

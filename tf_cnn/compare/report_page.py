@@ -20,6 +20,7 @@ from tf_cnn.compare.report_folders import (
     prices_per_hour,
     short_names,
 )
+from tf_cnn.compare.report_hosts import describe_hosts
 from tf_cnn.compare.report_plots import Plot, make_plots, row_color
 from tf_cnn.compare.report_rows import (
     BATCH_SIZE,
@@ -80,10 +81,11 @@ def make_page(
     comparison = compare_folders(collection)
     different_work = work_notes(comparison.rows) if comparison else []
     is_compared = comparison is not None and comparison.pairs and not different_work
-    answers = describe_fastest(summary)[:_MAX_ANSWERS]
+    host_answers, host_plots = describe_hosts(summary)
+    answers = [*host_answers, *describe_fastest(summary)][:_MAX_ANSWERS]
     if comparison and is_compared:
-        answers = [comparison.answer]
-    plots = make_plots(summary)
+        answers = [*host_answers, comparison.answer]
+    plots = [*host_plots, *make_plots(summary)]
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),

@@ -100,13 +100,13 @@ class Plot:
 
     def _draw(self, **options: Any) -> bytes:
         buffer = io.BytesIO()
-        with _style():
+        with plot_style():
             self.figure.savefig(buffer, **options)
         return buffer.getvalue()
 
 
 @contextlib.contextmanager
-def _style() -> Iterator[None]:
+def plot_style() -> Iterator[None]:
     """Replaces the user's matplotlib settings by the page's style while the block lasts."""
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -115,7 +115,7 @@ def _style() -> Iterator[None]:
 
 
 def make_plots(summary: Summary) -> list[Plot]:
-    with _style():
+    with plot_style():
         return [
             plot
             for plot in (

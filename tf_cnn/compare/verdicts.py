@@ -47,7 +47,7 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
         warn(
             f'{flag_text}: {names}: too few runs or too short for a verdict; use --repeat=3{longer}'
         )
-    return _exit_code(
+    return exit_code(
         {name: ratio.value for name, ratio in ratios.items() if ratio.is_significant},
         sides,
         options,
@@ -90,10 +90,10 @@ def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: 
             )
         )
     slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
-    return _exit_code(slower, sides, options, earlier.problems)
+    return exit_code(slower, sides, options, earlier.problems)
 
 
-def _exit_code(
+def exit_code(
     ratios: Mapping[str, float],
     sides: Sequence[RunSet],
     options: CompareOptions,
