@@ -242,7 +242,7 @@ class BenchmarkCNN:
             take_steps = profiler.annotate_steps(take_steps)
             # The first hook, so that the profile ends with its last step.
             hooks.insert(0, profiler)
-        self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
+        self._console.phase(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         yield from run_steps(
             take_steps,
             # The last one ends the steps after a signal or a loss.
