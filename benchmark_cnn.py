@@ -24,7 +24,7 @@ from tf_cnn.run.banner import make_banner
 from tf_cnn.run.evaluator import evaluate_checkpoints
 from tf_cnn.run.hooks import Checkpoints, EvaluationsDuringTraining, StepChecks, Summaries
 from tf_cnn.run.input_only import measure_input
-from tf_cnn.run.instruments import StepProfiler, SummaryWriter, write_graph
+from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper
@@ -222,23 +222,18 @@ class BenchmarkCNN:
         """Takes the steps. The stack ends the profile and warns of omitted summaries, after the
         variables are saved.
         """
-        plan, step_graph = self.plan, self._step_graph
-        stepper = Stepper(
-            session,
-            step_graph,
-            plan.params.instruments,
-            schedule.num_warmup,
-            self._summaries,
-            self._graph_loop,
-        )
+        plan, step_graph, instruments = self.plan, self._step_graph, self.plan.params.instruments
+        tracer = None
+        if instruments.traces_step:
+            has_warmup = plan.params.run.num_warmup_batches > 0
+            tracer = StepTracer(instruments, session, schedule.num_warmup if has_warmup else None)
+        stepper = Stepper(session, step_graph, tracer, self._summaries, self._graph_loop)
         take_steps, profiler = stepper.run, None
         if summaries := self._summaries:
             stack.callback(lambda: self._warn(summaries.warning))
         hooks = self._make_hooks(session, schedule, stepper)
-        if plan.params.instruments.profile_steps:
-            profiler = stack.enter_context(
-                contextlib.closing(StepProfiler(plan.params.instruments))
-            )
+        if instruments.profile_steps:
+            profiler = stack.enter_context(contextlib.closing(StepProfiler(instruments)))
             take_steps = profiler.annotate_steps(take_steps)
             # The first hook, so that the profile ends with its last step.
             hooks.insert(0, profiler)

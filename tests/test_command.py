@@ -110,6 +110,15 @@ def test_the_version_is_one_line():
 
 
 @pytest.mark.graph
+def test_only_check_args_ends_before_the_run(tmp_path):
+    flags = f'{SMALL_RUN} --only_check_args --result_file={tmp_path}/r.json'.split()
+    out, err = run_main(*flags, '--momentum=0.5', '--repeat=2')
+    assert (out, [*tmp_path.iterdir()]) == ('', [])
+    check_warning(err, '--momentum=0.5')
+    check_error(run_main(*flags, '--num_gpus=0', '--device=gpu', code=2)[1], '--num_gpus=0')
+
+
+@pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     files = '--flush_stdout=true --graph_file=graph.pbtxt'
     process = run(f'{SMALL_RUN} --display_every=2 {files}', tmp_path, fresh=True)

@@ -21,6 +21,7 @@ from tf_cnn.plan.original_flags import (
     find_flag_with_choice,
     original_flag_warnings,
     replace_older_names,
+    replace_older_values,
 )
 from tf_cnn.plan.params import SPECS, Params, make_groups
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
@@ -30,10 +31,14 @@ _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
 
 @dataclass(frozen=True)
 class ParsedFlags:
-    """The settings, and a warning for each given flag of the original that has no effect here."""
+    """The settings, and a warning for each given flag of the original that has no effect here.
+
+    checks_only: whether the command shall end before the run.
+    """
 
     params: Params
     warnings: tuple[str, ...]
+    checks_only: bool = False
 
 
 def parse_argv(argv: Sequence[str]) -> ParsedFlags:
@@ -101,6 +106,7 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
             # Stop here: --variable_update may name a mode of this file.
             refusals.add(*error.lines)
             refusals.raise_all()
+    lines = replace_older_values(values_of)
     for name, value in values_of.items():
         with refusals.collecting():
             if name in FLAGS:
@@ -114,14 +120,13 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
     }
     as_written |= replace_older_names(read, values)
     params = Params(**make_groups(values), given_flags=as_written)
-    lines: list[str] = []
     with refusals.collecting():
         params.check()
     for name, value in read.items():
         with refusals.collecting():
             lines += original_flag_warnings(name, value)
     refusals.raise_all()
-    return ParsedFlags(params, tuple(lines))
+    return ParsedFlags(params, tuple(lines), read.get('only_check_args') is True)
 
 
 def _unknown(name: str) -> str:

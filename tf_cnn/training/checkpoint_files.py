@@ -233,6 +233,7 @@ def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
             sync(folder)
         names = [listed for listed in _listed_names(folder) if listed != name] + [name]
         complete_names = [listed for listed in names if _is_complete(str(folder / listed))]
+        # The slice from -0 on is the whole list: 0 keeps all.
         names_to_keep = complete_names[-max_to_keep:]
         _write_state(folder, names)
         if names_to_keep != names:

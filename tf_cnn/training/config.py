@@ -388,8 +388,7 @@ class CheckpointConfig:
     )
     max_ckpts_to_keep: int = flag(
         5,
-        'The number of newest checkpoints to keep.',
-        lower_bound=1,
+        'The number of newest checkpoints to keep; 0 keeps all.',
         unit='checkpoints',
         setting=False,
     )
