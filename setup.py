@@ -94,7 +94,7 @@ DEV = [
 PACKAGES = find_packages(exclude=['benchmarks*', 'tests*'])
 # The modules and packages at the top of a checkout besides the command. In a wheel they are in
 # tf_cnn.
-TOP_MODULES = ['benchmark_cnn', 'preprocessing', 'variable_mgr']
+TOP_MODULES = ['benchmark_cnn', 'cnn_util', 'preprocessing', 'variable_mgr']
 TOP_PACKAGES = ['models']
 _AT_TOP = re.compile(rf'({"|".join([*TOP_MODULES, *TOP_PACKAGES])})\b')
 

@@ -13,7 +13,6 @@ from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
-from tf_cnn.run.banner import make_banner
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.step.build import build_evaluation, export
@@ -58,7 +57,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
             saver = Checkpointer(folder, slices, HOST_DEVICE, max_checkpoints)
             export_folder = plan.params.checkpoints.export_saved_model
             model_values = read_model(towers[0].slices) if export_folder else None
-        console.result(make_banner(plan))
+        report.print_banner()
         last = values = None
         class_names = plan.class_names
         report.meters.begin_phase('initialise')

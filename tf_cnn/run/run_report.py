@@ -23,12 +23,14 @@ from tf_cnn.results.result_file import file_version, write_new, write_result
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.results.summary import format_summary
+from tf_cnn.run.banner import make_banner
 from tf_cnn.run.result_builder import build_result, worker_section
 from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.run.step_printer import StepPrinter
 from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
+from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import STDIO, RunError, format_flag
 
 
@@ -38,6 +40,7 @@ class RunReport:
     Attributes:
       meters, recorder, printer: hooks of the step loop, which collect what is reported.
       is_finished: whether finish() has been called.
+      has_banner: whether the banner was printed before the run.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class RunReport:
         self.recorder = StepRecorder(plan)
         self.printer = StepPrinter(plan, console, self.recorder)
         self.is_finished = False
+        self.has_banner = False
         self._plan = plan
         self._argv = tuple(argv)
         self._console = console
@@ -55,6 +59,11 @@ class RunReport:
         self._replaced = file_version(path) if path and may_replace(template or '') else None
         self._finish_lock = threading.Lock()
         self._result: Result | None = None
+
+    def print_banner(self, device_prefix: str = '', step_graph: StepGraph | None = None) -> None:
+        """Prints make_banner() with these arguments, unless the banner was printed before."""
+        if not self.has_banner:
+            self._console.result(make_banner(self._plan, device_prefix, step_graph))
 
     def evaluate(
         self, evaluation: Evaluation, session: tf.Session, step: int, worker: Worker, name: str
