@@ -32,6 +32,7 @@ from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import STDIO, RunError, format_flag
+from tf_cnn.training.checkpoint_files import checkpoint_step
 
 
 class RunReport:
@@ -105,6 +106,8 @@ class RunReport:
 
     def _report(self, log: StepLog, exit_info: ExitSection, worker: Worker, prints: bool) -> None:
         faults, is_chief = [], self._plan.cluster_role.is_chief
+        if self._plan.params.run.forward_only and self._plan.resume_from:
+            self._add_accuracy(self._plan.resume_from, log)
         try:
             result = self._result = self._make_result(log, exit_info, worker)
             # Write the file first: the reader of standard output may have left.
@@ -119,6 +122,18 @@ class RunReport:
             raise faults[0]
         for fault in faults if prints else ():
             self._console.warning(str(fault))
+
+    def _add_accuracy(self, checkpoint: str, log: StepLog) -> None:
+        """Records the accuracy of a checkpoint's weights over the timed steps of this process."""
+        steps = log.timed_steps
+        images_of_step = self._plan.params.run.batch_size * len(self._plan.devices.towers)
+        top_1, top_5 = (
+            round(images_of_step * sum(getattr(step.values, name) or 0.0 for step in steps))
+            for name in ('top_1', 'top_5')
+        )
+        num_images, seconds = images_of_step * len(steps), log.process_wall_seconds
+        accuracy = Accuracy(checkpoint_step(checkpoint), num_images, top_1, top_5, seconds)
+        self.recorder.evaluations.append(accuracy)
 
     def _make_result(
         self, log: StepLog, exit_info: ExitSection, worker: Worker | None = None
@@ -172,6 +187,8 @@ class RunReport:
         # timed steps. The total belongs to whole runs: what an incomplete one measured is in its
         # warning, and in the document.
         if throughput.images and exit_info.is_complete:
+            if self._plan.role is Role.FORWARD_ONLY and self.recorder.evaluations:
+                self._console.result(lines.format_accuracies(self.recorder.evaluations[-1]))
             self._console.result(
                 lines.format_exchange_total(log.run.images_per_step / rate)
                 if self._plan.role is Role.EXCHANGE_ONLY
