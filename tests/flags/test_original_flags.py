@@ -90,10 +90,10 @@ def test_flags_of_other_versions_are_accepted_with_one_warning_each():
 
 
 def test_the_flags_of_absl_stop_no_run():
-    silent = '--logtostderr --alsologtostderr -v=0 --only_check_args'
+    silent = '--logtostderr --alsologtostderr -v=-1 --only_check_args'
     parsed = parse_argv(silent.split())
     assert (parsed.params, parsed.warnings, parsed.checks_only) == (Params(), (), True)
-    parsed = parse_argv(['-v', '1', '--verbosity=-1', '--stderrthreshold=error'])
+    parsed = parse_argv(['-v', '1', '--verbosity=0', '--stderrthreshold=error'])
     assert (parsed.params, parsed.checks_only) == (Params(), False)
     warned = [check_line(line, 'has no effect: ').partition('=')[0] for line in parsed.warnings]
     assert sorted(warned) == ['--stderrthreshold', '--v', '--verbosity']

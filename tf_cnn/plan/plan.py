@@ -242,12 +242,13 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             file_hashes = hash_files(params, model)
             cluster_role = add_file_hashes(cluster_role, file_hashes)
             with collecting():
+                train_dir = params.checkpoints.train_dir
                 rules = RuleContext(
                     is_single_process=cluster_role.is_single_process,
                     is_residual=model.is_residual,
                     has_records=folder is None or folder.data_set.has_records,
                     num_ps=cluster_role.shape.num_ps,
-                    has_checkpoint=may_hold_checkpoint(params.checkpoints.train_dir or ''),
+                    has_checkpoint=train_dir is not None and may_hold_checkpoint(train_dir),
                 )
                 params.check(rules)
                 # An evaluator gets the flags of the training tasks, which do not ignore them.

@@ -63,7 +63,7 @@ def latest_checkpoint(folder: str) -> str | None:
 
 def may_hold_checkpoint(folder: str) -> bool:
     """Whether a folder has files of a checkpoint, complete or not. Does not import TensorFlow."""
-    return os.path.isfile(os.path.join(folder, _STATE_FILE)) or bool(_published_or_ready(folder))
+    return Path(folder, _STATE_FILE).is_file() or bool(_published_or_ready(folder))
 
 
 def _published_or_ready(folder: str) -> list[str]:
