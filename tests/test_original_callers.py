@@ -12,6 +12,9 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # The calls of a service that measures the models of a catalogue.
 CALLER = """
+import os, sys
+
+os.chdir(sys.argv[1])
 flags = {'model': 'lenet', 'batch_size': 4, 'num_batches': 6, 'num_gpus': 2, 'device': 'cpu'}
 logs = {'benchmark_log_dir': 'logs', 'benchmark_test_id': 'lenet-2'}
 evaluation = {'eval_during_training_every_n_steps': 6, 'num_eval_batches': 1}
@@ -42,7 +45,9 @@ KEYS = (
     ],
 )
 def test_a_caller_of_the_originals_modules_gets_its_lines_numbers_and_logs(imports, tmp_path):
-    output = read_output(run_in_fork(imports + CALLER, tmp_path, PYTHONPATH=str(ROOT)))
+    output = read_output(
+        run_in_fork(imports + CALLER, tmp_path, str(tmp_path), PYTHONPATH=str(ROOT))
+    )
     assert output.banner['Batch size'] == ['8 global', '4 per device']
     assert [number for number, *_ in output.steps] == [1, 6]
     lines = (tmp_path / 'statistics.txt').read_text().splitlines()

@@ -58,20 +58,18 @@ def latest_checkpoint(folder: str) -> str | None:
     state = _read_state(Path(folder))
     if state and _is_complete(state[-1]):
         return state[-1]
-    return max(filter(_is_complete, _published_or_ready(folder)), key=checkpoint_step, default=None)
-
-
-def may_hold_checkpoint(folder: str) -> bool:
-    """Whether a folder has files of a checkpoint, complete or not. Does not import TensorFlow."""
-    return Path(folder, _STATE_FILE).is_file() or bool(_published_or_ready(folder))
-
-
-def _published_or_ready(folder: str) -> list[str]:
-    return [
+    prefixes = [
         prefix
         for parent in (folder, os.path.join(folder, READY_FOLDER))
         for prefix in _list_checkpoints(parent)
     ]
+    return max(filter(_is_complete, prefixes), key=checkpoint_step, default=None)
+
+
+def may_hold_checkpoint(folder: str) -> bool:
+    """Whether a folder has files of a checkpoint, complete or not. Does not import TensorFlow."""
+    names = (_STATE_FILE, '*.index', f'{READY_FOLDER}/*.index')
+    return any(glob.glob(os.path.join(glob.escape(folder), name)) for name in names)
 
 
 def incomplete_checkpoint_warning(folder: str, checkpoint: str | None) -> str | None:
