@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from tf_cnn.machine.peak import measure_peak
 from tf_cnn.machine.quiet import quiet_start
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
 from tf_cnn.plan.params import Params, Role
+from tf_cnn.plan.parsing import make_params
 from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
@@ -24,7 +26,7 @@ from tf_cnn.run.banner import make_banner
 from tf_cnn.run.evaluator import evaluate_checkpoints
 from tf_cnn.run.hooks import Checkpoints, EvaluationsDuringTraining, StepChecks, Summaries
 from tf_cnn.run.input_only import measure_input
-from tf_cnn.run.instruments import StepProfiler, SummaryWriter, write_graph
+from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper
@@ -37,13 +39,16 @@ from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 
+__all__ = ['BenchmarkCNN', 'make_params', 'setup']
+
 
 class BenchmarkCNN:
     """One run of the benchmark, by one process or as a worker of a cluster.
 
     Args:
-      params: the settings, or the plan made from them.
-      console: prints the lines; by default nothing is printed, and warnings become Python warnings.
+      params: the settings, or the plan that setup() made from them.
+      console: prints the lines. By default a run prints as the command does after setup(), else
+        nothing, and warnings become Python warnings.
       argv: the command line that started the run, without the program.
       start_time: when the time to the first step began, in seconds of time.perf_counter(); by
         default now.
@@ -62,13 +67,30 @@ class BenchmarkCNN:
         argv: Sequence[str] = (),
         start_time: float | None = None,
     ) -> None:
-        self._console = console or Console()
+        is_set_up = isinstance(params, Plan)
+        self._is_silent = console is None and not is_set_up
+        self._has_banner = False
+        self._console = console or (Console(sys.stdout, sys.stderr) if is_set_up else Console())
         self._argv = argv
         self._start_time = start_time or time.perf_counter()
         self.plan = self._apply_process_settings(
-            params if isinstance(params, Plan) else _make_plan(params)
+            params if isinstance(params, Plan) else setup(params)
         )
         self._has_run = False
+
+    def print_info(self) -> None:
+        """Prints the banner, without the version of TensorFlow, before the run, which then omits
+        it.
+
+        Raises:
+          UsageError: the run prints nothing, since its settings did not pass through setup().
+        """
+        if self._is_silent:
+            raise UsageError(
+                'print_info: a run prints nothing without setup; use BenchmarkCNN(setup(params))'
+            )
+        self._console.result(make_banner(self.plan).partition('\n')[2])
+        self._has_banner = True
 
     def run(self) -> Result:
         """Trains, or evaluates with --eval, and returns the result that --result_file writes.
@@ -104,7 +126,7 @@ class BenchmarkCNN:
             raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
             # This run continues from a checkpoint of the previous run, if there is one.
-            self.plan = self._apply_process_settings(_make_plan(self.plan.unresolved))
+            self.plan = self._apply_process_settings(setup(self.plan.unresolved))
             self._argv, self._start_time = (), time.perf_counter()
         self._has_run = True
         plan = self.plan
@@ -132,7 +154,9 @@ class BenchmarkCNN:
             self._state.forget_training()
 
     def _make_report(self) -> RunReport:
-        return RunReport(self.plan, self._console, self._argv, self._start_time)
+        report = RunReport(self.plan, self._console, self._argv, self._start_time)
+        report.has_banner, self._has_banner = self._has_banner, False
+        return report
 
     def _apply_process_settings(self, plan: Plan) -> Plan:
         THIS_PROCESS.apply(plan.session.process)
@@ -179,7 +203,7 @@ class BenchmarkCNN:
         if buffers and plan.params.run.verbose:
             self._console.note(format_memory(buffers))
         prefix = worker.device if worker.device and plan.devices.is_local else ''
-        self._console.result(make_banner(plan, prefix, step_graph))
+        self._report.print_banner(prefix, step_graph)
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
         return graph
@@ -222,27 +246,22 @@ class BenchmarkCNN:
         """Takes the steps. The stack ends the profile and warns of omitted summaries, after the
         variables are saved.
         """
-        plan, step_graph = self.plan, self._step_graph
-        stepper = Stepper(
-            session,
-            step_graph,
-            plan.params.instruments,
-            schedule.num_warmup,
-            self._summaries,
-            self._graph_loop,
-        )
+        plan, step_graph, instruments = self.plan, self._step_graph, self.plan.params.instruments
+        tracer = None
+        if instruments.traces_step:
+            has_warmup = plan.params.run.num_warmup_batches > 0
+            tracer = StepTracer(instruments, session, schedule.num_warmup if has_warmup else None)
+        stepper = Stepper(session, step_graph, tracer, self._summaries, self._graph_loop)
         take_steps, profiler = stepper.run, None
         if summaries := self._summaries:
             stack.callback(lambda: self._warn(summaries.warning))
         hooks = self._make_hooks(session, schedule, stepper)
-        if plan.params.instruments.profile_steps:
-            profiler = stack.enter_context(
-                contextlib.closing(StepProfiler(plan.params.instruments))
-            )
+        if instruments.profile_steps:
+            profiler = stack.enter_context(contextlib.closing(StepProfiler(instruments)))
             take_steps = profiler.annotate_steps(take_steps)
             # The first hook, so that the profile ends with its last step.
             hooks.insert(0, profiler)
-        self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
+        self._console.phase(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         yield from run_steps(
             take_steps,
             # The last one ends the steps after a signal or a loss.
@@ -361,7 +380,11 @@ class BenchmarkCNN:
             self._console.warning(line)
 
 
-def _make_plan(params: Params) -> Plan:
+def setup(params: Params) -> Plan:
+    """Prepares this process for a run, and returns what BenchmarkCNN takes.
+
+    Raises UsageError in the cases of BenchmarkCNN.
+    """
     if not isinstance(params, Params):
         raise UsageError(
             f'BenchmarkCNN: it takes the settings that make_params() returns, not {params!r:.60}'

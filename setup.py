@@ -9,6 +9,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).parent
 # The version of a tree without a tag. It is read and not imported, since the program's dependencies
@@ -17,6 +18,8 @@ VERSION = re.findall(
     r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8')
 )[0]
 README = ROOT / 'README.md'
+# For the owner of a published copy to fill in, here and in SECURITY.md.
+REPOSITORY = 'https://github.com/OWNER/tf_cnn_benchmarks'
 
 # TensorFlow in the extra `dev`. For machines without a GPU, TENSORFLOW_PACKAGE=tensorflow-cpu
 # selects a smaller package.
@@ -94,7 +97,7 @@ DEV = [
 PACKAGES = find_packages(exclude=['benchmarks*', 'tests*'])
 # The modules and packages at the top of a checkout besides the command. In a wheel they are in
 # tf_cnn.
-TOP_MODULES = ['benchmark_cnn', 'preprocessing', 'variable_mgr']
+TOP_MODULES = ['benchmark_cnn', 'cnn_util', 'preprocessing', 'variable_mgr']
 TOP_PACKAGES = ['models']
 _AT_TOP = re.compile(rf'({"|".join([*TOP_MODULES, *TOP_PACKAGES])})\b')
 
@@ -150,6 +153,21 @@ class BuildWheel(build_py):
         )
 
 
+class WheelInfo(egg_info):
+    """Writes the packages of a wheel into top_level.txt, instead of the modules of a checkout."""
+
+    def run(self) -> None:
+        super().run()
+        Path(self.egg_info, 'top_level.txt').write_text('tf_cnn\ntf_cnn_benchmarks\n')
+
+
+def complete_links(readme: str) -> str:
+    """Returns the text with the addresses of its pictures and pages, for the page of a package."""
+    raw = REPOSITORY.replace('github.com', 'raw.githubusercontent.com')
+    readme = re.sub(r'(!\[.*?\]\()(?!http)', rf'\1{raw}/main/', readme)
+    return re.sub(r'\]\((?!http|#)', f']({REPOSITORY}/blob/main/', readme)
+
+
 def move_imports(source: str) -> str:
     """Returns the source of a module with the names in tf_cnn of all modules that stand at the top
     of a checkout.
@@ -181,17 +199,19 @@ setup(
         'fallback_version': VERSION,
     },
     description='Measures how fast machines train image classifiers with TensorFlow',
-    long_description=README.read_text(encoding='utf-8') if README.exists() else '',
+    long_description=complete_links(README.read_text(encoding='utf-8')) if README.exists() else '',
     long_description_content_type='text/markdown',
-    # For the owner of a published copy to fill in, here and in SECURITY.md.
+    author='The authors of tf_cnn_benchmarks',
+    keywords=['benchmark', 'TensorFlow', 'image classification', 'GPU', 'distributed training'],
     project_urls={
-        'Source': 'https://github.com/OWNER/tf_cnn_benchmarks',
-        'Issues': 'https://github.com/OWNER/tf_cnn_benchmarks/issues',
-        'Changelog': 'https://github.com/OWNER/tf_cnn_benchmarks/blob/main/CHANGELOG.md',
+        'Source': REPOSITORY,
+        'Issues': f'{REPOSITORY}/issues',
+        'Changelog': f'{REPOSITORY}/blob/main/CHANGELOG.md',
     },
     license_expression='Apache-2.0',
     license_files=['LICENSE'],
     classifiers=[
+        'Development Status :: 4 - Beta',
         'Environment :: Console',
         'Environment :: GPU :: NVIDIA CUDA',
         'Intended Audience :: Science/Research',
@@ -212,7 +232,7 @@ setup(
         'tf_cnn.results': ['result.schema.json'],
         'tf_cnn.sweep': ['*.toml'],
     },
-    cmdclass={'build_py': BuildWheel},
+    cmdclass={'build_py': BuildWheel, 'egg_info': WheelInfo},
     install_requires=CORE,
     extras_require={
         'cpu': CPU,

@@ -52,6 +52,8 @@ from tf_cnn.system.errors import (
 )
 
 if TYPE_CHECKING:
+    import benchmark_cnn
+    import cnn_util
     from benchmark_cnn import BenchmarkCNN
     from models.registry import register_model
     from tf_cnn.managers.user_modes import register_variable_mgr
@@ -90,18 +92,22 @@ __all__ = [
     'VariableMgrLocalFetchFromStagedPS',
     'VariableMgrLocalRelaxedReplicated',
     'VariableMgrLocalReplicated',
+    'benchmark_cnn',
+    'cnn_util',
     'main',
     'make_params',
     'read_result',
     'register_model',
     'register_variable_mgr',
 ]
-# The modules of the public names, which are loaded on first use. The managers of the modes are in
-# the module of VariableMgr.
+# The modules of the public names, which are loaded on first use; some are modules themselves. The
+# managers of the modes are in the module of VariableMgr.
 _PUBLIC_NAMES = {
     'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
     'Result': 'tf_cnn.results.document:Result',
     'VariableMgr': 'variable_mgr:VariableMgr',
+    'benchmark_cnn': 'benchmark_cnn:',
+    'cnn_util': 'cnn_util:',
     'make_params': 'tf_cnn.plan.parsing:make_params',
     'read_result': 'tf_cnn.results.document:read_result',
     'register_model': 'models.registry:register_model',
@@ -110,6 +116,7 @@ _PUBLIC_NAMES = {
 # The modules and packages of the program, by their names in a checkout.
 _MODULES = (
     'benchmark_cnn',
+    'cnn_util',
     'models',
     'preprocessing',
     'tf_cnn',
@@ -361,14 +368,14 @@ def __getattr__(name: str) -> Any:
     if name not in __all__ and not name.startswith('VariableMgr'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     row = 'VariableMgr' if name.startswith('VariableMgr') else name
-    module = _PUBLIC_NAMES[row].partition(':')[0]
+    module, _, attribute = _PUBLIC_NAMES[row].partition(':')
     if module not in sys.modules:
         from tf_cnn.machine.quiet import quiet_start
 
         # BenchmarkCNN imports TensorFlow.
         with quiet_start(verbose=False):
             importlib.import_module(module)
-    return getattr(sys.modules[module], name)
+    return getattr(sys.modules[module], name) if attribute else sys.modules[module]
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ FLOORS = (
     ('flags',),
     ('graph', 'machine'),
     ('training', 'preprocessing', 'inputs', 'models', 'variable_mgr', 'managers'),
-    ('results',),
+    ('cnn_util', 'results'),
     ('cluster',),
     ('plan', 'step', 'run', 'benchmark_cnn'),
     ('compare', 'launch', 'sweep', 'convert', 'doctor'),

@@ -102,6 +102,20 @@ def test_the_wheel_has_two_packages_with_all_files_of_the_program_and_no_tests(w
     assert installed == {*packaged, *command, 'tf_cnn/commit.txt'}
 
 
+def test_the_metadata_names_what_is_installed_and_completes_the_links_of_the_readme(wheel):
+    archive = zipfile.ZipFile(wheel)
+    files = {name.split('/')[1]: name for name in archive.namelist() if '.dist-info/' in name}
+    assert archive.read(files['top_level.txt']).split() == [b'tf_cnn', b'tf_cnn_benchmarks']
+    text = archive.read(files['METADATA']).decode()
+    assert {'Author', 'Keywords'} <= {line.partition(':')[0] for line in text.splitlines()}
+    assert 'Classifier: Development Status :: ' in text
+    pictures, links = (re.findall(rf'{sign}\[[^]]*\]\((.*?)\)', text) for sign in ('!', r'\s'))
+    assert len(pictures) == 2
+    assert len(links) > 10
+    assert all(url.startswith('https://raw.githubusercontent.com/') for url in pictures)
+    assert all(url.startswith('https://github.com/') for url in links)
+
+
 # Loads every module and every name in the tables, then runs a model of a file in a mode of this
 # program.
 PROGRAM_OF_A_USER = """

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.support.outputs import refused
+from tf_cnn.compare.differences import flag_differences
 from tf_cnn.compare.original_logs import Log, read_log
 from tf_cnn.compare.settings import non_default_settings, settings_of
 from tf_cnn.results.console import IN_TF32
@@ -73,6 +74,13 @@ def test_data_format_and_precision_of_this_program_are_read():
         settings = settings_of(read(LOG.replace('NCHW', text)))
         names = ('data_format', 'precision', 'tf32')
         assert tuple(settings.get(name) for name in names) == expected
+
+
+def test_staged_variables_and_the_usual_sum_are_read():
+    staged = LOG.replace('Sync:        True', 'Sync:        True\nStaged vars: True')
+    replicated = LOG.replace('Sync:  ', 'AllReduce:   None\nSync:  ')
+    assert flag_differences([read(LOG), read(replicated)]) == {}
+    assert flag_differences([read(LOG), read(staged)]) == {'staged_vars': (False, True)}
 
 
 def test_a_log_is_read_with_any_text_around_its_lines():

@@ -51,7 +51,6 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
             '',
             '--variable_update=parameter_server',
         ),
-        ('--tfprof_file=p --num_warmup_batches=0', '', '--num_warmup_batches=1'),
         ('--forward_only=True --eval=True', '--train_dir=d', ''),
         ('--eval=True --eval_during_training_every_n_steps=1', '--train_dir=d', ''),
         ('--eval_during_training_every_n_steps=1 --eval_during_training_every_n_epochs=1', '', ''),

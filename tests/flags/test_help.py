@@ -1,12 +1,13 @@
 """--help, help FLAG and the page of flags describe each flag, also those that the original has."""
 
 import math
+from xml.etree import ElementTree
 
 import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import refused
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, run_main
 from tf_cnn.cli.help_text import describe_flag, format_help, format_page
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.help import flag_help
@@ -78,6 +79,15 @@ def test_no_flag_is_forgotten_and_each_is_described_within_100_columns():
         # A site makes an anchor of a heading, which is the name alone.
         (entry,) = (part for part in page.split('\n### ') if part.startswith(f'`--{name}`\n'))
         assert words in ' '.join(entry.split())
+
+
+def test_helpxml_prints_each_flag_as_absl_does():
+    page = ElementTree.fromstring(run_main('--helpxml')[0])
+    flags = {flag.findtext('name'): flag for flag in page.iter('flag')}
+    assert {*flags} == {*FLAGS}
+    batch_size = flags['batch_size']
+    assert batch_size.findtext('type') == 'int'
+    assert batch_size.findtext('meaning') == SPECS['batch_size'].help
 
 
 def test_the_page_of_flags_is_up_to_date():

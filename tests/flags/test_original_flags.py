@@ -23,7 +23,7 @@ with open(Path(__file__).parent / 'original_flags.csv', encoding='utf-8', newlin
 def test_each_flag_of_the_original_has_a_row():
     assert len(ORIGINAL) == 137
     of_other_versions = {*TABLE} - {*ORIGINAL}
-    assert len(of_other_versions) == 16
+    assert len(of_other_versions) == 22
     assert {*ORIGINAL} <= {*TABLE}
     for name, row in TABLE.items():
         assert row.spec.name == name
@@ -87,6 +87,22 @@ def test_flags_of_other_versions_are_accepted_with_one_warning_each():
     assert parsed.params == Params()
     warned = [check_line(line, 'has no effect: ').partition(' ')[0] for line in parsed.warnings]
     assert sorted(warned) == sorted(flags.split())
+
+
+def test_the_flags_of_absl_stop_no_run():
+    silent = '--logtostderr --alsologtostderr -v=-1 --only_check_args'
+    parsed = parse_argv(silent.split())
+    assert (parsed.params, parsed.warnings, parsed.checks_only) == (Params(), (), True)
+    parsed = parse_argv(['-v', '1', '--verbosity=0', '--stderrthreshold=error'])
+    assert (parsed.params, parsed.checks_only) == (Params(), False)
+    warned = [check_line(line, 'has no effect: ').partition('=')[0] for line in parsed.warnings]
+    assert sorted(warned) == ['--stderrthreshold', '--v', '--verbosity']
+
+
+def test_flowers_are_read_as_imagenet_with_a_warning():
+    parsed = parse_argv(['--data_name=flowers'])
+    assert parsed.params == parse_argv(['--data_name=imagenet']).params
+    check_line(*parsed.warnings, '--data_name=flowers', '--data_name=imagenet', 'records')
 
 
 def test_the_flags_of_intels_guides_are_accepted():

@@ -46,6 +46,9 @@ def test_the_banner_shows_settings_that_are_not_the_defaults():
         'Variables:   replicated',
         'AllReduce:   xring',
     ]
+    assert 'AllReduce:   None' in banner(f'{usual} --variable_update=replicated')
+    staged = banner(f'{usual} --staged_vars')
+    assert [line for line in staged if line not in before] == ['Staged vars: True']
     forward = banner(f'{usual} --forward_only --freeze_when_forward_only --target_seconds=9')
     assert [line for line in forward if line not in before] == [
         'Mode:        forward-only',

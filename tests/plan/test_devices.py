@@ -1,5 +1,6 @@
 """The machine's GPUs and the flags decide on devices, data format and session settings."""
 
+import os
 from typing import Any
 
 import pytest
@@ -107,6 +108,18 @@ def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here, device):
         facts = ['--num_gpus=4', '--num_gpus=2']
     with refused(*facts, '--device=cpu'):
         devices_of(params_of('--num_gpus=4', device=device))
+
+
+def test_all_gpus_are_those_that_the_process_sees_and_none_is_named(monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '2,GPU-7c')
+    params = params_of('--num_gpus=all')
+    assert params.devices.num_gpus == 2
+    with refused('--num_gpus=all', '--device=cpu'):
+        params_of('--num_gpus=all --device=cpu')
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    for flags, facts in (('', ['--num_gpus=all', '--num_gpus=1']), ('--device=gpu', [])):
+        with refused('no GPU', *facts):
+            make_plan(params_of(f'--num_gpus=all {flags}'), ProcessEnvironment(os.environ))
 
 
 def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here):

@@ -134,6 +134,17 @@ def counts(row: EvaluationRow) -> tuple[int, ...]:
     return row.step, row.num_images, *num_top
 
 
+def infer(
+    train_dir: Path, data_dir: Path, flags: str = '', **values: Any
+) -> tuple[EvaluationRow, BenchmarkRun]:
+    """Takes one forward-only step with all validation images; returns its accuracy and the run."""
+    steps = f'--num_warmup_batches=0 --num_batches=1 --batch_size={NUM_VALIDATION}'
+    flags = f'{COMMON} --forward_only {steps} {flags}'
+    run = run_benchmark(flags, train_dir=train_dir, data_dir=data_dir, **values)
+    (row,) = run.result.evaluations
+    return row, run
+
+
 def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     """Returns how many validation images NumPy ranks right in top 1 and in top 5."""
     shards, weights = find_shards(str(data_dir), 'validation'), values_in(folder)
@@ -319,6 +330,31 @@ def test_a_missing_checkpoint_or_one_of_another_model_is_named(trained, digits, 
         evaluate(digits / 'train-images-idx3-ubyte', digits, '--eval_interval_secs=1')
     with failed(trained / 'model.ckpt-4', 'bn/beta', 'logits/kernel'):
         evaluate(trained, digits, '--model=with_batch_norm')
+
+
+@pytest.mark.parametrize('model', ['with_batch_norm', 'with_head_in_training'])
+def test_a_forward_only_run_prints_the_rate_and_the_accuracy_of_a_checkpoint(
+    model, digits, tmp_path
+):
+    train(digits, f'--model={model}', train_dir=tmp_path)
+    (expected,) = map(counts, evaluate(tmp_path, digits, f'--model={model}'))
+    for flags in ('--data_format=NCHW', '--freeze_when_forward_only --data_format=NCHW'):
+        row, run = infer(tmp_path, digits, f'--model={model} {flags}')
+        assert counts(row) == expected
+        check_line(re.findall('.*with the weights.*', run.err)[0], f'{tmp_path}/model.ckpt-4')
+        accuracy = f'Accuracy @ 1 = {row.top_1:.4f} Accuracy @ 5 = {row.top_5:.4f} [23 examples]'
+        assert f'\n{accuracy}\n{"-" * 64}\ntotal images/sec: ' in run.out
+
+
+def test_forward_only_refuses_a_checkpoint_of_another_model_and_constants_in_a_cluster(
+    trained, digits
+):
+    for flags in ('', '--freeze_when_forward_only'):
+        with failed(trained, 'another model', 'bn/beta'):
+            infer(trained, digits, f'--model=with_batch_norm {flags}')
+    hosts = '--ps_hosts=127.0.0.1:1 --worker_hosts=127.0.0.1:2 --job_name=worker --task_index=0'
+    with refused('--freeze_when_forward_only', f'--train_dir={trained}'):
+        plan_of(f'--forward_only --freeze_when_forward_only {hosts}', train_dir=trained)
 
 
 def test_evaluation_takes_the_name_of_a_checkpoint_and_training_refuses_it(

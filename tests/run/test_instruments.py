@@ -110,6 +110,17 @@ def test_the_profile_of_tfprof_has_the_work_of_each_layer(files):
     assert executed.latest_end_micros > 0
 
 
+def test_without_warm_up_timed_steps_are_recorded_and_a_warning_names_the_flag(tmp_path):
+    paths = {'tfprof_file': tmp_path / 'profile', 'graph_file': tmp_path / 'graph.pbtxt'}
+    paths['partitioned_graph_file_prefix'] = tmp_path / 'part'
+    err = run('--num_warmup_batches=0 --num_batches=12', **paths).err
+    check_warning(err, '--tfprof_file', '--num_warmup_batches=1')
+    profile = ProfileProto.FromString((tmp_path / 'profile').read_bytes())
+    assert [*profile.steps] == [*range(10)]
+    assert parsed(tmp_path / 'graph.pbtxt').node
+    assert parsed(tmp_path / 'part0.pbtxt').node
+
+
 def summaries_in(folder: Path) -> Iterator[tuple[int, Any]]:
     """Yields (step, value)."""
     for file in sorted(folder.glob('events.*')):

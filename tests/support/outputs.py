@@ -127,7 +127,8 @@ def read_output(text: str, *, with_accuracy: bool = False) -> Output:
     rule, accuracies = '-' * 64, f'{_ACCURACY}|{_INTERIM}'
     match = re.fullmatch(
         rf'(?P<banner>(?:{_FIELD})+)==========\n'
-        rf'(?P<body>(?:Step\tImg/sec\ttotal_loss{columns}\n(?:{step}|{accuracies})*)?'
+        rf'(?P<body>(?:Running warm up\n(?:{accuracies})*Done warm up\n'
+        rf'Step\tImg/sec\ttotal_loss{columns}\n(?:{step}|{accuracies})*)?'
         rf'(?:{accuracies})*){rule}\ntotal images/sec: (?P<total>\d+\.\d\d)\n{rule}\n',
         text,
         re.MULTILINE,

@@ -1,5 +1,7 @@
 """Files and grids become lists of configurations; impossible ones are refused before any run."""
 
+import itertools
+
 import pytest
 
 from models.registry import MODELS
@@ -10,8 +12,8 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.plan import check_launch
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.plan_sweep import format_length, format_seconds, guess_seconds
-from tf_cnn.sweep.request import add_device_cpu, override, read_grid
+from tf_cnn.sweep.plan_sweep import format_length, format_seconds, guess_seconds, plan_sweep
+from tf_cnn.sweep.request import SweepOptions, add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
 from tf_cnn.sweep.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
 from tf_cnn.system.errors import UsageError
@@ -204,6 +206,25 @@ def test_the_sweeps_that_come_with_the_program_can_run(name):
         assert [
             configuration.varied['model'] for configuration in plan.configurations
         ] == MODELS.list_models()
+
+
+@pytest.mark.parametrize('has_gpu', [False, True])
+def test_sums_that_this_machine_has_no_devices_for_are_left_out(has_gpu, monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0,1,2,3')
+    monkeypatch.setattr('tf_cnn.sweep.plan_sweep.has_nvidia_gpu', lambda: has_gpu)
+    plan, _ = plan_sweep('all_reduce', SweepOptions(), frozenset(), [])
+    planned, left_out = (
+        {(row.varied['all_reduce_spec'], row.varied['shape']) for row in rows}
+        for rows in (plan.configurations, plan.left_out)
+    )
+    specs, sizes = ('pscpu', 'psgpu', 'xring', 'nccl', 'nccl/xring'), ('1*2', '1*4', '1*8')
+    assert planned | left_out == {*itertools.product(specs, sizes)}
+    if has_gpu:
+        assert {shape for _, shape in left_out} == {'1*8'}
+        assert {shape for _, shape in planned} == {'1*2', '1*4'}
+    else:
+        assert {spec for spec, _ in left_out} == {'nccl', 'nccl/xring'}
+        assert len(planned) == 9
 
 
 def test_the_published_table_is_planned_row_by_row_also_for_a_laptop():

@@ -53,6 +53,13 @@ def test_no_file_but_the_oldest_checkpoints_of_all_runs_is_deleted(tmp_path, mod
     assert state.all_model_checkpoint_paths == [str(tmp_path / name) for name in names]
 
 
+def test_all_checkpoints_are_kept_without_a_limit(tmp_path):
+    with open_model(tmp_path, max_to_keep=0) as run:
+        for step in range(1, 8):
+            run.save(step, step)
+    assert set(os.listdir(tmp_path)) == files_of(*(f'model.ckpt-{step}' for step in range(1, 8)))
+
+
 @pytest.mark.parametrize('stage', [UNFINISHED_FOLDER, READY_FOLDER])
 @pytest.mark.parametrize('is_link', [False, True])
 def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(

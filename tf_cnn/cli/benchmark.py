@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         reserve_stdout() as out,
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
-        if arguments.params.results.repeat > 1:
+        if arguments.params.results.repeat > 1 and not arguments.checks_only:
             from tf_cnn.plan.outputs import check_file
             from tf_cnn.plan.plan import check_launch
             from tf_cnn.sweep.repeat import result_paths, run_repeats
@@ -44,6 +44,10 @@ def main(argv: Sequence[str]) -> int:
         for line in arguments.warnings:
             console.warning(line)
         console.close()
+        if arguments.checks_only:
+            for line in plan.warnings:
+                console.warning(line)
+            return 0
         quiet.end_quiet_start()
         if not isinstance(plan, ServerPlan):
             from benchmark_cnn import BenchmarkCNN

@@ -7,9 +7,11 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from absl import flags
+
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
-from tf_cnn.flags.spec import flag, requested_help_topic
+from tf_cnn.flags.spec import HELP_XML, flag, requested_help_topic
 from tf_cnn.system.errors import UsageError
 
 
@@ -48,8 +50,27 @@ def print_requested_help(argv: Sequence[str]) -> int:
     from tf_cnn.plan.parsing import read_modes_of
 
     read_modes_of(argv)
+    if {*argv} & {*HELP_XML}:
+        return _print_xml()
     name = requested_help_topic(argv)
     return _print_help(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
+
+
+def _print_xml() -> int:
+    """Prints all flags in the XML of absl, which other programs read."""
+    from tf_cnn.plan.original_flags import FLAGS
+
+    values = flags.FlagValues()
+    define = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    for name, spec in FLAGS.items():
+        define[spec.type](name, spec.default, spec.help, flag_values=values)
+    values.write_help_in_xml_format()
+    return 0
 
 
 def _print_help(arguments: Arguments[HelpOptions]) -> int:

@@ -34,6 +34,7 @@ _LABELS = (
     'Variables',
     'AllReduce',
     'Sync',
+    'Staged vars',
     'Workers',
 )
 _BANNER_LINE = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
@@ -214,7 +215,9 @@ def _read_flags(
         'precision': precision.partition(' ')[0] if banner else None,
         # A banner without TF32 may come from a version that does not report it.
         'tf32': precision.endswith(IN_TF32) or None,
-        'all_reduce_spec': banner.get('AllReduce'),
+        'all_reduce_spec': None if (spec := banner.get('AllReduce')) == 'None' else spec,
+        # The line stands only in the banner of a staged run.
+        'staged_vars': banner.get('Staged vars') == 'True' if banner else None,
         'device': devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
         'num_gpus': num_devices,
     }

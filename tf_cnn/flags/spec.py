@@ -81,7 +81,8 @@ _READERS: dict[type, Callable[[Any], Value]] = {
     str: _to_str,
 }
 _EMPTY = ('', "''", '""')
-_HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
+HELP_XML = ('--helpxml', '-helpxml')
+_HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort', *HELP_XML)
 _LARGEST = 2**31 - 1  # TensorFlow's int32
 _NOUNS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'text'}
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tf_cnn.plan.workload import Context
 
 _KINDS = ('cpu', 'gpu')
+ALL_GPUS = '--num_gpus=all'
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class DeviceConfig:
     num_gpus: int = flag(
         1,
         'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or '
-        'the GPUs that CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu '
-        'with one device.',
+        'the GPUs that CUDA_VISIBLE_DEVICES lists; a process opens no others. all means each GPU '
+        'that this machine shows to the process; 0 means --device=cpu with one device.',
         common=True,
         shared_by_workers=True,
     )
@@ -139,6 +140,10 @@ class DeviceConfig:
         mode = params.variables.mode
         if self.num_gpus == 0 and self.device == 'gpu':
             yield params.conflict('num_gpus', 'device', 'use --num_gpus=1 or more, or --device=cpu')
+        if self.device == 'cpu' and params.flag_text('num_gpus') == ALL_GPUS:
+            yield params.conflict(
+                'num_gpus', 'device', 'it counts GPUs; use --num_gpus=2 for two virtual devices'
+            )
         if mode.launcher is not None and self.num_gpus > 1:
             yield params.conflict(
                 'num_gpus',

@@ -91,6 +91,12 @@ def count_gpus(root: Path = ROOT) -> int | None:
     return max(numbers) or (None if has_nvidia_gpu({}, root) else 0)
 
 
+def count_visible_gpus(environ: Mapping[str, str]) -> int | None:
+    """Returns how many GPUs CUDA shows to a process; None if unknown."""
+    listed = listed_gpus(environ)
+    return count_gpus() if listed is None else len(listed)
+
+
 def gpus_on_bus(root: Path) -> list[Path]:
     """Returns the folders of NVIDIA's GPUs on the PCI bus, with or without a driver, in the order
     of their numbers.

@@ -14,7 +14,13 @@ order to divide the GPUs; any order will do.
 
 from collections.abc import Mapping, Sequence
 
-from tf_cnn.machine.gpus import VISIBLE_VARIABLE, count_gpus, has_nvidia_gpu, listed_gpus
+from tf_cnn.machine.gpus import (
+    VISIBLE_VARIABLE,
+    count_gpus,
+    count_visible_gpus,
+    has_nvidia_gpu,
+    listed_gpus,
+)
 from tf_cnn.system.errors import UsageError
 
 Environ = Mapping[str, str]
@@ -99,8 +105,7 @@ def select_gpus(indices: Sequence[int], environ: Environ) -> Environ:
     """
     if not indices:
         return environ
-    names = listed_gpus(environ)
-    count = count_gpus() if names is None else len(names)
+    names, count = listed_gpus(environ), count_visible_gpus(environ)
     if count is not None and max(indices) >= count:
         text = environ.get(VISIBLE_VARIABLE)
         there = f'there are {count}' if text is None else f'{VISIBLE_VARIABLE}={text} lists {count}'

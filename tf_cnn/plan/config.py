@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The default number of timed steps.
 NUM_BATCHES = 100
+# The flags of files that StepTracer writes.
+_TRACES = ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix')
 # With --target_seconds: more steps than a run can take.
 _MOST_BATCHES = 2**31 - 1
 
@@ -483,7 +485,7 @@ class InstrumentConfig:
     )
     trace_file: str | None = flag(
         None,
-        'File for a trace of the last warm-up step.',
+        'File for a trace of the last warm-up step; without warm-up, of the first timed step.',
         common=True,
         output=Output.FILE,
     )
@@ -499,12 +501,13 @@ class InstrumentConfig:
     partitioned_graph_file_prefix: str | None = flag(
         None,
         'Prefix of files with the partitioned graph of each device, as the last warm-up step ran '
-        'it.',
+        'it; without warm-up, the first timed step.',
         output=Output.PREFIX,
     )
     tfprof_file: str | None = flag(
         None,
-        'File for a profile of the last warm-up step.',
+        'File for a profile of the last warm-up step; without warm-up, of the first ten timed '
+        'steps.',
         output=Output.FILE,
     )
     profile_steps: str | None = flag(
@@ -537,6 +540,12 @@ class InstrumentConfig:
             resolved = replace(
                 resolved, profile_steps=self.profile_steps, profile_dir=self.profile_dir
             )
+        if self.traces_step and not params.run.num_warmup_batches:
+            name = next(name for name in _TRACES if getattr(self, name))
+            context.warnings.append(
+                f'{params.flag_text(name)}: there is no warm-up, so it records timed steps, which '
+                'makes them slower; use --num_warmup_batches=1 or more'
+            )
         interval, verbosity = self.save_summaries_steps, self.summary_verbosity
         if is_chief and params.checkpoints.train_dir and interval and verbosity:
             # A frozen network has no variables, so only scalars can be written. Gradients stay
@@ -562,8 +571,8 @@ class InstrumentConfig:
 
     @property
     def traces_step(self) -> bool:
-        """Whether the run traces its last warm-up step."""
-        return any((self.trace_file, self.tfprof_file, self.partitioned_graph_file_prefix))
+        """Whether the run traces its last warm-up step, or without warm-up some timed steps."""
+        return any(getattr(self, name) for name in _TRACES)
 
     def check_profile_steps(self, num_timed: int) -> None:
         """Raises UsageError if the profile goes past the last timed step. Of resolved flags."""
@@ -574,13 +583,6 @@ class InstrumentConfig:
             )
 
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
-        for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
-            if getattr(self, name) is not None and params.run.num_warmup_batches == 0:
-                yield params.conflict(
-                    name,
-                    'num_warmup_batches',
-                    'it records the last warm-up step; use --num_warmup_batches=1 or more',
-                )
         for given_flag, missing in itertools.permutations(('profile_steps', 'profile_dir')):
             if getattr(self, given_flag) and not getattr(self, missing):
                 yield f'{params.flag_text(given_flag)}: a profile needs --{missing} too; add it'

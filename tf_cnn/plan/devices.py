@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.machine.config import ALL_GPUS
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.processors import has_native_arithmetic
@@ -230,7 +231,8 @@ def _check_devices(
 ) -> None:
     """Raises UsageError if the towers, here or in the workers, cannot use these devices."""
     refusals = ErrorCollector()
-    flag_text = f'--num_gpus={params.devices.num_gpus}'
+    num_gpus, is_all = params.devices.num_gpus, params.flag_text('num_gpus') == ALL_GPUS
+    flag_text = ALL_GPUS if is_all else f'--num_gpus={num_gpus}'
     if is_here and kind == 'gpu' and params.devices.num_gpus > num_gpus_found:
         refusals.add(
             f'{flag_text}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; use '
@@ -239,12 +241,11 @@ def _check_devices(
             else '--device=gpu: TensorFlow sees no GPU here; use --device=cpu, or '
             f'{_how_to_see_gpus(environment)}'
         )
-    elif (
-        is_here and params.devices.device is None and kind == 'cpu' and params.devices.num_gpus > 1
-    ):
+    elif is_here and params.devices.device is None and kind == 'cpu' and (num_gpus > 1 or is_all):
+        on_cpu = f'--device=cpu to train on {num_gpus} virtual devices of the CPU'
         refusals.add(
-            f'{flag_text}: TensorFlow sees no GPU here; use --device=cpu to train on '
-            f'{params.devices.num_gpus} virtual devices of the CPU, or '
+            f'{flag_text}: TensorFlow sees no GPU here; use '
+            f'{on_cpu if num_gpus > 1 else "--num_gpus=1 to train on the CPU"}, or '
             f'{_how_to_see_gpus(environment)}'
         )
     if params.devices.xla and kind == 'cpu' and params.devices.num_gpus > 1:

@@ -92,6 +92,8 @@ ELSEWHERE = {
     'epochs': 'num_epochs',
     'steps': 'num_batches',
 }
+# The set of an early version; --data_name=records knows its five classes.
+_OLDER_DATA_NAME = 'flowers'
 # Switches that are ignored when they are off, their default in the original.
 _OFF_BY_DEFAULT = ('mkl', 'xla_compile')
 
@@ -106,6 +108,17 @@ def find_flag_with_choice(value: str) -> str | None:
         ),
         None,
     )
+
+
+def replace_older_values(values: dict[str, object]) -> list[str]:
+    """Replaces values that only older versions have; returns a warning for each."""
+    if values.get('data_name') != _OLDER_DATA_NAME:
+        return []
+    values['data_name'] = 'imagenet'
+    return [
+        f'--data_name={_OLDER_DATA_NAME} is read as --data_name=imagenet, with its 1001 classes; '
+        'the subcommand records makes a data set with the classes of a folder'
+    ]
 
 
 def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:

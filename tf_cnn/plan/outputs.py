@@ -57,10 +57,13 @@ def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> 
 def find_checkpoints(
     params: Params, folder: str | None, cluster_role: ClusterRole, warnings: list[str]
 ) -> tuple[str | None, str | None]:
-    """Returns the prefix of the checkpoint that training continues from, and of another one that
-    it starts from.
+    """Returns the prefix of the checkpoint that training continues from, or that a forward-only run
+    reads, and of another one that training starts from.
 
     folder: where this process saves checkpoints, if it does.
+
+    Raises:
+      UsageError: the workers of a cluster cannot make constants of a checkpoint.
     """
     from tf_cnn.training.checkpoint_files import (
         find_checkpoint,
@@ -69,10 +72,20 @@ def find_checkpoints(
     )
 
     resume_from = warm_start = None
+    if params.run.forward_only and cluster_role.is_chief:
+        folder = params.checkpoints.train_dir
     if folder:
         resume_from = latest_checkpoint(folder)
         if line := incomplete_checkpoint_warning(folder, resume_from):
             warnings.append(line)
+    if resume_from and params.run.freeze_when_forward_only and cluster_role.cluster:
+        raise UsageError(
+            params.conflict(
+                'freeze_when_forward_only',
+                'train_dir',
+                'only the chief of a cluster reads checkpoints; remove one',
+            )
+        )
     path = params.checkpoints.backbone_model_path
     if path and params.trains and cluster_role.is_chief:
         flag = format_flag('backbone_model_path', path)

@@ -47,12 +47,14 @@ class RuleContext:
       is_single_process: whether no other process takes part. It is False under a mode's launcher,
         such as horovodrun, even if the launcher starts only one process.
       has_records: whether --data_dir, if given, contains records rather than arrays.
+      has_checkpoint: whether --train_dir, if given, may hold a checkpoint.
     """
 
     is_single_process: bool
     is_residual: bool
     has_records: bool = True
     num_ps: int = 0
+    has_checkpoint: bool = False
 
 
 @dataclass(frozen=True)

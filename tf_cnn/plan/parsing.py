@@ -14,6 +14,8 @@ from typing import Any
 
 from tf_cnn.flags.command_line import split_command_line
 from tf_cnn.flags.spec import Value
+from tf_cnn.machine.config import ALL_GPUS
+from tf_cnn.machine.gpus import count_visible_gpus
 from tf_cnn.managers.user_modes import read_modes
 from tf_cnn.plan.original_flags import (
     ELSEWHERE,
@@ -21,6 +23,7 @@ from tf_cnn.plan.original_flags import (
     find_flag_with_choice,
     original_flag_warnings,
     replace_older_names,
+    replace_older_values,
 )
 from tf_cnn.plan.params import SPECS, Params, make_groups
 from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
@@ -30,10 +33,14 @@ _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
 
 @dataclass(frozen=True)
 class ParsedFlags:
-    """The settings, and a warning for each given flag of the original that has no effect here."""
+    """The settings, and a warning for each given flag of the original that has no effect here.
+
+    checks_only: whether the command shall end before the run.
+    """
 
     params: Params
     warnings: tuple[str, ...]
+    checks_only: bool = False
 
 
 def parse_argv(argv: Sequence[str]) -> ParsedFlags:
@@ -101,6 +108,11 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
             # Stop here: --variable_update may name a mode of this file.
             refusals.add(*error.lines)
             refusals.raise_all()
+    lines = replace_older_values(values_of)
+    has_all_gpus = format_flag('num_gpus', values_of.get('num_gpus')) == ALL_GPUS
+    if has_all_gpus:
+        with refusals.collecting():
+            values_of['num_gpus'] = _count_gpus()
     for name, value in values_of.items():
         with refusals.collecting():
             if name in FLAGS:
@@ -112,16 +124,25 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
     as_written = {
         name: format_flag(name, value) for name, value in values.items() if value is not None
     }
+    if has_all_gpus:
+        as_written['num_gpus'] = ALL_GPUS
     as_written |= replace_older_names(read, values)
     params = Params(**make_groups(values), given_flags=as_written)
-    lines: list[str] = []
     with refusals.collecting():
         params.check()
     for name, value in read.items():
         with refusals.collecting():
             lines += original_flag_warnings(name, value)
     refusals.raise_all()
-    return ParsedFlags(params, tuple(lines))
+    return ParsedFlags(params, tuple(lines), read.get('only_check_args') is True)
+
+
+def _count_gpus() -> int:
+    """Returns the number of visible GPUs; 1 without one, which choose_devices refuses."""
+    count = count_visible_gpus(os.environ)
+    if count is None:
+        raise UsageError(f'{ALL_GPUS}: the driver does not tell how many there are; use a number')
+    return max(count, 1)
 
 
 def _unknown(name: str) -> str:

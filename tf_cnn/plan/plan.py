@@ -54,6 +54,7 @@ from tf_cnn.plan.process_settings import choose_start, find_visible_gpus
 from tf_cnn.plan.workload import Context, Data, check_folder, find_workload, hash_files, open_data
 from tf_cnn.results.sections import MachineSection
 from tf_cnn.system.errors import ErrorCollector
+from tf_cnn.training.checkpoint_files import may_hold_checkpoint
 from tf_cnn.training.schedules import LearningRate
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Plan:
       file_hashes: the SHA-256 of the --model_file and --variable_mgr_file that the run uses, by
         flag.
       evaluations: None if the run evaluates nothing.
-      resume_from: the prefix of the checkpoint that training continues from.
+      resume_from: the prefix of the checkpoint that training continues from, or that has the
+        weights of a forward-only run.
       warm_start: the prefix of another checkpoint that training starts from.
       machine, environment, git_commit: this machine, the environment variables of libraries, and
         the version of the program, for the result.
@@ -240,11 +242,13 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             file_hashes = hash_files(params, model)
             cluster_role = add_file_hashes(cluster_role, file_hashes)
             with collecting():
+                train_dir = params.checkpoints.train_dir
                 rules = RuleContext(
                     is_single_process=cluster_role.is_single_process,
                     is_residual=model.is_residual,
                     has_records=folder is None or folder.data_set.has_records,
                     num_ps=cluster_role.shape.num_ps,
+                    has_checkpoint=train_dir is not None and may_hold_checkpoint(train_dir),
                 )
                 params.check(rules)
                 # An evaluator gets the flags of the training tasks, which do not ignore them.

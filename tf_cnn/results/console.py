@@ -103,19 +103,18 @@ def format_total(images_per_second: float) -> str:
 
 def format_accuracy(accuracy: Accuracy) -> str:
     """Formats the result of --eval in one line, then its throughput like format_total."""
-    return f'{_format_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
+    return f'{format_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
 
 
 def format_interim_accuracy(accuracy: Accuracy) -> str:
     """Formats the result of an evaluation during training, in two lines; its rate is not the run's
     total.
     """
-    return (
-        f'{_format_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
-    )
+    return f'{format_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
 
 
-def _format_accuracies(accuracy: Accuracy) -> str:
+def format_accuracies(accuracy: Accuracy) -> str:
+    """Formats the accuracies and the number of images in one line."""
     return (
         f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} '
         f'[{accuracy.num_images} examples]'

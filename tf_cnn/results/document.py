@@ -5,7 +5,7 @@ docs/results.md describes the documents, tf_cnn/results/result.schema.json is th
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from cnn_util import statistics_of
 from tf_cnn.results import sections
 from tf_cnn.results.sections import (
     START_PHASES,
@@ -127,6 +128,20 @@ class Result(_Document, tag=RESULT, kw_only=True):
             f'  Total:   {rate}{"" if self.is_complete else "; the run is incomplete"}\n'
             f'  Steps:   {self.statistics.num_steps} timed, of {run.global_batch_size} images{each}'
         )
+
+    # The keys of the dictionary that the original's run() returns, see cnn_util.statistics_of.
+
+    def __getitem__(self, name: str) -> float:
+        return statistics_of(self)[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in statistics_of(self)
+
+    def get(self, name: str, default: float | None = None) -> float | None:
+        return statistics_of(self).get(name, default)
+
+    def keys(self) -> Iterable[str]:
+        return statistics_of(self).keys()
 
     @property
     def reason(self) -> str | None:

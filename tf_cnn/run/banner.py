@@ -57,8 +57,9 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
             ('Optimizer', run.optimizer),
             ('Variables', run.variable_update),
             ('Weights', 'constant, batch norm is folded' if is_frozen else ''),
-            ('AllReduce', run.all_reduce_spec or ''),
+            ('AllReduce', run.all_reduce_spec if plan.mode.takes_all_reduce_spec else ''),
             ('Sync', run.sync),
+            ('Staged vars', plan.params.variables.staged_vars or ''),
             *transfer_lines(step_graph.transfer if step_graph else NO_TRANSFER, num_workers),
             *zip(('Machine', 'GPUs'), format_machine(plan.machine), strict=False),
         ]

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from models.networks import variables_in_training
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
-from tf_cnn.run.banner import make_banner
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.step.build import build_evaluation, export
+from tf_cnn.step.constant_weights import names_in_training
 from tf_cnn.step.evaluation import RestoredVariables
 from tf_cnn.step.export import read_model, run_each
 from tf_cnn.system.errors import RunError, format_flag
@@ -58,23 +57,21 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
             saver = Checkpointer(folder, slices, HOST_DEVICE, max_checkpoints)
             export_folder = plan.params.checkpoints.export_saved_model
             model_values = read_model(towers[0].slices) if export_folder else None
-        console.result(make_banner(plan))
+        report.print_banner()
         last = values = None
         class_names = plan.class_names
         report.meters.begin_phase('initialise')
         with lifecycle.open_session(graph) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
             report.meters.begin_phase(None)
-            names_in_training = functools.cache(functools.partial(_names_in_training, plan))
+            read_names = functools.cache(functools.partial(names_in_training, plan))
             for number, prefix in enumerate(_checkpoints_from_chief(plan, worker, console)):
                 with report.recorder.pause(PauseCause.EVALUATION):
                     console.progress(f'Evaluating {prefix}')
                     line = check_classes(prefix, plan.class_names, plan.params.data.data_dir)
                     if line and last is None:
                         console.note(line)
-                    saver.restore(
-                        session, prefix, for_training=False, names_in_training=names_in_training
-                    )
+                    saver.restore(session, prefix, for_training=False, names_in_training=read_names)
                     # Synthetic images have no class names.
                     class_names = plan.class_names or read_class_names(prefix)
                     step = checkpoint_step(prefix)
@@ -145,15 +142,3 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
             return
         if not newer:
             SIGNALS.wait(interval)
-
-
-def _names_in_training(plan: Plan) -> frozenset[str]:
-    """Returns the names of all variables that the model has in training.
-
-    An evaluation may have fewer.
-    """
-    return frozenset(
-        variables_in_training(
-            plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
-        ).values
-    )

@@ -11,7 +11,6 @@ from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.run.banner import make_banner
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.stage_times import StageTime, stage_rows
@@ -107,7 +106,7 @@ def measure_input(plan: Plan, console: Console, report: RunReport) -> Result:
         console.progress('Building the graphs')
         *earlier_stages, last_stage = (_Stage(plan, name) for name in plan.data.input_stages)
         meters.input_buffers = last_stage.pipeline.buffers
-        console.result(make_banner(plan))
+        report.print_banner()
         # A separate phase keeps these steps out of the time to the first step.
         meters.begin_phase('earlier_stages')
         for stage in earlier_stages:

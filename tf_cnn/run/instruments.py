@@ -34,41 +34,60 @@ def write_graph(graph: tf.Graph, path: str) -> None:
         )
 
 
-def trace_step(
-    instruments: InstrumentConfig,
-    session: tf.Session,
-    fetches: Any,
-    feeds: Mapping[Tensor, Any],
-) -> Any:
-    """Runs one step with TensorFlow's tracing, writes the trace, and returns the fetched values.
+class StepTracer:
+    """Takes steps with TensorFlow's tracing, and writes their traces.
 
-    Tracing slows the step, so the step is not timed.
+    Tracing slows a step, so it traces the last warm-up step, which is not timed. Without warm-up it
+    traces the first timed step, or the first ten for --tfprof_file, as the original does.
+
+    Args:
+      num_warmup: how many warm-up steps this process takes; None if the run has no warm-up.
     """
-    trace_file, tfprof_file = instruments.trace_file, instruments.tfprof_file
-    prefix = instruments.partitioned_graph_file_prefix
-    needs_trace = trace_file or tfprof_file
-    options = tf.RunOptions(
-        trace_level=tf.RunOptions.FULL_TRACE if needs_trace else tf.RunOptions.NO_TRACE,
-        output_partition_graphs=prefix is not None,
-    )
-    metadata = tf.RunMetadata()
-    values = session.run(fetches, feeds, options=options, run_metadata=metadata)
-    if trace_file:
-        trace = str(metadata.step_stats)
-        if instruments.use_chrome_trace_format:
-            chrome_timeline = timeline.Timeline(metadata.step_stats)
-            trace = chrome_timeline.generate_chrome_trace_format(show_memory=True)
-        with report_write_errors('trace_file', trace_file):
-            write_atomically(trace, trace_file)
-    if tfprof_file:
-        profiler = tf.profiler.Profiler(session.graph)
-        profiler.add_step(0, metadata)
-        with report_write_errors('tfprof_file', tfprof_file):
-            write_atomically(profiler.serialize_to_string(), tfprof_file)
-    for number, graph_def in enumerate(metadata.partition_graphs if prefix else ()):
-        with report_write_errors('partitioned_graph_file_prefix', str(prefix)):
-            write_atomically(str(graph_def), f'{prefix}{number}.pbtxt')
-    return values
+
+    def __init__(
+        self, instruments: InstrumentConfig, session: tf.Session, num_warmup: int | None
+    ) -> None:
+        self._instruments = instruments
+        self._session = session
+        self._phase, self._indices = Phase.WARMUP, range(num_warmup or 0, (num_warmup or 0) + 1)
+        if num_warmup is None:
+            self._phase, self._indices = Phase.TIMED, range(1, 11 if instruments.tfprof_file else 2)
+        self._num_traced = 0
+        self._profiler = None
+        if instruments.tfprof_file:
+            self._profiler = tf.profiler.Profiler(session.graph)
+
+    def is_due(self, phase: Phase, indices: range) -> bool:
+        return phase is self._phase and any(index in self._indices for index in indices)
+
+    def run(self, fetches: Any, feeds: Mapping[Tensor, Any]) -> Any:
+        """Runs a session call, writes its trace, and returns the fetched values."""
+        config, is_first = self._instruments, not self._num_traced
+        trace_file = config.trace_file if is_first else None
+        prefix = config.partitioned_graph_file_prefix if is_first else None
+        needs_trace = trace_file or self._profiler
+        options = tf.RunOptions(
+            trace_level=tf.RunOptions.FULL_TRACE if needs_trace else tf.RunOptions.NO_TRACE,
+            output_partition_graphs=prefix is not None,
+        )
+        metadata = tf.RunMetadata()
+        values = self._session.run(fetches, feeds, options=options, run_metadata=metadata)
+        if trace_file:
+            trace = str(metadata.step_stats)
+            if config.use_chrome_trace_format:
+                chrome_timeline = timeline.Timeline(metadata.step_stats)
+                trace = chrome_timeline.generate_chrome_trace_format(show_memory=True)
+            with report_write_errors('trace_file', trace_file):
+                write_atomically(trace, trace_file)
+        if self._profiler and config.tfprof_file:
+            self._profiler.add_step(self._num_traced, metadata)
+            with report_write_errors('tfprof_file', config.tfprof_file):
+                write_atomically(self._profiler.serialize_to_string(), config.tfprof_file)
+        for number, graph_def in enumerate(metadata.partition_graphs if prefix else ()):
+            with report_write_errors('partitioned_graph_file_prefix', str(prefix)):
+                write_atomically(str(graph_def), f'{prefix}{number}.pbtxt')
+        self._num_traced += 1
+        return values
 
 
 class StepProfiler(Hook[StepValues]):

@@ -23,13 +23,16 @@ from tf_cnn.results.result_file import file_version, write_new, write_result
 from tf_cnn.results.sections import ExitSection
 from tf_cnn.results.steps import Accuracy, StepLog
 from tf_cnn.results.summary import format_summary
+from tf_cnn.run.banner import make_banner
 from tf_cnn.run.result_builder import build_result, worker_section
 from tf_cnn.run.run_meters import RunMeters
 from tf_cnn.run.stage_times import format_stage_table
 from tf_cnn.run.step_printer import StepPrinter
 from tf_cnn.run.step_recorder import StepRecorder
 from tf_cnn.step.evaluation import Evaluation, combine_accuracy, write_accuracy_summary
+from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import STDIO, RunError, format_flag
+from tf_cnn.training.checkpoint_files import checkpoint_step
 
 
 class RunReport:
@@ -38,6 +41,7 @@ class RunReport:
     Attributes:
       meters, recorder, printer: hooks of the step loop, which collect what is reported.
       is_finished: whether finish() has been called.
+      has_banner: whether the banner was printed before the run.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class RunReport:
         self.recorder = StepRecorder(plan)
         self.printer = StepPrinter(plan, console, self.recorder)
         self.is_finished = False
+        self.has_banner = False
         self._plan = plan
         self._argv = tuple(argv)
         self._console = console
@@ -55,6 +60,11 @@ class RunReport:
         self._replaced = file_version(path) if path and may_replace(template or '') else None
         self._finish_lock = threading.Lock()
         self._result: Result | None = None
+
+    def print_banner(self, device_prefix: str = '', step_graph: StepGraph | None = None) -> None:
+        """Prints make_banner() with these arguments, unless the banner was printed before."""
+        if not self.has_banner:
+            self._console.result(make_banner(self._plan, device_prefix, step_graph))
 
     def evaluate(
         self, evaluation: Evaluation, session: tf.Session, step: int, worker: Worker, name: str
@@ -96,6 +106,8 @@ class RunReport:
 
     def _report(self, log: StepLog, exit_info: ExitSection, worker: Worker, prints: bool) -> None:
         faults, is_chief = [], self._plan.cluster_role.is_chief
+        if self._plan.params.run.forward_only and self._plan.resume_from:
+            self._add_accuracy(self._plan.resume_from, log)
         try:
             result = self._result = self._make_result(log, exit_info, worker)
             # Write the file first: the reader of standard output may have left.
@@ -110,6 +122,18 @@ class RunReport:
             raise faults[0]
         for fault in faults if prints else ():
             self._console.warning(str(fault))
+
+    def _add_accuracy(self, checkpoint: str, log: StepLog) -> None:
+        """Records the accuracy of a checkpoint's weights over the timed steps of this process."""
+        steps = log.timed_steps
+        images_of_step = self._plan.params.run.batch_size * len(self._plan.devices.towers)
+        top_1, top_5 = (
+            round(images_of_step * sum(getattr(step.values, name) or 0.0 for step in steps))
+            for name in ('top_1', 'top_5')
+        )
+        num_images, seconds = images_of_step * len(steps), log.process_wall_seconds
+        accuracy = Accuracy(checkpoint_step(checkpoint), num_images, top_1, top_5, seconds)
+        self.recorder.evaluations.append(accuracy)
 
     def _make_result(
         self, log: StepLog, exit_info: ExitSection, worker: Worker | None = None
@@ -163,6 +187,8 @@ class RunReport:
         # timed steps. The total belongs to whole runs: what an incomplete one measured is in its
         # warning, and in the document.
         if throughput.images and exit_info.is_complete:
+            if self._plan.role is Role.FORWARD_ONLY and self.recorder.evaluations:
+                self._console.result(lines.format_accuracies(self.recorder.evaluations[-1]))
             self._console.result(
                 lines.format_exchange_total(log.run.images_per_step / rate)
                 if self._plan.role is Role.EXCHANGE_ONLY

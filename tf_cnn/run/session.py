@@ -1,6 +1,5 @@
 """Takes single steps in the session of a run."""
 
-import functools
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,17 +7,15 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.plan.config import InstrumentConfig
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import StepValues
-from tf_cnn.run.instruments import SummaryWriter, trace_step
+from tf_cnn.run.instruments import StepTracer, SummaryWriter
 from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.step.step_graph import StepGraph
 
 
 class Stepper:
-    """Takes steps in a session: the last warm-up step with tracing if requested, some steps with a
-    gradient histograms.
+    """Takes steps in a session: some of them with tracing, some with gradient histograms.
 
     Attributes:
       gradient_histograms: the values of SummaryWriter.gradient_histograms in the last step that
@@ -29,8 +26,7 @@ class Stepper:
         self,
         session: tf.Session,
         step_graph: StepGraph,
-        instruments: InstrumentConfig,
-        num_warmup: int,
+        tracer: StepTracer | None,
         summaries: SummaryWriter | None,
         graph_loop: GraphLoop | None,
     ) -> None:
@@ -48,8 +44,7 @@ class Stepper:
             self._plain_step = session.make_callable(
                 self._fetches, feed_list=self._fed_tensors or None
             )
-        self._traced_index = num_warmup if instruments.traces_step else None
-        self._trace_step = functools.partial(trace_step, instruments, session)
+        self._tracer = tracer
         self._summaries = summaries
         self._step_with_summary = None
         if summaries and summaries.gradient_histograms:
@@ -63,8 +58,8 @@ class Stepper:
         """
         if self._graph_loop is None:
             return [self._run_step(phase, index) for index in indices]
-        if phase is Phase.WARMUP and self._traced_index in indices:
-            values = self._trace_step(
+        if self._tracer and self._tracer.is_due(phase, indices):
+            values = self._tracer.run(
                 self._graph_loop.values, {self._graph_loop.num_steps: len(indices)}
             )
         else:
@@ -78,8 +73,8 @@ class Stepper:
         start = time.perf_counter()
         feeds = self._step_input.next_feed_values()
         seconds_of_feeds = time.perf_counter() - start
-        if phase is Phase.WARMUP and index == self._traced_index:
-            values = self._trace_step(
+        if self._tracer and self._tracer.is_due(phase, range(index, index + 1)):
+            values = self._tracer.run(
                 self._fetches, dict(zip(self._fed_tensors, feeds, strict=True))
             )
         elif (

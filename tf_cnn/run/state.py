@@ -1,5 +1,6 @@
 """The variables of a run between steps: initial values and checkpoints."""
 
+import functools
 import math
 
 import tensorflow.compat.v1 as tf
@@ -10,6 +11,7 @@ from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.run.step_loop import Schedule, make_schedule
+from tf_cnn.step.constant_weights import names_in_training
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.errors import RunError, format_flag
 from tf_cnn.training.checkpoint_files import (
@@ -57,6 +59,10 @@ class RunState:
                 self.class_names,
                 plan.images_per_global_step,
             )
+        # The slices of a network with constant weights, which are restored already, are empty.
+        self._weights = None
+        if plan.resume_from and not self._folder and step_graph.model_slices:
+            self._weights = Checkpointer('', step_graph.model_slices, HOST_DEVICE, 0)
         self._warm_start = None
         if plan.warm_start:
             self._warm_start = WarmStart(
@@ -113,13 +119,23 @@ class RunState:
 
     def _start_from_saved(self, session: tf.Session) -> None:
         if resumed := self._plan.resume_from:
-            assert self._saver
             line = check_classes(resumed, self._plan.class_names, self._plan.params.data.data_dir)
-            self._saver.restore(session, resumed)
-            self._console.note(f'Continuing from {resumed}')
+            if self._saver:
+                self._saver.restore(session, resumed)
+                self._console.note(f'Continuing from {resumed}')
+            else:
+                if self._weights:
+                    self._weights.restore(
+                        session,
+                        resumed,
+                        for_training=False,
+                        names_in_training=functools.partial(names_in_training, self._plan),
+                    )
+                step = checkpoint_step(resumed)
+                self._console.note(f'Computing with the weights of step {step}: {resumed}')
             if line:
                 self._console.note(line)
-            if jump := _epoch_jump(self._plan, resumed):
+            if self._saver and (jump := _epoch_jump(self._plan, resumed)):
                 self._console.warning(jump)
         elif self._warm_start:
             self._warm_start.restore(session)

@@ -22,7 +22,9 @@ _LIVE_SECS = 0.2
 
 
 class StepPrinter(Hook[StepValues]):
-    """Prints a line for each --display_every steps, and a live line between them."""
+    """Prints the beginning of each phase, a line for each --display_every steps, and a live line
+    between them.
+    """
 
     def __init__(self, plan: Plan, console: Console, recorder: StepRecorder) -> None:
         self._plan = plan
@@ -57,6 +59,11 @@ class StepPrinter(Hook[StepValues]):
                     available_memory=psutil.virtual_memory().available,
                 ),
             )
+
+    def begin(self, phase: Phase) -> bool:
+        # Launchers wait for these lines of the original.
+        self._console.result('Running warm up' if phase is Phase.WARMUP else 'Done warm up')
+        return False
 
     def after(self, steps: Sequence[Step[StepValues]]) -> bool:
         last = steps[-1]

@@ -1,4 +1,4 @@
-"""Inference with constant weights: a network's initial values as constants.
+"""Inference with constant weights: a network's initial or trained values as constants.
 
 TensorFlow's graph passes compute once whatever depends only on constants, and fold batch norm into
 the convolution before it.
@@ -12,11 +12,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor, VariableSource
-from models.networks import build_network
+from models.networks import build_network, variables_in_training
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.plan.plan import Plan
-from tf_cnn.step.evaluation import InferenceVariables
+from tf_cnn.step.evaluation import InferenceVariables, RestoredVariables
 from tf_cnn.system.errors import UsageError
+from tf_cnn.training.checkpoints import Checkpointer
 from variable_mgr import seed_of
 
 Array = np.ndarray[Any, Any]
@@ -65,7 +67,11 @@ class FrozenNetwork:
 
 
 def freeze(plan: Plan) -> FrozenNetwork:
-    """Computes the initial values of a run's network on this process's CPU."""
+    """Computes the initial values of a run's network on this process's CPU, or reads them from its
+    checkpoint.
+
+    Raises RunError if Checkpointer.restore does.
+    """
     cpu_config = tf.ConfigProto()
     cpu_config.CopyFrom(plan.session.config)
     cpu_config.device_count['GPU'] = 0
@@ -77,15 +83,39 @@ def freeze(plan: Plan) -> FrozenNetwork:
         variable_dtype = plan.precision.variable_dtype
         return tf.cast(tf.cast(value, variable_dtype) if trainable else value, tf.float32)
 
-    initial_values = InferenceVariables(initial_value)
+    values, restored = InferenceVariables(initial_value), RestoredVariables('/cpu:0', 'weights')
+    if plan.resume_from:
+        values = restored
     with tf.Graph().as_default() as graph:
         build_network(
             plan.model.network,
             tf.placeholder(tf.float32, (plan.params.run.batch_size, *plan.data.image_shape)),
             plan.data.data_set.num_classes,
-            initial_values,
+            values,
             'NHWC',
             is_training=False,
         )
+        checkpointer = (
+            Checkpointer('', restored.slices, HOST_DEVICE, 0) if restored.slices else None
+        )
     with tf.Session(graph=graph, config=cpu_config) as session:
-        return FrozenNetwork(session.run(initial_values.values), plan.precision.compute_dtype)
+        if checkpointer and plan.resume_from:
+            checkpointer.restore(
+                session,
+                plan.resume_from,
+                for_training=False,
+                names_in_training=functools.partial(names_in_training, plan),
+            )
+        return FrozenNetwork(session.run(values.values), plan.precision.compute_dtype)
+
+
+def names_in_training(plan: Plan) -> frozenset[str]:
+    """Returns the names of all variables that the model has in training.
+
+    Inference may have fewer.
+    """
+    return frozenset(
+        variables_in_training(
+            plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
+        ).values
+    )

@@ -173,6 +173,8 @@ def _configure(
     mode = params.variables.mode
     if reason := shape.unsupported_reason(mode):
         raise UsageError(reason)
+    if 'all_reduce_spec' in varied and params.variables.is_nccl_on_cpu(params):
+        raise UsageError(f'{params.flag_text("all_reduce_spec")}: NCCL sums between GPUs')
     is_single_process = shape.topology(mode) is Topology.LOCAL
     for name in output_flags():
         if params.value(name) and not (params.evaluation.eval and name == 'train_dir'):

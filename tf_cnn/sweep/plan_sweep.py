@@ -1,5 +1,6 @@
 """Makes the plan of a sweep from the arguments of the subcommand, and describes it."""
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from models.costs import list_costs
 from tf_cnn.cluster.topology import Shape
 from tf_cnn.flags.spec import specs_of
 from tf_cnn.machine.cgroups import memory_limit
-from tf_cnn.machine.gpus import has_nvidia_gpu
+from tf_cnn.machine.gpus import count_visible_gpus, has_nvidia_gpu
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.plan.config import NUM_BATCHES
 from tf_cnn.plan.params import Params
@@ -56,15 +57,15 @@ def plan_sweep(
     if not has_gpu and (with_device := add_device_cpu(request)) is not request:
         warn('this machine has no GPU: all runs get --device=cpu')
         request = with_device
-    plan = place_on_hosts(
-        make_sweep_plan(
-            request,
-            lambda params, is_single_process: check_launch(
-                params, is_single_process=is_single_process
-            ),
-        ),
-        host_flags,
-    )
+    num_gpus = count_visible_gpus(os.environ) if has_gpu and not host_flags else None
+
+    def check(params: Params, is_single_process: bool) -> None:
+        devices = params.devices
+        if num_gpus and devices.device != 'cpu' and devices.num_gpus > num_gpus:
+            raise UsageError(f'{params.flag_text("num_gpus")}: {plural(num_gpus, "GPU")} here')
+        check_launch(params, is_single_process=is_single_process)
+
+    plan = place_on_hosts(make_sweep_plan(request, check), host_flags)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=has_gpu, has_limit=memory_limit(Path('/')) is not None)
     if not host_flags and (seconds := least_seconds(plan)) > _LONG_SECS:

@@ -66,6 +66,12 @@ def latest_checkpoint(folder: str) -> str | None:
     return max(filter(_is_complete, prefixes), key=checkpoint_step, default=None)
 
 
+def may_hold_checkpoint(folder: str) -> bool:
+    """Whether a folder has files of a checkpoint, complete or not. Does not import TensorFlow."""
+    names = (_STATE_FILE, '*.index', f'{READY_FOLDER}/*.index')
+    return any(glob.glob(os.path.join(glob.escape(folder), name)) for name in names)
+
+
 def incomplete_checkpoint_warning(folder: str, checkpoint: str | None) -> str | None:
     """Returns a warning if a newer checkpoint lacks a file, else None.
 
@@ -233,6 +239,7 @@ def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
             sync(folder)
         names = [listed for listed in _listed_names(folder) if listed != name] + [name]
         complete_names = [listed for listed in names if _is_complete(str(folder / listed))]
+        # The slice from -0 on is the whole list: 0 keeps all.
         names_to_keep = complete_names[-max_to_keep:]
         _write_state(folder, names)
         if names_to_keep != names:

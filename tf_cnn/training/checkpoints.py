@@ -107,7 +107,8 @@ class Checkpointer:
       folder: on the machine of this process; made if missing.
       variables: the slices of each variable, by its name in the checkpoint, which stores them as
         one tensor.
-      max_to_keep: how many of the checkpoints that the folder's state file lists are kept.
+      max_to_keep: how many of the checkpoints that the folder's state file lists are kept; 0
+        keeps all.
       class_names: the names of labels 0, 1, ..., which checkpoints store for
         contents.check_classes; None to store none.
       images_per_step: of this training, which checkpoints store for the run that continues it;

@@ -362,7 +362,8 @@ class CheckpointConfig:
     train_dir: str | None = flag(
         None,
         'Folder for checkpoints and summaries, created if missing. Training continues from its '
-        'newest checkpoint; --eval also accepts a single checkpoint, as in DIR/model.ckpt-100.',
+        'newest checkpoint, and --forward_only computes with its weights; --eval also accepts a '
+        'single checkpoint, as in DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
         inside=(
@@ -388,8 +389,7 @@ class CheckpointConfig:
     )
     max_ckpts_to_keep: int = flag(
         5,
-        'The number of newest checkpoints to keep.',
-        lower_bound=1,
+        'The number of newest checkpoints to keep; 0 keeps all.',
         unit='checkpoints',
         setting=False,
     )
@@ -424,11 +424,12 @@ class CheckpointConfig:
         if params.run.forward_only:
             yield of_checkpoints, '--forward_only saves no checkpoints'
             yield ('backbone_model_path', 'export_saved_model'), TRAINS_NOTHING
-            if not (instruments.save_summaries_steps and instruments.summary_verbosity):
+            writes_summaries = instruments.save_summaries_steps and instruments.summary_verbosity
+            if not writes_summaries and not rules.has_checkpoint:
                 yield (
                     ('train_dir',),
                     (
-                        '--forward_only saves no checkpoints, and summaries need '
+                        'it holds no checkpoint, --forward_only saves none, and summaries need '
                         '--save_summaries_steps and --summary_verbosity'
                     ),
                 )
