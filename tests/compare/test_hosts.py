@@ -152,7 +152,7 @@ def test_a_host_that_is_slow_in_one_of_two_settings_is_said_to_be(tmp_path):
         write_host(tmp_path, 'slow', rates, flags={'batch_size': batch_size})
     rows, answer = compare_hosts(tmp_path)
     assert answer.startswith('slow is slower in 1 of 2 settings: 0.80 of the others')
-    assert ' for batch_size=32; 4 hosts agree' in answer
+    assert ' for batch 32; 4 hosts agree' in answer
     assert [row['verdict'] for row in rows].count('slower') == 1
     assert rows[0]['host'] == 'slow'
     assert len(rows) == 10

@@ -306,7 +306,9 @@ def _format_verdict(row: HostRow) -> str:
     """Formats a verdict in few words; a note has the whole reason of a missing one."""
     if row.ratio and row.ratio.is_unsteady and not row.ratio.is_significant:
         return 'unsteady'
-    return row.verdict.replace('no significant', 'no').partition(':')[0]
+    if row.ratio and row.ratio.verdict is Significance.SAME:
+        return 'unclear'
+    return row.verdict.partition(':')[0]
 
 
 def _ratio_column(
