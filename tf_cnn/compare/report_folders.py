@@ -10,7 +10,7 @@ from tf_cnn.compare.changes import make_rows, work_notes
 from tf_cnn.compare.differences import find_varying_names
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.report_rows import Summary
+from tf_cnn.compare.report_rows import Summary, short_names
 from tf_cnn.compare.run_sets import Group, make_run_set
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.document import Result
@@ -54,12 +54,6 @@ def compare_folders(summary: Summary) -> tuple[Sequence[str], Table | None, Sequ
         sentences.append(f'{plural(len(pairs) - _MAX_SENTENCES, "more setting")}: see the table.')
     table = Table([*_columns(*names.values())], pairs, unknown=UNKNOWN)
     return sentences, table if pairs else None, work_notes(rows)
-
-
-def short_names(folders: Sequence[str]) -> Mapping[str, str]:
-    """Returns the last part of each folder's path; the whole paths if two have the same."""
-    ends = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
-    return dict(zip(folders, ends if len({*ends}) == len(folders) else folders, strict=True))
 
 
 def prices_per_hour(text: str | None, folders: Sequence[str]) -> Mapping[str, float]:
