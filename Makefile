@@ -11,7 +11,7 @@ NVIDIA_DRIVER := /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/lib
 comma := ,
 EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 
-.PHONY: help install lock bench reference test test-fast test-matrix check docs clean
+.PHONY: help install lock bench reference figures test test-fast test-matrix check docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, compare three modes, and'
 	@echo '               write a page, data/bench.html: three to ten minutes on two cores, 0.2 GB'
 	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
+	@echo 'make figures   make the pictures of README.md and docs/lab.md anew; measures what data/ lacks: ten minutes'
 	@echo 'make test      run the tests (ten to fifteen minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (two minutes)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
@@ -95,6 +96,9 @@ reference: $(INSTALLED) $(RECORDS)
 	@[ ! -e data/reference ] || echo 'make: data/reference goes on; to measure anew, remove it first'
 	$(RUN) tf_cnn_benchmarks.py sweep $(RESUME)
 	@echo 'make: now compare benchmarks/reference/NAME data/reference; docs/reference_results.md has the names'
+
+figures: $(INSTALLED)
+	$(RUN) -m benchmarks.figures
 
 # One more process than cores, since tests of clusters often wait; at most 4, for memory. The test that ended a process is
 # tried once more.

@@ -3,6 +3,7 @@ can read it.
 """
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.sample_results import sample_failure, write_document, write_sample
+from tests.support.sample_results import (
+    evaluations,
+    sample_document,
+    sample_failure,
+    write_document,
+    write_sample,
+)
 from tf_cnn.compare.report_page import make_page
 from tf_cnn.compare.report_plots import WIDTH
 from tf_cnn.results.collection import collect
@@ -55,6 +62,7 @@ class Page:
         self.command('Emulation.setDeviceMetricsOverride', window)
         scheme = {'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}
         self.command('Emulation.setEmulatedMedia', {'media': media, 'features': [scheme]})
+        self.command('Emulation.setScrollbarsHidden', {'hidden': media == 'print'})
         for log in ('performance', 'browser'):
             self.driver.get_log(log)
         self.driver.get(self.url)
@@ -64,12 +72,37 @@ class Page:
 
 
 @pytest.fixture(scope='module')
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of 3 modes on 1 to 4 devices, a failure, and texts with HTML."""
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     webdriver = pytest.importorskip('selenium.webdriver', reason='pip install selenium')
     if not (shutil.which(BROWSER) and shutil.which(DRIVER)):
         pytest.skip('there is no browser: apt-get install chromium chromium-driver')
-    folder, profile = tmp_path_factory.mktemp('results'), tmp_path_factory.mktemp('profile')
+    profile = tmp_path_factory.mktemp('profile')
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in (*ARGUMENTS, f'--user-data-dir={profile}'):
+        options.add_argument(argument)
+    options.set_capability('goog:loggingPrefs', {'performance': 'ALL', 'browser': 'ALL'})
+    service = webdriver.ChromeService(DRIVER, env={**os.environ, 'HOME': str(profile)})
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def make_file(*folders: Path, price_per_hour: str | None = None) -> str:
+    """Returns the address of a page of the results in these folders."""
+    collection = collect([*map(str, folders)])
+    page = make_page(collection, now=datetime.now(UTC), price_per_hour=price_per_hour)
+    file = folders[0].with_suffix('.html')
+    file.write_text(page.html, encoding='utf-8')
+    return file.as_uri()
+
+
+@pytest.fixture(scope='module')
+def page(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """A page of 3 modes on 1 to 4 devices, a failure, and texts with HTML."""
+    folder = tmp_path_factory.mktemp('results')
     modes = ('replicated', 'parameter_server', 'distributed_replicated')
     settings = [(mode, shape) for mode in modes for shape in ((1, 1), (1, 2), (2, 2))]
     # The last one differs from the first only by a flag with HTML in its value.
@@ -87,20 +120,33 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     failure = sample_failure(shape='8*1', reason=f'it ran out of memory {HOSTILE}')
     write_document(folder / 'failure.json', failure)
     (folder / '<b>damaged.json').write_text('{')
-    file = folder / 'page.html'
-    html = make_page(collect([str(folder)]), now=datetime.now(UTC)).html
-    file.write_text(html, encoding='utf-8')
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in (*ARGUMENTS, f'--user-data-dir={profile}'):
-        options.add_argument(argument)
-    options.set_capability('goog:loggingPrefs', {'performance': 'ALL', 'browser': 'ALL'})
-    service = webdriver.ChromeService(DRIVER, env={**os.environ, 'HOME': str(profile)})
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        yield Page(driver, file.as_uri())
-    finally:
-        driver.quit()
+    return Page(driver, make_file(folder))
+
+
+@pytest.fixture(scope='module')
+def wide_page(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """Two machines with every column except the published numbers, and with long values."""
+    folders = [tmp_path_factory.mktemp(name) for name in ('epyc-avx512-bf16', 'xeon-avx512')]
+    models, optimizers = ('inception_resnet_v2', 'vit_s16'), ('momentum', 'rmsprop')
+    for *setting, seed in itertools.product(folders, models, optimizers, range(3)):
+        folder, model, optimizer = setting
+        document = sample_document(
+            seed=seed,
+            flags={
+                'model': model,
+                'variable_update': 'distributed_replicated',
+                'optimizer': optimizer,
+                'stop_at_top_1_accuracy': 0.98,
+                'data_dir': f'/data/{model}' * 3,
+            },
+            machine={'hostname': folder.name},
+            environment={'OMP_PROC_BIND': f'spread,close,{folder.name}'},
+            evaluations=evaluations(0.5, 0.99),
+            warnings=[{'code': code, 'text': ''} for code in ('machine_loaded', 'cpu_quota')],
+        )
+        document['energy'] |= {'joules': 2.0, 'joules_per_image': 2.0}
+        write_document(folder / f'{model}.{optimizer}.{seed}.json', document)
+    return Page(driver, make_file(*folders, price_per_hour='1.20'))
 
 
 def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page):
@@ -148,6 +194,22 @@ def test_no_window_is_too_narrow(page, width):
     )
     assert all(left_edge >= 0 and right_edge <= width for left_edge, right_edge in boxes)
     assert min(12 * (right_edge - left_edge) / WIDTH for left_edge, right_edge in boxes) > 9
+
+
+# A sheet of A4 minus its margins, 180 mm, in CSS pixels.
+A4 = 680
+
+
+@pytest.mark.parametrize(('width', 'media'), [(390, ''), (1280, ''), (A4, 'print')])
+def test_no_table_is_wider_than_a_screen_or_a_sheet(wide_page, width, media):
+    wide_page.open(width=width, media=media)
+    assert wide_page.run('return document.documentElement.scrollWidth') <= width
+    widths = wide_page.run(
+        """return [...document.querySelectorAll('.scroll')]
+        .map((table) => [table.scrollWidth, table.clientWidth])"""
+    )
+    assert len(widths) == 2
+    assert all(needed <= available for needed, available in widths)
 
 
 @pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])

@@ -63,7 +63,7 @@ def cells_of(html: str, table: str = 'table') -> list[list[str]]:
 
 
 def plots_of(*results: Result) -> dict[str, Plot]:
-    plots = make_plots(summarize_collection(Collection(results, (), ())))
+    plots, _ = make_plots(summarize_collection(Collection(results, (), ())))
     return {plot.name: plot for plot in plots}
 
 
@@ -93,7 +93,7 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb():
         )
     )
     assert [plot.name for plot in page.plots] == ['rates', 'scaling', 'steps']
-    check_line(page.plots[1].finding, 'the rate of ', 'of ideal')
+    check_line(page.plots[1].finding, ' times its rate with 1*1', 'of ideal')
     (machine,) = re.findall('<strong>alpha</strong>.*', page.html)
     check_line(machine, 'Example CPU', '2 cores')
     assert len(page.html.encode()) < 300_000
@@ -408,7 +408,9 @@ def test_two_folders_are_columns_side_by_side(tmp_path, monkeypatch):
         for folder, rate in (('before', 100), ('after', 150)):
             flags = {'batch_size': size}
             write_sample(f'{folder}/{size}.{seed}.json', rate=rate, seed=seed + rate, flags=flags)
-    heading, *rows = cells_of(page_in('before', 'after').html, 'folders')
+    html = page_in('before', 'after').html
+    assert html.index('<table id="folders">') < html.index('<table id="table">')
+    heading, *rows = cells_of(html, 'folders')
     assert heading == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
     assert sorted(row[0] for row in rows) == ['batch 32', 'batch 64', 'geometric mean of 2']
     assert [float(row[3]) for row in rows] == pytest.approx([1.5] * 3, rel=0.02)
@@ -563,16 +565,90 @@ def test_a_single_run_is_a_dot_and_no_bar():
     assert len([line for line in axes.lines if line.get_marker() == 'o']) == 4
 
 
-def test_each_workload_with_several_settings_has_a_plot():
+def test_each_network_has_its_plots_also_the_twelfth():
+    networks = [f'network{number}' for number in range(12)]
+    results = [
+        sample_record(flags={'model': model, 'num_gpus': devices}, num_steps=5)
+        for model in networks
+        for devices in (1, 2)
+    ]
+    plots = plots_of(*results)
+    titles = [plot.title for plot in plots.values()]
+    for model in networks:
+        assert f'Images per second of {model}' in titles
+        assert f'Scaling with devices of {model}' in titles
+    # The title has the network already.
+    check_line(plots['rates-12'].finding, 'From 1*1 with ', ' to 1*2 with ')
+
+
+def test_networks_without_a_plot_of_rates_are_named():
+    sizes_by_model = {'lenet': (16, 32), 'alexnet': (16,), 'resnet50': (16,)}
     results = [
         sample_record(flags={'model': model, 'batch_size': size})
-        for model, sizes in (('lenet', (16, 32)), ('alexnet', (16, 32)), ('resnet50', (16,)))
+        for model, sizes in sizes_by_model.items()
         for size in sizes
     ]
-    titles = {name: plot.title for name, plot in plots_of(*results).items()}
-    assert titles['rates'] == 'Images per second of lenet'
-    assert titles['rates-2'] == 'Images per second of alexnet'
-    assert not any('resnet50' in title for title in titles.values())
+    page = page_of(*results)
+    assert [plot.title for plot in page.plots] == ['Images per second of lenet', 'Step times']
+    assert 'a single setting: alexnet, resnet50.</p>' in page.html
+    # Without other plots they share one.
+    page = page_of(*results[1:])
+    assert page.plots[0].title == 'Images per second'
+    assert 'Without a plot' not in page.html
+
+
+def test_further_flags_are_only_in_the_names_that_need_them():
+    settings = [('vgg16', 'fp32', True), ('resnet50', 'fp32', False), ('resnet50', 'bf16', True)]
+    results = [
+        sample_record(flags={'model': model, 'precision': precision, 'xla': xla})
+        for model, precision, xla in [*settings, ('vgg16', 'fp32', False)]
+    ]
+    html = page_of(*results).html
+    names = ['vgg16 · fp32 · xla=true', 'resnet50 · fp32', 'resnet50 · bf16']
+    assert [row[0] for row in cells_of(html)[1:]] == [*names, 'vgg16 · fp32 · xla=false']
+
+
+def test_the_first_folder_is_the_baseline_even_if_it_was_measured_later(tmp_path):
+    for name, day in (('old', 1), ('new', 2)):
+        write_sample(tmp_path / name / 'a.json', seed=day, started_at=f'2026-11-0{day}T08:00:00Z')
+    folders = tmp_path / 'new', tmp_path / 'old'
+    assert cells_of(page_in(*folders).html, 'folders')[0][1:3] == ['new', 'old']
+
+
+def test_the_least_steady_settings_are_in_the_plot_of_step_times():
+    """The slowest of 13 networks, which an order by rate would leave out."""
+    unsteady = {'model': 'unsteady', 'batch_size': 1}
+    results = [
+        *(sample_record(flags={'model': f'steady{number}'}, noise=0) for number in range(12)),
+        sample_record(flags=unsteady, rate=1, noise=0.3),
+    ]
+    finding = plots_of(*results)['steps'].finding
+    check_line(finding, 'for unsteady', 'the median of unsteady', '12 least steady of 13')
+
+
+def test_a_row_is_named_by_what_varies_and_a_line_above_has_the_rest():
+    results = [
+        sample_record(flags={'batch_size': size, 'optimizer': name}, environment={'A': name})
+        for size, name in ((16, 'sgd'), (32, 'momentum'))
+    ]
+    html = page_of(*results).html
+    heading, *rows = cells_of(html)
+    assert [row[0] for row in rows] == ['batch 16', 'batch 32']
+    assert re.findall('<th scope="row" data-title="(.*?)"', html) == ['setting'] * 2
+    usual = 'Unless a row says otherwise: variable_update replicated; W*G+P 1*1.'
+    assert f'<p class="note">{usual}</p>' in html
+    # A change beside another one is not hidden.
+    others = [row[heading.index('other differences')] for row in rows]
+    assert others == ['optimizer sgd; A sgd', 'optimizer momentum; A momentum']
+
+
+def test_equal_machines_and_equal_commands_are_one_entry():
+    hosts = [f'node{number}' for number in range(32)]
+    html = page_of(*(sample_record(machine={'hostname': host}) for host in hosts)).html
+    assert [row[0] for row in cells_of(html)[1:]] == hosts
+    (machine,) = re.findall(r'<strong>(node.*?)</strong>', html)
+    assert machine == ', '.join(hosts)
+    assert html.count('<code>') == 1
 
 
 def test_different_work_is_not_compared_between_folders_or_in_one(tmp_path):

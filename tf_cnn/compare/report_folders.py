@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tf_cnn.compare.changes import ComparisonTable, compare_run_sets
 from tf_cnn.compare.measured import Measured
+from tf_cnn.compare.report_rows import short_names
 from tf_cnn.compare.run_sets import make_run_set
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Failure, Result
@@ -31,12 +32,6 @@ def compare_folders(collection: Collection) -> ComparisonTable | None:
     if len(run_sets) != 2:
         return None
     return compare_run_sets(run_sets, force=True)
-
-
-def short_names(folders: Sequence[str]) -> Mapping[str, str]:
-    """Returns the last part of each folder's path; the whole paths if two have the same."""
-    ends = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
-    return dict(zip(folders, ends if len({*ends}) == len(folders) else folders, strict=True))
 
 
 def prices_per_hour(text: str | None, folders: Sequence[str]) -> Mapping[str, float]:

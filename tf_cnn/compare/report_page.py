@@ -3,7 +3,7 @@
 import base64
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,20 +18,19 @@ from tf_cnn.compare.report_folders import (
     compare_folders,
     price_of_a_million,
     prices_per_hour,
-    short_names,
 )
 from tf_cnn.compare.report_hosts import describe_hosts
 from tf_cnn.compare.report_plots import Plot, make_plots, row_color
 from tf_cnn.compare.report_rows import (
-    BATCH_SIZE,
     FOLDER,
     MODE,
     SHAPE,
-    STANDARD,
     ReportRow,
     Summary,
     describe_fastest,
     format_percent,
+    format_properties,
+    short_names,
     summarize_collection,
 )
 from tf_cnn.managers.modes import MODES
@@ -76,8 +75,8 @@ def make_page(
     price_per_hour is the flag: see prices_per_hour. Raises UsageError if it is wrong.
     """
     summary = summarize_collection(collection)
-    prices = prices_per_hour(price_per_hour, summary.values(FOLDER))
-    names = short_names(summary.values(FOLDER))
+    folders = list(dict.fromkeys(row.source_file.folder for row in summary.rows))
+    prices, names = prices_per_hour(price_per_hour, folders), short_names(folders)
     comparison = compare_folders(collection)
     different_work = work_notes(comparison.rows) if comparison else []
     is_compared = comparison is not None and comparison.pairs and not different_work
@@ -85,7 +84,8 @@ def make_page(
     answers = [*host_answers, *describe_fastest(summary)][:_MAX_ANSWERS]
     if comparison and is_compared:
         answers = [*host_answers, comparison.answer]
-    plots = [*host_plots, *make_plots(summary)]
+    plots, works_without_plot = make_plots(summary)
+    plots = [*host_plots, *plots]
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -114,13 +114,15 @@ def make_page(
             )
         ),
         table=_settings_table(summary, prices),
+        usual=summary.usual_properties,
         prices=[(names[folder], format_number(price)) for folder, price in prices.items()],
         words=_words(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
+        works_without_plot=works_without_plot,
         ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],
         warnings=_warning_rows(summary),
         machines=_machines(summary),
-        commands=[(row.label, _command(row)) for row in summary.rows if row.results],
+        commands=_commands(summary),
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
     )
     return Page(html, plots, answers)
@@ -143,12 +145,6 @@ def _subtitle(summary: Summary, now: datetime) -> str:
     return f'{", ".join(phrases)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
 
-def _property_column(name: str) -> Column[ReportRow]:
-    return Column(
-        name, lambda row: row.properties.get(name) or None, is_number=name in (BATCH_SIZE, SHAPE)
-    )
-
-
 def _words(summary: Summary) -> list[tuple[str, str]]:
     """Explains the modes and the shape, with the words of the glossary (docs/glossary.md)."""
     modes = [(name, MODES[name].summary) for name in summary.values(MODE) if name in MODES]
@@ -161,14 +157,12 @@ def _words(summary: Summary) -> list[tuple[str, str]]:
 
 def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
     compares_folders = summary.color_column == FOLDER
-    first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
-    positions = {row.label: number for number, row in enumerate(summary.rows, start=1)}
-    is_numbered = any(label.startswith('#') for label in positions)
+    is_numbered = any(row.label.startswith('#') for row in summary.rows)
     columns = [
-        *([Column('#', lambda row: positions[row.label], is_number=True)] if is_numbered else []),
-        *map(_property_column, first),
+        *([Column('#', lambda row: row.number, is_number=True)] if is_numbered else []),
+        Column('setting', lambda row: format_properties(row.properties, row.name_columns)),
         *_RATES,
-        Column(
+        _number_column(
             'speed-up',
             # Each folder has a baseline, and their 1.00 would seem to compare the folders.
             lambda row: (
@@ -176,19 +170,21 @@ def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
                 if compares_folders and row.is_baseline
                 else _format_metric(row, row.speed_up or math.nan)
             ),
-            is_number=True,
-            is_optional=True,
         ),
         *_METRICS,
-        Column(
+        _number_column(
             'price of 10^6 images',
             lambda row: _mark_doubts(
-                row, price_of_a_million(row, prices.get(row.properties[FOLDER]))
+                row, price_of_a_million(row, prices.get(row.source_file.folder))
             ),
-            is_number=True,
+            wraps=True,
+        ),
+        Column(
+            'other differences',
+            lambda row: '; '.join(map(' '.join, summary.other_properties(row).items())) or None,
+            wraps=True,
             is_optional=True,
         ),
-        *(_property_column(name) for name in summary.columns if name not in first),
     ]
     return Table(columns, summary.rows, unknown=UNKNOWN)
 
@@ -217,56 +213,42 @@ def _time_to_goal(row: ReportRow) -> str | None:
     )
 
 
-_RATES: tuple[Column[ReportRow], ...] = (
-    Column(
-        'images/sec',
-        lambda row: _mark_doubts(row, _format_metric(row, row.rate)),
-        is_number=True,
-        is_optional=True,
-    ),
-    Column(
-        '±',
-        lambda row: format_percent(row.estimate.plus_minus) if row.estimate else None,
-        is_number=True,
-        is_optional=True,
+def _number_column(
+    title: str, value: Callable[[ReportRow], object], wraps: bool = False
+) -> Column[ReportRow]:
+    return Column(title, value, is_number=True, wraps=wraps, is_optional=True)
+
+
+_RATES = (
+    _number_column('images/sec', lambda row: _mark_doubts(row, _format_metric(row, row.rate))),
+    _number_column(
+        '±', lambda row: format_percent(row.estimate.plus_minus) if row.estimate else None
     ),
 )
-_METRICS: tuple[Column[ReportRow], ...] = (
-    Column('verdict', lambda row: row.verdict, is_optional=True),
-    Column(
-        'published images/sec',
-        lambda row: format_known('{:g}', row.source_file.published),
-        is_number=True,
-        is_optional=True,
+_METRICS = (
+    Column[ReportRow]('verdict', lambda row: row.verdict, wraps=True, is_optional=True),
+    _number_column(
+        'published images/sec', lambda row: format_known('{:g}', row.source_file.published)
     ),
-    Column(
-        'published speed-up',
-        lambda row: format_known('{:g}', row.published_speed_up),
-        is_number=True,
-        is_optional=True,
-    ),
-    Column('runs', lambda row: len(row.results), is_number=True, is_optional=True),
-    Column(
+    _number_column('published speed-up', lambda row: format_known('{:g}', row.published_speed_up)),
+    _number_column('runs', lambda row: len(row.results)),
+    Column[ReportRow](
         'doubtful runs',
         lambda row: format_doubtful(row.results) or None,
-        is_number=True,
+        wraps=True,
         is_optional=True,
     ),
-    Column(
+    _number_column(
         'of peak',
         lambda row: _mark_doubts(
             row, format_percent(mean(run.compute.share_of_peak for run in row.results), 3)
         ),
-        is_number=True,
-        is_optional=True,
     ),
-    Column(
+    _number_column(
         'J per image',
         lambda row: _mark_doubts(row, format_number(joules_per_image(row.results))),
-        is_number=True,
-        is_optional=True,
     ),
-    Column('time to accuracy', _time_to_goal, is_number=True, is_optional=True),
+    _number_column('time to accuracy', _time_to_goal, wraps=True),
 )
 
 
@@ -287,29 +269,35 @@ def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     return warning_rows
 
 
-def _machines(summary: Summary) -> list[tuple[str, str | None, str]]:
-    """Returns (name, colour in the plots, description) of each machine; of each machine of each
-    folder, if colours show the folders.
+def _machines(summary: Summary) -> Mapping[tuple[str | None, str], Sequence[str]]:
+    """Returns the names of machines by (colour in the plots, description).
+
+    The colour is None unless colours show the folders.
     """
     has_colors = summary.color_column == FOLDER
-    machines: dict[tuple[str, str], tuple[str, str | None, str]] = {}
+    machines: dict[tuple[str | None, str], list[str]] = {}
     for row in summary.rows:
         folder = row.properties[FOLDER] if has_colors else ''
+        color = row_color(summary, row) if has_colors else None
         for run in row.results:
-            name = ': '.join(filter(None, (folder, run.machine['hostname'])))
-            color = row_color(summary, row) if has_colors else None
+            # A machine may have a folder with its own name.
+            name = ': '.join(dict.fromkeys(filter(None, (folder, run.machine['hostname']))))
             description = '; '.join([*format_machine(run.machine), *format_limits(run.machine)])
-            key = folder, run.machine['fingerprint']
-            machines.setdefault(key, (name, color, description))
-    return [*machines.values()]
+            names = machines.setdefault((color, description), [])
+            if name not in names:
+                names.append(name)
+    return machines
 
 
-def _command(row: ReportRow) -> str:
-    """Returns the command line of one run: each flag once, with the value that was used."""
-    flag_texts = row.results[0].command.given_flags
-    return shlex.join(
-        [
-            'tf_cnn_benchmarks',
-            *(text for name, text in flag_texts.items() if name not in ('repeat', 'result_file')),
-        ]
-    )
+def _commands(summary: Summary) -> Mapping[str, Sequence[str]]:
+    """Returns the labels of settings by command line: each flag once, with the value that was
+    used.
+    """
+    labels: dict[str, list[str]] = {}
+    for row in summary.rows:
+        if row.results:
+            flags = row.results[0].command.given_flags.items()
+            texts = [text for name, text in flags if name not in ('repeat', 'result_file')]
+            command = shlex.join(['tf_cnn_benchmarks', *texts])
+            labels.setdefault(command, []).append(row.label)
+    return labels

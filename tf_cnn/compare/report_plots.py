@@ -1,13 +1,13 @@
 """Draws the plots of the report: throughputs, scaling, published numbers, step times.
 
 Needs the extra `report`. Each plot is drawn once, at a width that is readable on a phone; the page
-scales it up on larger screens. A plot without enough data is omitted.
+scales it up on larger screens. Each work has its plots; one without enough data is omitted.
 """
 
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from tf_cnn.compare.report_rows import (
-    MODE,
-    SHAPE,
-    ReportRow,
-    Summary,
-    format_percent,
-    name_settings,
-)
+from tf_cnn.compare.report_rows import MODE, SHAPE, ReportRow, Summary, format_percent
 from tf_cnn.results.advice import doubtful_codes, doubtful_note, format_times
 from tf_cnn.results.document import Result
-from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number
+from tf_cnn.results.tables import abbreviate, format_number
 from tf_cnn.system.errors import format_flag
 
 # Each colour's contrast with white is at least 4.5; neighbours also differ in lightness.
@@ -50,7 +43,7 @@ _STYLE: dict[Any, Any] = {
     'legend.frameon': False,
     'lines.markersize': 5,
     'savefig.dpi': 216,
-    # Text stays text, and the same results give the same bytes.
+    # Text stays text, and names in the file do not change from run to run.
     'svg.fonttype': 'none',
     'svg.hashsalt': 'report',
     'text.color': INK,
@@ -62,7 +55,8 @@ _STYLE: dict[Any, Any] = {
 # More do not fit on a readable page; the table has all.
 _MAX_ROWS = 12
 _MAX_SERIES = 8
-_MAX_FACETS = 4
+# Longer labels are smaller, to fit.
+_FULL_SIZE_LENGTH = 50
 # The axes extend beyond the fastest and the slowest throughput by this factor; longer intervals are
 # cut at the edge.
 _MARGIN = 1.25
@@ -91,17 +85,19 @@ class Plot:
     figure: Figure
 
     def image(self) -> bytes:
-        return self._draw(format='svg', metadata={'Date': None}, transparent=True)
+        return self._draw('svg', transparent=True)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yields (file name, content) of NAME.svg and NAME.png."""
         for kind in ('svg', 'png'):
-            yield f'{self.name}.{kind}', self._draw(format=kind)
+            yield f'{self.name}.{kind}', self._draw(kind)
 
-    def _draw(self, **options: Any) -> bytes:
+    def _draw(self, kind: str, transparent: bool = False) -> bytes:
         buffer = io.BytesIO()
+        # The same results give the same bytes.
+        metadata = {'Date': None} if kind == 'svg' else None
         with plot_style():
-            self.figure.savefig(buffer, **options)
+            self.figure.savefig(buffer, format=kind, metadata=metadata, transparent=transparent)
         return buffer.getvalue()
 
 
@@ -114,42 +110,37 @@ def plot_style() -> Iterator[None]:
         yield
 
 
-def make_plots(summary: Summary) -> list[Plot]:
+def make_plots(summary: Summary) -> tuple[list[Plot], list[str]]:
+    """Returns the plots, and the names of the works that none of the plots of rates shows.
+
+    Each work with several settings has a plot of rates. If there is none, the only settings of all
+    works share one.
+    """
+    works = [*zip(summary.works, summary.work_names, strict=True)]
+    groups = [work for work in works if len(work[0]) > 1]
+    omitted = [work for work in works if len(work[0]) == 1]
+    if not groups and len(works) > 1:
+        groups = [([row for rows, _ in works for row in rows], '')]
+        omitted = sorted(omitted, key=lambda work: -work[0][0].rate)[_MAX_ROWS:]
     with plot_style():
-        return [
-            plot
-            for plot in (
-                *_rates_plots(summary),
-                _scaling_plot(summary),
-                _published_plot(summary),
-                _steps_plot(summary),
-            )
-            if plot
+        plots = [
+            *(_rates_plot(summary, *group, number) for number, group in enumerate(groups, 1)),
+            *_scaling_plots(summary, works),
+            _published_plot(summary),
+            _steps_plot(summary),
         ]
-
-
-def _rates_plots(summary: Summary) -> Iterator[Plot | None]:
-    """Draws the rows of each work that has several; all rows together if no work has."""
-    works = [rows for rows in summary.works if len(rows) > 1]
-    if not works:
-        yield _rates_plot(summary, summary.shown, 'rates', '')
-    for number, rows in enumerate(works[:_MAX_FACETS], start=1):
-        name = 'rates' if number == 1 else f'rates-{number}'
-        is_named = len(summary.works) > 1 and 'model' in rows[0].properties
-        model = f' of {rows[0].properties["model"]}' if is_named else ''
-        yield _rates_plot(summary, rows, name, model)
+    return [plot for plot in plots if plot], [name for _, name in omitted if groups]
 
 
 def _rates_plot(
-    summary: Summary, shown_rows: Sequence[ReportRow], name: str, model: str
-) -> Plot | None:
+    summary: Summary, shown_rows: Sequence[ReportRow], work_name: str, number: int
+) -> Plot:
     """Draws images/sec of the fastest settings, the fastest on top: a bar with its interval, or a
     dot for a single run.
     """
-    rows = _fastest(shown_rows)
-    if len(rows) < 2:
-        return None
-    figure, axes = _lines_figure(rows, [format_number(row.rate) for row in rows])
+    rows = sorted(shown_rows, key=lambda row: -row.rate)[:_MAX_ROWS]
+    labels = summary.name_rows(rows)
+    figure, axes = _lines_figure(labels, [format_number(row.rate) for row in rows])
     colors = [row_color(summary, row) for row in rows]
     repeated = [position for position, row in enumerate(rows) if len(row.runs) > 1]
     error_bar_style: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
@@ -180,101 +171,111 @@ def _rates_plot(
         else 'Farther to the right is faster. '
     )
     return Plot(
-        name,
-        f'Images per second{model}',
+        'rates' if number == 1 else f'rates-{number}',
+        f'Images per second{work_name and f" of {work_name}"}',
         f'{bars}{_dots_help([run for row in rows for run in row.results])}',
-        f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to '
-        f'{rows[0].label} with {format_number(rows[0].rate)}{_doubts(rows)}.'
-        f'{_omission_note(rows, shown_rows)}',
+        f'From {labels[-1]} with {format_number(rows[-1].rate)} images/sec to '
+        f'{labels[0]} with {format_number(rows[0].rate)}{_doubts(rows)}.'
+        f'{_omission_note("fastest", rows, shown_rows)}',
         figure,
     )
 
 
-def _scaling_plot(summary: Summary) -> Plot | None:
+def _scaling_plots(
+    summary: Summary, works: Iterable[tuple[Sequence[ReportRow], str]]
+) -> Iterator[Plot]:
+    lines_of_works = [(_find_lines(summary, rows), name) for rows, name in works]
+    with_lines = [work for work in lines_of_works if work[0]]
+    for number, (lines, name) in enumerate(with_lines, start=1):
+        yield _scaling_plot(summary, lines, name, number)
+
+
+def _scaling_plot(
+    summary: Summary, all_lines: Sequence[Sequence[ReportRow]], work_name: str, number: int
+) -> Plot:
     """Draws images/sec over the number of devices: a line per setting, and an ideal line."""
-    series_by_work = _find_scaling_series(summary)
-    if not series_by_work:
-        return None
-    names = list(dict.fromkeys(name for series in series_by_work.values() for name in series))
-    figure, all_axes = _make_axes(
-        [*series_by_work] if len(series_by_work) > 1 else [''], 290, legend_lines=len(names)
+    lines = all_lines[:_MAX_SERIES]
+    names = summary.name_rows(
+        [rows[0] for rows in lines], [name for name in summary.columns if name != SHAPE]
     )
-    lines: dict[str, Any] = {}
-    for axes, series in zip(all_axes, series_by_work.values(), strict=True):
-        rows = [row for setting_rows in series.values() for row in setting_rows]
-        counts = sorted({row.num_devices for row in rows})
-        ideal: list[float] = []
-        for name, setting_rows in series.items():
-            color, index = row_color(summary, setting_rows[0]), names.index(name)
-            line_style: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
-            device_counts = [row.num_devices for row in setting_rows]
-            axes.errorbar(
-                device_counts,
-                [row.rate for row in setting_rows],
-                _error_bars(setting_rows),
-                linestyle='',
-                elinewidth=1,
-                **line_style,
-            )
-            best = {
-                count: max(row.rate for row in setting_rows if row.num_devices == count)
-                for count in sorted(device_counts)
-            }
-            lines[name] = axes.plot(
-                [*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **line_style
-            )[0]
-            fewest_devices = min(best)
-            ideal.append(best[fewest_devices] / fewest_devices * counts[-1])
-            axes.plot(
-                [fewest_devices, counts[-1]],
-                [best[fewest_devices], ideal[-1]],
-                color=SOFT,
-                linewidth=1,
-                linestyle='--',
-            )
-        axes.text(counts[-1], max(ideal), 'ideal  ', ha='right', va='bottom', color=SOFT)
-        axes.set_xscale('log', base=2)
-        axes.set_yscale('log', base=2)
-        axes.set_xticks(counts)
-        rates = [
-            *(row.rate for row in rows),
-            *(run.images_per_second for row in rows for run in _runs_as_dots(row)),
-        ]
-        low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
-        axes.set_ylim(low, high)
-        for row in rows:
-            color = row_color(summary, row)
-            for run in _runs_as_dots(row):
-                axes.plot(row.num_devices, run.images_per_second, **_dot_style(run, color))
-            if row.interval and row.interval[0] < low:
-                axes.plot(row.num_devices, low, marker='v', color=color, **_ARROW)
-            if row.interval and row.interval[1] > high:
-                axes.plot(row.num_devices, high, marker='^', color=color, **_ARROW)
-        axes.xaxis.set_major_formatter('{x:,g}')
-        axes.yaxis.set_major_formatter('{x:,g}')
-        axes.grid()
-        axes.set_ylabel('images/sec')
-    all_axes[-1].set_xlabel('devices (W*G)')
-    figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
-    first = next(iter(series_by_work.values()))
-    largest = max(
-        (row for setting_rows in first.values() for row in setting_rows),
-        key=lambda row: (row.num_devices, row.rate),
+    figure, axes = _make_axes(290, legend_lines=len(lines))
+    all_rows = [row for rows in lines for row in rows]
+    counts = sorted({row.num_devices for row in all_rows})
+    ideal: list[float] = []
+    for index, (name, rows) in enumerate(zip(names, lines, strict=True)):
+        line_style: dict[str, Any] = {
+            'color': row_color(summary, rows[0]),
+            'marker': _MARKERS[index % len(_MARKERS)],
+        }
+        device_counts = [row.num_devices for row in rows]
+        axes.errorbar(
+            device_counts,
+            [row.rate for row in rows],
+            _error_bars(rows),
+            linestyle='',
+            elinewidth=1,
+            **line_style,
+        )
+        best = {
+            count: max(row.rate for row in rows if row.num_devices == count)
+            for count in sorted(device_counts)
+        }
+        axes.plot(
+            [*best],
+            [*best.values()],
+            linestyle=_LINES[index % len(_LINES)],
+            label=name,
+            **line_style,
+        )
+        fewest_devices = min(best)
+        ideal.append(best[fewest_devices] / fewest_devices * counts[-1])
+        axes.plot(
+            [fewest_devices, counts[-1]],
+            [best[fewest_devices], ideal[-1]],
+            color=SOFT,
+            linewidth=1,
+            linestyle='--',
+        )
+    axes.text(counts[-1], max(ideal), 'ideal  ', ha='right', va='bottom', color=SOFT)
+    axes.set_xscale('log', base=2)
+    axes.set_yscale('log', base=2)
+    axes.set_xticks(counts)
+    rates = [
+        *(row.rate for row in all_rows),
+        *(run.images_per_second for row in all_rows for run in _runs_as_dots(row)),
+    ]
+    low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
+    axes.set_ylim(low, high)
+    for row in all_rows:
+        color = row_color(summary, row)
+        for run in _runs_as_dots(row):
+            axes.plot(row.num_devices, run.images_per_second, **_dot_style(run, color))
+        if row.interval and row.interval[0] < low:
+            axes.plot(row.num_devices, low, marker='v', color=color, **_ARROW)
+        if row.interval and row.interval[1] > high:
+            axes.plot(row.num_devices, high, marker='^', color=color, **_ARROW)
+    axes.xaxis.set_major_formatter('{x:,g}')
+    axes.yaxis.set_major_formatter('{x:,g}')
+    axes.grid()
+    axes.set_ylabel('images/sec')
+    axes.set_xlabel('devices (W*G)')
+    figure.legend(loc='outside lower left', borderaxespad=0)
+    largest = max(all_rows, key=lambda row: (row.num_devices, row.rate))
+    ((name, rows),) = (
+        (name, rows) for name, rows in zip(names, lines, strict=True) if largest in rows
     )
-    (setting_rows,) = (rows for rows in first.values() if largest in rows)
-    smallest = min(setting_rows, key=lambda row: (row.num_devices, -row.rate))
+    smallest = min(rows, key=lambda row: (row.num_devices, -row.rate))
     times = largest.rate / smallest.rate
     return Plot(
-        'scaling',
-        'Scaling with devices',
+        'scaling' if number == 1 else f'scaling-{number}',
+        f'Scaling with devices{work_name and f" of {work_name}"}',
         'On a dashed line, each device is as fast as with the fewest devices of that setting. '
         'Both axes double from grid line to grid line. A line through a point is its 95 % '
-        f'interval{_BEYOND}. '
-        f'{_dots_help([run for row in summary.shown for run in _runs_as_dots(row)])}',
-        f'On {largest.num_devices} devices {largest.label} reaches {format_number(times)} '
-        f'times the rate of {smallest.label}, '
+        f'interval{_BEYOND}. {_dots_help([run for row in all_rows for run in _runs_as_dots(row)])}',
+        f'{name} with {largest.properties[SHAPE]} reaches {format_number(times)} times its rate '
+        f'with {smallest.properties[SHAPE]}, '
         f'{format_percent(times * smallest.num_devices / largest.num_devices)} of ideal'
-        f'{_doubts([largest, smallest])}.',
+        f'{_doubts([largest, smallest])}.{_omission_note("fastest", lines, all_lines)}',
         figure,
     )
 
@@ -284,26 +285,22 @@ def _published_plot(summary: Summary) -> Plot | None:
     rows = [row for row in summary.shown if row.published_speed_up and row.speed_up]
     if len(rows) < 2:
         return None
-    figure, (axes,) = _make_axes(
-        [''], 290, legend_lines=len({row.properties[MODE] for row in rows})
-    )
+    figure, axes = _make_axes(290, legend_lines=len({row.properties[MODE] for row in rows}))
     ours = np.array([row.speed_up for row in rows], dtype=np.float64)
     theirs = np.array([row.published_speed_up for row in rows], dtype=np.float64)
     ends = [min(ours.min(), theirs.min()) / _MARGIN, max(ours.max(), theirs.max()) * _MARGIN]
     axes.plot(ends, ends, color=SOFT, linewidth=1, linestyle='--')
     axes.text(ends[1], ends[1], 'equal  ', ha='right', va='bottom', color=SOFT)
-    for number_of_mode, mode in enumerate(dict.fromkeys(row.properties[MODE] for row in rows)):
-        is_of_mode = np.array([row.properties[MODE] == mode for row in rows])
-        marker_style: dict[str, Any] = {
-            'color': SERIES[number_of_mode % len(SERIES)],
-            'linestyle': '',
-            'label': mode,
-        }
+    modes = list(dict.fromkeys(row.properties[MODE] for row in rows))
+    for index, mode in enumerate(modes):
+        of_mode = [row.properties[MODE] == mode for row in rows]
         axes.plot(
-            theirs[is_of_mode],
-            ours[is_of_mode],
-            marker=_MARKERS[number_of_mode % len(_MARKERS)],
-            **marker_style,
+            theirs[of_mode],
+            ours[of_mode],
+            color=SERIES[index % len(SERIES)],
+            linestyle='',
+            label=mode,
+            marker=_MARKERS[index % len(_MARKERS)],
         )
     for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         scale('log', base=2)
@@ -327,26 +324,27 @@ def _published_plot(summary: Summary) -> Plot | None:
 
 
 def _steps_plot(summary: Summary) -> Plot | None:
-    seconds_by_label = {
-        row.label: np.concatenate([run.step_seconds() for run in row.results])
+    """Draws the step times of the least steady settings, the least steady on top."""
+    steps = [
+        (row, seconds)
         for row in summary.shown
-    }
-    with_steps = [
-        row for row in summary.shown if seconds_by_label[row.label].size > len(row.results)
+        if (seconds := np.concatenate([run.step_seconds() for run in row.results])).size
+        > len(row.results)
     ]
-    rows = _fastest(with_steps)
-    if not rows:
+    if not steps:
         return None
-    medians = [float(np.median(seconds_by_label[row.label])) for row in rows]
-    shares = [
-        100 * seconds_by_label[row.label] / median
-        for row, median in zip(rows, medians, strict=True)
-    ]
+    with_steps = [row for row, _ in steps]
+    medians = [float(np.median(seconds)) for _, seconds in steps]
+    shares = [100 * seconds / median for (_, seconds), median in zip(steps, medians, strict=True)]
+    spans = [float(np.subtract(*np.percentile(values, _WHISKERS[::-1]))) / 100 for values in shares]
+    indices = np.argsort(np.negative(spans), kind='stable')[:_MAX_ROWS]
+    rows, names = [with_steps[index] for index in indices], summary.name_rows(with_steps)
     figure, axes = _lines_figure(
-        rows, [f'{text} {unit}' for (text,), unit in map(format_times, medians)]
+        [names[index] for index in indices],
+        [f'{text} {unit}' for (text,), unit in (format_times(medians[index]) for index in indices)],
     )
     boxes = axes.boxplot(
-        shares,
+        [shares[index] for index in indices],
         positions=range(len(rows)),
         orientation='horizontal',
         whis=_WHISKERS,
@@ -359,8 +357,6 @@ def _steps_plot(summary: Summary) -> Plot | None:
     for box, row in zip(boxes['boxes'], rows, strict=True):
         box.set_facecolor(f'{row_color(summary, row)}66')
     axes.set_xlabel('step time in % of the median')
-    spans = [float(np.subtract(*np.percentile(values, _WHISKERS[::-1]))) / 100 for values in shares]
-    unsteady = int(np.argmax(spans))
     largest = [float(values.max()) / 100 for values in shares]
     slowest = int(np.argmax(largest))
     return Plot(
@@ -368,27 +364,21 @@ def _steps_plot(summary: Summary) -> Plot | None:
         'Step times',
         'A narrow box is a steady setting. The stroke is the median; the right side shows its '
         'time. Half of all timed steps lie in the box, 90 % on the line.',
-        f'The longest line spans {format_percent(spans[unsteady])} of the median, for '
-        f'{rows[unsteady].label}; the slowest step took {format_number(largest[slowest])} times '
-        f'the median of {rows[slowest].label}.{_omission_note(rows, with_steps)}',
+        f'The longest line spans {format_percent(spans[indices[0]])} of the median, for '
+        f'{names[indices[0]]}; the slowest step took {format_number(largest[slowest])} times '
+        f'the median of {names[slowest]}.{_omission_note("least steady", rows, with_steps)}',
         figure,
     )
-
-
-def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    return sorted(rows, key=lambda row: -row.rate)[:_MAX_ROWS]
 
 
 def _doubts(rows: Sequence[ReportRow]) -> str:
     return doubtful_note([run for row in rows for run in row.results])
 
 
-def _omission_note(shown_rows: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
-    return (
-        ''
-        if len(shown_rows) == len(rows)
-        else f' Shown are the {len(shown_rows)} fastest of {len(rows)} settings.'
-    )
+def _omission_note(which: str, drawn: Sequence[object], settings: Sequence[object]) -> str:
+    if len(drawn) == len(settings):
+        return ''
+    return f' Shown are the {len(drawn)} {which} of {len(settings)} settings.'
 
 
 def row_color(summary: Summary, row: ReportRow) -> str:
@@ -419,65 +409,41 @@ def _dots_help(runs: Sequence[Result]) -> str:
     return f'A dot is a single run{hollow}.' if runs else ''
 
 
-def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figure, Axes]:
-    """Makes a figure with a horizontal line for each row, the first on top; row i is at y = i.
+def _lines_figure(labels: Sequence[str], ends: Sequence[str]) -> tuple[Figure, Axes]:
+    """Makes a figure with a horizontal line for each label, the first on top; line i is at y = i.
 
-    Above each line, the row's label is at the left and its text of `ends` at the right.
+    Above each line, its label is at the left and its text of `ends` at the right.
     """
-    figure, (axes,) = _make_axes([''], 38 * len(rows) + 8)
-    axes.set_ylim(len(rows) - 0.65, -0.8)
+    figure, axes = _make_axes(38 * len(labels) + 8)
+    axes.set_ylim(len(labels) - 0.65, -0.8)
     axes.set_yticks([])
     axes.xaxis.set_major_formatter('{x:,g}')
     axes.grid(axis='x')
     axes.spines['bottom'].set_visible(False)
     text_style: dict[str, Any] = {'va': 'bottom', 'transform': axes.get_yaxis_transform()}
-    for position, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        axes.text(0, position - 0.28, row.label, **text_style)
+    for position, (label, end) in enumerate(zip(labels, ends, strict=True)):
+        size = mpl.rcParams['font.size'] * min(1, _FULL_SIZE_LENGTH / len(label))
+        axes.text(0, position - 0.28, label, size=size, **text_style)
         axes.text(1, position - 0.28, end, ha='right', **text_style)
     return figure, axes
 
 
-def _make_axes(
-    titles: Sequence[str], height: float, legend_lines: int = 0
-) -> tuple[Figure, list[Axes]]:
-    """Makes a figure with axes below each other, one for each title, and room for a legend.
-
-    height is the height of the axes in CSS pixels.
-    """
-    size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
+def _make_axes(height: float, legend_lines: int = 0) -> tuple[Figure, Axes]:
+    """Makes a figure with axes of this height in CSS pixels, and room for a legend below them."""
+    size = (WIDTH / _DPI, (height + 40 + 20 * legend_lines) / _DPI)
     figure = Figure(figsize=size, layout='constrained')
-    all_axes = list(figure.subplots(len(titles), squeeze=False)[:, 0])
-    for axes, title in zip(all_axes, titles, strict=True):
-        # Otherwise a long title would shrink the axes.
-        axes.set_title(title).set_in_layout(False)
-    return figure, all_axes
+    return figure, figure.subplots()
 
 
-def _find_scaling_series(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
-    """Returns the rows to draw as lines, by work and setting name.
-
-    A line has the rows of one setting on different numbers of devices.
-    """
+def _find_lines(summary: Summary, rows: Sequence[ReportRow]) -> list[list[ReportRow]]:
+    """Returns the rows of each setting with several numbers of devices, the fastest first."""
     columns = [name for name in summary.columns if name != SHAPE]
-    works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
-    for row in summary.shown:
+    settings: dict[tuple[str, ...], list[ReportRow]] = {}
+    for row in rows:
         setting = tuple(row.properties.get(name, '') for name in columns)
-        # Model, data set, image size and role.
-        work = escape_unprintable(', '.join(map(str, row.results[0].workload.values())))
-        works.setdefault(work, {}).setdefault(setting, []).append(row)
-    facets: dict[str, dict[str, list[ReportRow]]] = {}
-    for work, series in works.items():
-        lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]
-        fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MAX_SERIES]
-        if fastest and len(facets) < _MAX_FACETS:
-            facets[work] = dict(
-                zip(
-                    name_settings([rows[0].properties for rows in fastest], columns),
-                    fastest,
-                    strict=True,
-                )
-            )
-    return facets
+        settings.setdefault(setting, []).append(row)
+    lines = [rows for rows in settings.values() if len({row.num_devices for row in rows}) > 1]
+    return sorted(lines, key=lambda rows: -max(row.rate for row in rows))
 
 
 # matplotlib's warning about a character that its font lacks. SVG files are not affected: they

@@ -6,6 +6,7 @@ Does not import TensorFlow or matplotlib.
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,7 @@ from tf_cnn.results.tables import (
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
 STANDARD = (MODE, BATCH_SIZE, SHAPE)
 FOLDER = 'folder'
+_WORK_COLUMNS = ('model', 'data set', 'image size', 'role')
 # Flags that have a standard column, or a column of the work.
 _FLAGS_WITH_COLUMNS = frozenset(
     {'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'}
@@ -38,9 +40,9 @@ _FLAGS_WITH_COLUMNS = frozenset(
 _GPUS = 'CUDA_VISIBLE_DEVICES'
 # In names of settings: the first columns, the columns shown as values without their name, and the
 # longest name.
-_FIRST_COLUMNS = ('model', *STANDARD)
-_SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
-_MAX_NAME_LENGTH = 48
+_FIRST_COLUMNS = ('model', 'precision', *STANDARD)
+_SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role', 'precision')
+_MAX_NAME_LENGTH = 58
 # Longer values are shortened in names; longer than the name of each mode.
 _LONG_VALUE = 24
 
@@ -54,12 +56,16 @@ class ReportRow(Measured):
       reason: why the run failed or is incomplete; None if it is complete.
       baseline: the row of the same folder that speed-ups refer to, see find_baselines; None if
         this row is not shown.
+      number: its place among all rows, from 1.
+      name_columns: the columns in its name.
       label: a short name that is unique among the rows; see name_settings.
     """
 
     properties: Mapping[str, str]
     source_file: ResultSource
     reason: str | None
+    number: int = 0
+    name_columns: tuple[str, ...] = ()
     label: str = ''
 
     @property
@@ -84,8 +90,8 @@ class Summary:
     """All rows.
 
     Attributes:
-      rows: by folder; the rows of a sweep in its order, others in the order of measurement, then
-        failures.
+      rows: by folder, in the order of the arguments; the rows of a sweep in its order, others in
+        the order of measurement, then failures.
       columns: the names of the shown properties: the standard columns, and what differs between
         rows.
       problems: a line for each file that could not be read.
@@ -99,6 +105,39 @@ class Summary:
         """The values of a standard column or of the folder, in the order of the rows."""
         return list(dict.fromkeys(row.properties[column] for row in self.rows))
 
+    @functools.cached_property
+    def usual_properties(self) -> dict[str, str]:
+        """The values that most rows have and do not have in their names."""
+        usual = {}
+        for name in self.columns:
+            values = [row.properties.get(name) for row in self.rows if name not in row.name_columns]
+            for value, count in Counter(values).most_common(1):
+                if value and 2 * count > len(values):
+                    usual[name] = value
+        return usual
+
+    def other_properties(self, row: ReportRow) -> dict[str, str]:
+        """The values of a row that are neither usual nor in its name."""
+        other = {
+            name: value
+            for name in self.columns
+            if name not in row.name_columns
+            and (value := row.properties.get(name))
+            and value != self.usual_properties.get(name)
+        }
+        # The folder may have the name of the machine.
+        if other.get('machine') == row.properties[FOLDER]:
+            del other['machine']
+        return other
+
+    def name_rows(self, rows: Sequence[ReportRow], columns: Sequence[str] = ()) -> list[str]:
+        """Names rows by what distinguishes them from each other, numbered as in the table."""
+        return name_settings(
+            [row.properties for row in rows],
+            columns or self.columns,
+            [row.number for row in rows],
+        )
+
     @property
     def shown(self) -> list[ReportRow]:
         """The rows that the plots show."""
@@ -109,6 +148,13 @@ class Summary:
         """The shown rows that may be compared with each other, in the order of the rows."""
         groups = group_by_workload([row.runs[0] for row in self.shown])
         return [[self.shown[index] for index in indices] for indices in groups]
+
+    @property
+    def work_names(self) -> list[str]:
+        """The names of the works; empty if all rows have the same."""
+        columns = [name for name in self.columns if name in _WORK_COLUMNS]
+        firsts = [rows[0] for rows in self.works]
+        return self.name_rows(firsts, columns) if columns else [''] * len(firsts)
 
     @functools.cached_property
     def color_column(self) -> str:
@@ -133,14 +179,10 @@ def summarize_collection(collection: Collection) -> Summary:
     for results in groups.values():
         first, source_file = results[0], collection.source_of(results[0])
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
-        properties = {
-            FOLDER: escape_unprintable(source_file.folder),
-            **_result_properties(first, limits),
-        }
         rows.append(
             ReportRow(
                 tuple(results),
-                properties,
+                _result_properties(first, limits),
                 source_file,
                 reason,
                 published_speed_up=source_file.published_speed_up,
@@ -151,13 +193,14 @@ def summarize_collection(collection: Collection) -> Summary:
         rows.append(
             ReportRow(
                 (),
-                {FOLDER: escape_unprintable(source_file.folder), **_failure_properties(failure)},
+                _failure_properties(failure),
                 source_file,
                 failure.reason,
                 published_speed_up=source_file.published_speed_up,
             )
         )
-    folders = list(dict.fromkeys(row.source_file.folder for row in rows))
+    sources = (*collection.sources.values(), *(row.source_file for row in rows))
+    folders = list(dict.fromkeys(source_file.folder for source_file in sources))
 
     def table_order(row: ReportRow) -> tuple[int, int, bool]:
         position = row.source_file.position
@@ -168,16 +211,41 @@ def summarize_collection(collection: Collection) -> Summary:
         )
 
     rows.sort(key=table_order)
+    short_name = short_names(folders)
+    rows = [
+        replace(
+            row,
+            properties={
+                FOLDER: escape_unprintable(short_name[row.source_file.folder]),
+                **row.properties,
+            },
+            number=number,
+        )
+        for number, row in enumerate(rows, start=1)
+    ]
     columns = _columns(rows)
-    labels = name_settings([row.properties for row in rows], columns)
-    rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
+    settings = [row.properties for row in rows]
     baselines: dict[int, Measured] = {}
     for folder in folders:
         baselines |= find_baselines(
             [row for row in rows if row.is_shown and row.source_file.folder == folder]
         )
-    compared = tuple(replace(row, baseline=baselines.get(id(row))) for row in rows)
+    compared = tuple(
+        replace(row, baseline=baselines.get(id(row)), name_columns=name_columns, label=label)
+        for row, name_columns, label in zip(
+            rows,
+            _find_name_columns(settings, columns),
+            name_settings(settings, columns),
+            strict=True,
+        )
+    )
     return Summary(compared, columns, collection.problems)
+
+
+def short_names(folders: Sequence[str]) -> Mapping[str, str]:
+    """Returns the last part of each folder's path; the whole paths if two have the same."""
+    ends = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
+    return dict(zip(folders, ends if len({*ends}) == len(folders) else folders, strict=True))
 
 
 def describe_fastest(summary: Summary) -> list[str]:
@@ -234,51 +302,78 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
     return f'{text}{doubtful_note([run for row in named_rows for run in row.results])}.'
 
 
-def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Names each setting by the columns that distinguish them.
+def _find_name_columns(
+    settings: Sequence[Mapping[str, str]], columns: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Returns the columns that distinguish each setting from the others.
 
-    The folder is in a name only if model, mode, batch size and shape do not distinguish it.
-    If a name would be too long or not unique, all names begin with '#1', '#2', ...: then short
-    values come first, and long values are shortened to the part that differs.
+    These are the first columns that vary, the folder if they do not distinguish all settings, and
+    further columns only for settings that would be equal without. The folder comes first.
     """
-    candidates = [name for name in (*_FIRST_COLUMNS, FOLDER) if name in columns]
-    candidates += [name for name in columns if name not in candidates]
-    name_columns: list[str] = []
-    num_groups = 1
-    for column in candidates:
-        num_distinct = len(
-            {tuple(setting.get(name) for name in (*name_columns, column)) for setting in settings}
-        )
-        # The shape is always shown, because it gives the size of a setting.
-        is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
-        if num_distinct > num_groups or is_shape:
-            name_columns.append(column)
-            num_groups = num_distinct
-    name_columns = name_columns or [name for name in candidates if name in _FIRST_COLUMNS]
+
+    def count(names: Sequence[str]) -> int:
+        return len({tuple(setting.get(name) for name in names) for setting in settings})
+
+    first_columns = [name for name in _FIRST_COLUMNS if name in columns]
+    name_columns = [name for name in first_columns if count([name]) > 1]
+    for name in (FOLDER, *columns):
+        if name in columns and count([*name_columns, name]) > count(name_columns):
+            name_columns.append(name)
+    name_columns = name_columns or first_columns or [*columns]
     name_columns.sort(key=lambda name: name != FOLDER)
+    # The values of a column by the values of all columns before it.
+    values: dict[tuple[str | None, ...], set[str | None]] = {}
+    rows = [tuple(setting.get(name) for name in name_columns) for setting in settings]
+    for row in rows:
+        for index, value in enumerate(row):
+            values.setdefault(row[:index], set()).add(value)
+    return [
+        tuple(
+            name
+            for index, name in enumerate(name_columns)
+            if name in (*_FIRST_COLUMNS, FOLDER) or len(values[row[:index]]) > 1
+        )
+        or tuple(name_columns)
+        for row in rows
+    ]
 
-    def join_parts(values: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-        return [
-            ' · '.join(_format_part(name, row[name]) for name in columns if row.get(name))
-            for row in values
-        ]
 
-    names = join_parts(settings, name_columns)
+def name_settings(
+    settings: Sequence[Mapping[str, str]],
+    columns: Sequence[str],
+    numbers: Iterable[int] | None = None,
+) -> list[str]:
+    """Names each setting by the columns that distinguish it.
+
+    If a name would be too long or not unique, all names begin with their numbers, '#1', '#2', ...:
+    then short values come first, and long values are shortened to the part that differs.
+    """
+    name_columns = _find_name_columns(settings, columns)
+    names = [*map(format_properties, settings, name_columns)]
     if len(set(names)) == len(names) and all(0 < len(name) <= _MAX_NAME_LENGTH for name in names):
         return names
     short = [
-        {name: _shorten(setting.get(name, ''), name, settings) for name in name_columns}
-        for setting in settings
+        {name: _shorten(setting[name], name, settings) for name in names if setting.get(name)}
+        for setting, names in zip(settings, name_columns, strict=True)
     ]
     by_length = sorted(
-        name_columns, key=lambda name: max(len(_format_part(name, row[name])) for row in short)
+        {name: None for row in short for name in row},
+        key=lambda name: max(len(_format_part(name, row[name])) for row in short if name in row),
     )
     return [
         text if len(text) <= _MAX_NAME_LENGTH else f'{text[: _MAX_NAME_LENGTH - 1].rstrip()}…'
         for text in (
-            f'#{position} {name}' for position, name in enumerate(join_parts(short, by_length), 1)
+            f'#{number} {format_properties(row, by_length)}'
+            for number, row in zip(numbers or itertools.count(1), short, strict=False)
         )
     ]
+
+
+def format_properties(properties: Mapping[str, str], columns: Iterable[str]) -> str:
+    """Joins the values of these columns for a name; missing ones are left out."""
+    return ' · '.join(
+        _format_part(name, properties[name]) for name in columns if properties.get(name)
+    )
 
 
 def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> str:
