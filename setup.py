@@ -71,9 +71,8 @@ DEV = [
     'hypothesis>=6.100',
     'jsonschema>=4.18',
     'keras>=3.0',
-    # Models of JobSet and Kubernetes, and of TFJob, which check the jobs of deploy/.
+    # Models of Kubernetes, which check the pods of deploy/.
     'kubeflow-trainer-api>=2.0',
-    'kubeflow-training>=1.9',
     'markdown-it-py>=2.2',
     'mypy>=1.11',
     'packaging>=24.2',

@@ -1,15 +1,14 @@
-"""deploy/: the Dockerfile fits the program, and the manifests fit the operators of Kubeflow and the
+"""deploy/: the Dockerfile fits the program, and the manifests fit the published schemas and the
 flags.
 """
 
 import importlib
-import json
 import re
 from collections.abc import Iterator
 from importlib import metadata
-from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -17,7 +16,9 @@ from packaging.version import Version
 
 from tests.support.documents import split_line
 from tests.support.programs import ROOT
+from tf_cnn.cli.compare import DECLARATION
 from tf_cnn.cluster.topology import Cluster
+from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.plan.discovery import find_cluster
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import parse_argv
@@ -25,6 +26,9 @@ from tf_cnn.plan.parsing import parse_argv
 pytestmark = pytest.mark.unit
 
 DEPLOY = ROOT / 'deploy'
+MANIFESTS = sorted(path.name for path in DEPLOY.glob('*.yaml'))
+# Resources of Kubernetes, with the API that has them in the models of kubeflow-trainer-api.
+KUBERNETES = {'Job': 'BatchV1', 'PersistentVolumeClaim': 'CoreV1'}
 
 
 def load(name: str) -> list[dict[str, Any]]:
@@ -32,8 +36,8 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def job_in(name: str) -> dict[str, Any]:
-    """Returns the object of a manifest that starts pods."""
-    [job] = [item for item in load(name) if item['kind'] != 'PersistentVolumeClaim']
+    """Returns the object of a manifest that has pods."""
+    [job] = [item for item in load(name) if [*pods_in(item)]]
     return job
 
 
@@ -53,15 +57,11 @@ def params_of(container: dict[str, Any], index: int = 0) -> Params:
 
 
 def mistakes_of(model: str, document: dict[str, Any]) -> list[str]:
-    """Returns the fields and values that a published model does not have; fails if it lacks one
-    that it must have.
+    """Returns the fields and values that a published model of Kubernetes does not have; fails if it
+    lacks one that it must have.
     """
-    published = getattr(importlib.import_module('kubeflow_trainer_api.models'), model, None)
-    if published:
-        return [*lost(document, published.from_dict(document).to_dict(), model)]
-    client = importlib.import_module('kubeflow.training').ApiClient()
-    item = client.deserialize(SimpleNamespace(data=json.dumps(document)), model)
-    return [*lost(document, client.sanitize_for_serialization(item), model)]
+    published = getattr(importlib.import_module('kubeflow_trainer_api.models'), f'IoK8sApi{model}')
+    return [*lost(document, published.from_dict(document).to_dict(), model)]
 
 
 def lost(document: Any, copy: Any, where: str) -> Iterator[str]:
@@ -80,60 +80,17 @@ def lost(document: Any, copy: Any, where: str) -> Iterator[str]:
         yield where
 
 
-@pytest.mark.parametrize('name', sorted(path.name for path in DEPLOY.glob('*.yaml')))
-def test_each_manifest_fits_the_published_models(name):
-    # The models of kubeflow-trainer-api and kubeflow-training, which are made from the published
-    # schemas.
-    published = {
-        'Job': 'IoK8sApiBatchV1Job',
-        'JobSet': 'JobsetV1alpha2JobSet',
-        'PersistentVolumeClaim': 'IoK8sApiCoreV1PersistentVolumeClaim',
-        'TFJob': 'KubeflowOrgV1TFJob',
-    }
-    # No Python models of MPIJob v2beta1 are published. It has the replicas and policies of TFJob.
-    mpijob_fields = {
-        'slotsPerWorker',
-        'runLauncherAsWorker',
-        'runPolicy',
-        'mpiReplicaSpecs',
-        'sshAuthMountPath',
-        'launcherCreationPolicy',
-        'mpiImplementation',
-    }
+@pytest.mark.parametrize('name', MANIFESTS)
+def test_each_manifest_fits_the_published_schemas(name):
+    schemas = yaml.safe_load((ROOT / 'tests' / 'data' / 'custom_resources.yaml').read_text())
     for document in load(name):
-        if document['kind'] != 'MPIJob':
-            assert mistakes_of(published[document['kind']], document) == []
+        kind = document['kind']
+        if kind in KUBERNETES:
+            assert mistakes_of(f'{KUBERNETES[kind]}{kind}', document) == []
             continue
-        spec = document['spec']
-        assert document['apiVersion'] == 'kubeflow.org/v2beta1'
-        assert spec.keys() <= mpijob_fields
-        assert mistakes_of('KubeflowOrgV1RunPolicy', spec['runPolicy']) == []
-        for replica in spec['mpiReplicaSpecs'].values():
-            assert mistakes_of('KubeflowOrgV1ReplicaSpec', replica) == []
-
-
-@pytest.mark.parametrize(('name', 'num_ps'), [('tfjob.yaml', 2), ('tfjob-collective.yaml', 0)])
-def test_the_tfjobs_are_the_clusters_that_the_operator_describes(name, num_ps, monkeypatch):
-    job = job_in(name)
-    replicas = {kind.lower(): spec for kind, spec in job['spec']['tfReplicaSpecs'].items()}
-    title = job['metadata']['name']
-    hosts = {
-        kind: [f'{title}-{kind}-{index}.default.svc:2222' for index in range(spec['replicas'])]
-        for kind, spec in replicas.items()
-    }
-    roles = []
-    for kind in hosts:
-        container = container_in(replicas[kind])
-        assert container['name'] == 'tensorflow', 'the operator sets TF_CONFIG in this one only'
-        for index in range(len(hosts[kind])):
-            task = {'type': kind, 'index': index}
-            config = json.dumps({'cluster': hosts, 'task': task, 'environment': 'cloud'})
-            monkeypatch.setenv('TF_CONFIG', config)
-            cluster = find_cluster(params_of(container), {'TF_CONFIG': config})
-            assert cluster
-            roles.append((cluster.job, cluster.index))
-    expected = [('ps', index) for index in range(num_ps)]
-    assert sorted(roles) == expected + [('worker', index) for index in range(4)]
+        jsonschema.validate(document, schemas[kind])
+        for pod in pods_in(document):
+            assert mistakes_of('CoreV1PodSpec', pod) == []
 
 
 @pytest.mark.parametrize(('name', 'num_tasks'), [('jobset.yaml', 3), ('jobset-collective.yaml', 4)])
@@ -157,8 +114,40 @@ def test_the_pods_of_a_jobset_are_one_cluster_under_their_names(name, num_tasks)
     assert len(clusters) == len(clusters[0].tasks) == num_tasks
 
 
+@pytest.mark.parametrize('name', ['jobset-each-node.yaml', 'trainjob-each-node.yaml'])
+def test_an_acceptance_runs_the_same_on_each_node_and_compares_the_nodes(name):
+    nodes, compare = pods_in(job_in(name))
+    [runs], [table] = nodes['containers'], compare['containers']
+    # A TrainJob has the flags of its runtime's container, which Trainer finds by these names.
+    for job in (item for item in load(name) if item['kind'] == 'TrainJob'):
+        runtime = job_in(name)
+        assert job['spec']['runtimeRef']['name'] == runtime['metadata']['name']
+        [replicated] = [
+            replicated
+            for replicated in runtime['spec']['template']['spec']['replicatedJobs']
+            if replicated['template'].get('metadata')
+        ]
+        assert replicated['name'] == runs['name'] == 'node'
+        runs = {**runs, 'args': job['spec']['trainer']['args']}
+    params = params_of(runs)
+    assert params.results.repeat >= MIN_RUNS
+    assert params.results.result_file == '/results/$(NODE_NAME)/{run}.json'
+    assert runs['env'] == [
+        {'name': 'NODE_NAME', 'valueFrom': {'fieldRef': {'fieldPath': 'spec.nodeName'}}}
+    ]
+    folders = [
+        mount['mountPath']
+        for container in (runs, table)
+        for mount in container['volumeMounts']
+        if mount['name'] == 'acceptance'
+    ]
+    assert folders == ['/results', '/results']
+    assert table['args'][0] == 'compare'
+    assert DECLARATION.parse(table['args'][1:]).positional == ('/results',)
+
+
 def test_each_container_with_gpus_has_memory_for_nccl():
-    for name in sorted(path.name for path in DEPLOY.glob('*.yaml')):
+    for name in MANIFESTS:
         for pod in pods_in(job_in(name)):
             [container] = pod['containers']
             volumes = {volume['name']: volume for volume in pod.get('volumes', ())}
