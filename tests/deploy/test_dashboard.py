@@ -1,0 +1,71 @@
+"""docs/acceptance.md: dashboard.py turns the JSON of `compare` into what two dashboards read."""
+
+import io
+import json
+import sys
+from itertools import product
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support.documents import python_block
+from tests.support.programs import run_main
+from tests.support.sample_results import sample_failure, write_document, write_sample
+
+pytestmark = pytest.mark.unit
+
+NUMBER, TEXT = {'type': 'number'}, {'type': 'string', 'minLength': 1}
+# bencher.dev, "Bencher Metric Format (BMF) JSON Schema": benchmark -> measure -> metric.
+METRIC = {
+    'type': 'object',
+    'properties': {'value': NUMBER, 'lower_value': NUMBER, 'upper_value': NUMBER},
+    'required': ['value'],
+    'additionalProperties': False,
+}
+BENCHER = {
+    'type': 'object',
+    'minProperties': 1,
+    'additionalProperties': {
+        'type': 'object',
+        'minProperties': 1,
+        'additionalProperties': METRIC,
+    },
+}
+# benchmark-action/github-action-benchmark 1.9, BenchmarkResult in src/extract.ts.
+ACTION = {
+    'type': 'array',
+    'minItems': 1,
+    'items': {
+        'type': 'object',
+        'properties': {'name': TEXT, 'unit': TEXT, 'value': NUMBER, 'range': TEXT, 'extra': TEXT},
+        'required': ['name', 'unit', 'value'],
+        'additionalProperties': False,
+    },
+}
+
+
+@pytest.mark.parametrize('num_runs', [3, 1])
+def test_the_dashboards_get_the_rate_of_each_setting(num_runs, tmp_path, monkeypatch):
+    for side, model, run in product(('before', 'after'), ('lenet', 'vgg16'), range(num_runs)):
+        rate = {'before': 100, 'after': 80}[side]
+        path = tmp_path / side / f'{model}.{run}.json'
+        write_sample(path, rate=rate, seed=run, flags={'model': model})
+    write_document(tmp_path / 'after' / 'failed.json', sample_failure())
+    write_sample(tmp_path / 'before' / 'only.json', flags={'model': 'alexnet'})
+    out, _ = run_main('compare', tmp_path / 'before', tmp_path / 'after', '--format=json')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'stdin', io.StringIO(out))
+    exec(compile(python_block('acceptance.md', 'dashboard.py'), 'dashboard.py', 'exec'), {})
+    bencher = json.loads(Path('bencher.json').read_text())
+    action = json.loads(Path('benchmarks.json').read_text())
+    jsonschema.validate(bencher, BENCHER)
+    jsonschema.validate(action, ACTION)
+    rows = {row['setting']: row for row in json.loads(out)['rows'] if row['ratio'] and row['files']}
+    assert len(rows) == 2
+    assert {*bencher} == {entry['name'] for entry in action} == {*rows}
+    for entry in action:
+        row, metric = rows[entry['name']], bencher[entry['name']]['throughput']
+        assert entry['value'] == metric['value'] == pytest.approx(80, rel=0.05)
+        assert (metric.get('lower_value'), metric.get('upper_value')) == (row['low'], row['high'])
+        assert ('lower_value' in metric) == ('range' in entry) == (num_runs > 1)
