@@ -165,7 +165,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('sweep --resume .', '.', 'sweep.json'),
         ('sweep exchange -- --hosts=a,a', '', '--hosts=a,a'),
         ('sweep exchange -- --ssh=ssh', '--ssh=ssh', '--hosts'),
-        ('sweep precision -- --hosts=a,b', '--hosts=a,b', 'one process'),
         (
             f'sweep --grid=shape=4*1 -- --hosts=a:1,b:1 {MODE}collective_all_reduce',
             '',

@@ -52,6 +52,18 @@ def test_a_host_with_two_names_is_refused_before_anything_runs(network, tmp_path
     assert not (tmp_path / 'out').exists()
 
 
+def test_a_sweep_over_hosts_has_a_row_of_one_host_and_an_efficiency(network, tmp_path):
+    words = f'sweep --grid=shape=1*1,2*1 --output={tmp_path}/out -- --hosts=node1,node2'
+    flags = f'--model=trivial --variable_update=collective_all_reduce {STEPS}'
+    process = run_process(network.command(*PROGRAM, *words.split(), *flags.split()))
+    assert process.code == 0, process.err
+    lines = [line for line in process.out.splitlines() if line.startswith('|')]
+    titles, _, *rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+    one, two = (dict(zip(titles, row, strict=True)) for row in rows)
+    assert (one['W*G+P'], one['speed-up'], one['efficiency']) == ('1*1', '1.00', '1.00')
+    assert float(two['efficiency']) == pytest.approx(float(two['speed-up']) / 2, abs=0.006)
+
+
 def test_a_host_with_a_slow_link_is_named_by_its_pairs(network, tmp_path):
     shape = 'root tbf rate 10mbit burst 20kb limit 1mb'
     network.hosts[2].run('tc', 'qdisc', 'replace', 'dev', 'eth0', *shape.split())
