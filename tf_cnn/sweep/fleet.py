@@ -19,7 +19,7 @@ from tf_cnn.launch.ssh import SshTarget, call_hosts
 from tf_cnn.plan.params import SPECS, Params
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import check_launch
-from tf_cnn.results.advice import noise_warnings
+from tf_cnn.results.advice import doubtful_note, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, Table, abbreviate, format_number, print_table
 from tf_cnn.sweep.folder import Folder, Outcome
@@ -204,8 +204,8 @@ def print_pairs(measured: MeasuredHosts, fail_below: float | None) -> int:
     for number, name in enumerate(names, 1):
         columns.append(Column(str(number), functools.partial(cell, column=name), is_number=True))
     slow_links = [*find_slow_links(names, rates, limit)]
-    print('; '.join(slow_links) or describe_spread(rates, limit))
     runs = [run for results in measured.results.values() for run in results]
+    print(('; '.join(slow_links) or describe_spread(rates, limit)) + doubtful_note(runs))
     print_table(Table(columns, names), 'text', {}, [*measured.failures, *noise_warnings(runs)])
     return int(bool(measured.failures or (fail_below is not None and slow_links)))
 
