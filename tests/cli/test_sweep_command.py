@@ -108,6 +108,8 @@ def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes():
         ('a:0,b,c', '1*1+1', '--hosts=a:0,b --remote_dir=/x --workers=1 --ps=1'),
         ('a:2,b:2', '2*1+1', '--hosts=a:2 --remote_dir=/x --workers=2 --ps=1'),
         ('a,b', '4*1+2', '--hosts=a,b --remote_dir=/x --workers=4 --ps=2'),
+        # One process, on the first host.
+        ('a,b', '1*2', '--hosts=a --remote_dir=/x --workers=1 --ps=0'),
     ):
         after = ('--', f'--hosts={hosts}', '--variable_update=parameter_server', '--remote_dir=/x')
         out, _ = run_main('sweep', '--dry_run', f'--grid=shape=8*1,{shape}', *after)

@@ -157,6 +157,16 @@ def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
     assert not list(tmp_path.iterdir())
 
 
+def test_one_worker_alone_is_a_run_in_one_process_in_any_mode(capsys):
+    for variable_update in ('parameter_server', 'replicated', 'collective_all_reduce'):
+        flags = ['--model=lenet', '--result_file=x', f'--variable_update={variable_update}']
+        options = ['--hosts=a:1,b:1', '--workers=1', '--ps=0', '--dry_run']
+        assert cluster_command.main([*options, '--', *flags]) == 0
+        title, line = capsys.readouterr().out.splitlines()
+        assert title == '# worker 0 on a'
+        assert shlex.split(shlex.split(line)[2])[6:] == flags
+
+
 def test_commands_for_this_machine_run_as_they_are_printed(capsys):
     argv = '--dry_run -- --model=lenet --device=cpu --num_batches=3'
     assert cluster_command.main(argv.split()) == 0

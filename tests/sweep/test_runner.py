@@ -4,7 +4,9 @@ batch sizes.
 
 import io
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,9 @@ from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.run_plan import make_runs, run_with_progress
-from tf_cnn.sweep.runner import Runner, describe_outcome
+from tf_cnn.sweep.runner import InterleavedRuns, Runner, command_of_flags, describe_outcome
 from tf_cnn.system.documents import as_json
-from tf_cnn.system.limited_process import TIMEOUT, run_process
+from tf_cnn.system.limited_process import TIMEOUT, run_process, run_processes
 
 pytestmark = pytest.mark.distributed
 
@@ -162,6 +164,46 @@ def test_a_process_that_ignores_sigterm_is_killed_with_its_descendants(tmp_path)
     process = run_process(argv, tmp_path / 'log', 0.3, grace_secs=0.3)
     assert (process.exit_code, process.cause) == (137, TIMEOUT)
     assert_ended([int((tmp_path / 'log').read_text())])
+
+
+def test_commands_run_at_the_same_time_with_an_exit_code_and_a_log_each(tmp_path):
+    # Each end of a pipe waits for the other one.
+    os.mkfifo(pipe := tmp_path / 'pipe')
+    commands = {'a': f'echo text > {pipe}', 'b': f'cat {pipe}; exit 3'}
+    exits = run_processes({tmp_path / name: ['sh', '-c', line] for name, line in commands.items()})
+    assert [(process.exit_code, process.cause) for process in exits] == [(0, None), (3, 'error')]
+    assert (tmp_path / 'b').read_text() == 'text\n'
+
+
+def test_a_command_that_takes_too_long_does_not_end_the_others(tmp_path):
+    lines = ['trap "exit 5" TERM; while :; do sleep 0.05; done', 'exit 0']
+    commands = {tmp_path / str(number): ['sh', '-c', line] for number, line in enumerate(lines)}
+    slow, fast = run_processes(commands, timeout_secs=0.5)
+    assert (slow.exit_code, slow.cause, fast.exit_code, fast.cause) == (5, TIMEOUT, 0, None)
+    assert fast.seconds < 0.5 <= slow.seconds
+
+
+def test_commands_that_take_too_long_are_stopped_together(tmp_path):
+    # Each ends only after all have the signal.
+    others = f'until [ $(ls {tmp_path} | grep -c stopped) = 3 ]; do sleep 0.01; done; exit 5'
+    line = f"trap 'touch {tmp_path}/stopped$$; {others}' TERM; while :; do sleep 0.05; done"
+    commands = {tmp_path / str(number): ['sh', '-c', line] for number in range(3)}
+    exits = run_processes(commands, timeout_secs=0.3)
+    assert [process.exit_code for process in exits] == [5, 5, 5]
+
+
+def test_the_commands_of_a_group_run_together_in_each_round(tmp_path):
+    folder = Folder(tmp_path / 'out')
+    folder.make_subfolders()
+    commands = [
+        replace(command_of_flags(name, ['--model=lenet']), group=group)
+        for name, group in (('a', '1'), ('b', ''), ('c', '1'), ('d', ''))
+    ]
+    runs = InterleavedRuns(commands, 2, folder, fake_runner(tmp_path))
+    assert runs.num_remaining == 8
+    finished = [(run.command.name, run.round_number) for run in runs.run()]
+    assert finished == [*zip('acbddbac', [1] * 4 + [2] * 4, strict=True)]
+    assert all(isinstance(run, Result) for outcomes in runs.outcomes.values() for run in outcomes)
 
 
 SEARCH = 'find_batch_size = true\n[grid]\nprecision = ["fp32", "bf16"]'

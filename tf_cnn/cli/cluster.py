@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cluster.config import ROLE_FLAGS
@@ -11,6 +12,7 @@ from tf_cnn.launch.commands import (
     check_cluster_flags,
     choose_layout,
     format_commands,
+    is_single_process,
     make_commands,
     prepare_tasks,
     warnings_of_single_writers,
@@ -20,8 +22,11 @@ from tf_cnn.launch.launcher import launch
 from tf_cnn.managers.modes import format_modes
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import check_launch
-from tf_cnn.system.errors import UsageError, warn
+from tf_cnn.system.errors import UsageError, format_flag, warn
 
+# The flags of one cluster, and those of many runs.
+_FLAGS_OF_CLUSTERS = ('ps', 'workers', 'restart', 'private_network', 'dry_run', 'verbose')
+_FLAGS_OF_ROUNDS = ('rounds', 'output', 'timeout_secs', 'fail_below')
 # With these flags no process is started on this machine.
 _FLAGS_WITHOUT_LOCAL_TASKS = ('dry_run', 'hosts', 'hostfile')
 # How long a parameter server may take to exit after the workers have exited.
@@ -36,6 +41,8 @@ DECLARATION = Declaration(
         '--ps=1 --workers=2 -- --model=resnet50',
         f'--workers=4 -- --model=resnet50 {format_modes(lambda mode: mode.is_for_peers)}',
         '--hosts=node1,node2 --ps=1 -- --model=resnet50',
+        '--hosts=node1,node2,node3 --each --fail_below=0.95 -- --model=resnet50',
+        '--hosts=node1,node2,node3 --pairs -- --model=resnet50',
     ),
     details='FLAGS are the flags of a run; each process also gets its role and the '
     'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them; '
@@ -43,7 +50,10 @@ DECLARATION = Declaration(
     'if the mode has one) is the result. Warnings and errors of all processes go to standard '
     'error, after the name of the process; with --verbose all other lines, too. If a process '
     'fails, the others are stopped, and the command ends with its exit code (128 + n if signal n '
-    'ended it).',
+    'ended it).\n\n'
+    'One worker without parameter servers is a run in one process, in any mode. With --each or '
+    '--pairs such runs, or clusters of two, measure many hosts: the results come back to this '
+    'machine, a host that fails is a row that says so, and then the exit code is 1.',
 )
 
 
@@ -63,9 +73,18 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             f'{params.given_flags[role]}: cluster gives each process its role and the '
             f'addresses; remove --{role}'
         )
-    # Other hosts may have other folders. Their processes check them.
-    check_launch(params, is_local=not has_hosts)
+    is_fleet = options.each or options.pairs
+    for name in _FLAGS_OF_CLUSTERS if is_fleet else _FLAGS_OF_ROUNDS:
+        if name in arguments.given_flags:
+            use = 'remove it, or --each and --pairs' if is_fleet else 'add --each or --pairs'
+            raise UsageError(f'--{name}: it has no effect here; {use}')
+    if options.each and options.pairs:
+        raise UsageError('--pairs: it conflicts with --each; use one of them')
+    if is_fleet:
+        return _measure_hosts(options, run_flags)
     layout = choose_layout(options, params.variables.mode)
+    # Other hosts may have other folders. Their processes check them.
+    check_launch(params, is_single_process=is_single_process(layout), is_local=not has_hosts)
     if options.private_network and (
         other := next(filter(arguments.given_flags.__contains__, _FLAGS_WITHOUT_LOCAL_TASKS), None)
     ):
@@ -88,3 +107,17 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             num_restarts=options.restart,
             servers_end_secs=_PS_EXIT_SECS + params.cluster.ps_linger_secs,
         )
+
+
+def _measure_hosts(options: ClusterOptions, run_flags: Sequence[str]) -> int:
+    """Returns the exit code of --each or --pairs: 1 if a run failed, else the comparison's."""
+    # Imported here, since every process of --each and --pairs starts from this module.
+    from tf_cnn.cli import compare
+    from tf_cnn.sweep.fleet import measure_hosts, print_pairs
+
+    measured = measure_hosts(options, run_flags)
+    if options.pairs:
+        return print_pairs(measured, options.fail_below)
+    limit = [] if options.fail_below is None else [format_flag('fail_below', options.fail_below)]
+    code = compare.main([str(measured.folder.results), '--across=hosts', *limit])
+    return max(code, int(bool(measured.failures)))

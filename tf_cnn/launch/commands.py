@@ -9,8 +9,14 @@ from pathlib import Path
 
 from tf_cnn.cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port
 from tf_cnn.flags.spec import Output
-from tf_cnn.launch.config import ClusterOptions
-from tf_cnn.launch.host_layout import Layout, lay_out_tasks, read_host_file, read_hosts_flag
+from tf_cnn.launch.config import REMOTE_FLAGS, ClusterOptions
+from tf_cnn.launch.host_layout import (
+    HostSlots,
+    Layout,
+    lay_out_tasks,
+    read_host_file,
+    read_hosts_flag,
+)
 from tf_cnn.launch.hosts import (
     ClusterTask,
     Command,
@@ -38,6 +44,14 @@ _SINGLE_WRITER_FLAGS = output_flags(Output.FILE, Output.PREFIX)
 
 
 def choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
+    flag, slots = read_slots(options)
+    workers = options.workers
+    if workers is None and not flag:
+        workers = _NUM_LOCAL_WORKERS
+    num_ps = int(mode.needs_servers) if options.ps is None else options.ps
+    layout = lay_out_tasks(slots, flag, workers, num_ps, int(mode.has_controller))
+    if is_single_process(layout) and mode.runs_in(Topology.LOCAL):
+        return layout
     mode_flag = format_flag('variable_update', mode.name)
     if not mode.has_cluster:
         startable_modes = ', '.join(other.name for other in MODES.values() if other.has_cluster)
@@ -48,22 +62,26 @@ def choose_layout(options: ClusterOptions, mode: Mode) -> Layout:
         )
     if options.ps and not mode.runs_in(Topology.PARAMETER_SERVERS):
         raise UsageError(f'--ps={options.ps}: {mode_flag} has no parameter servers; remove --ps')
+    return layout
+
+
+def is_single_process(layout: Layout) -> bool:
+    """Whether the only task is a worker: it runs without a cluster, in any mode that can."""
+    return sum(map(len, layout.values())) == 1
+
+
+def read_slots(options: ClusterOptions) -> tuple[str, HostSlots]:
+    """Returns the flag that names the hosts, or '' for this machine, and the slots of each host."""
     if options.hosts and options.hostfile:
         raise UsageError(f'--hostfile={options.hostfile}: conflicts with --hosts; use one of them')
-    flag, workers = '', options.workers
     if options.hosts:
-        flag, slots = '--hosts', read_hosts_flag(options.hosts)
-    elif options.hostfile:
-        flag, slots = '--hostfile', read_host_file(options.hostfile)
-    else:
-        for name in ('ssh', 'remote_python', 'remote_dir'):
-            if value := getattr(options, name):
-                raise UsageError(
-                    f'--{name}={value}: it needs other hosts; add --hosts or --hostfile'
-                )
-        slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
-    num_ps = int(mode.needs_servers) if options.ps is None else options.ps
-    return lay_out_tasks(slots, flag, workers, num_ps, int(mode.has_controller))
+        return '--hosts', read_hosts_flag(options.hosts)
+    if options.hostfile:
+        return '--hostfile', read_host_file(options.hostfile)
+    for name in REMOTE_FLAGS:
+        if value := getattr(options, name):
+            raise UsageError(f'--{name}={value}: it needs other hosts; add --hosts or --hostfile')
+    return '', {Host().name: None}
 
 
 def prepare_tasks(
@@ -174,11 +192,12 @@ def make_commands(
         # --gpu_indices has already chosen the worker's GPUs; it uses all of them.
         no_indices = ['--gpu_indices='] if params.tensorflow.gpu_indices and task.gpus else []
         flags = [*run_flags, *([] if is_chief else empty_output_flags), *no_indices]
-        flags += [
-            format_flag('job_name', task.job),
-            format_flag('task_index', task.index),
-            *cluster,
-        ]
+        if len(tasks) > 1:
+            flags += [
+                format_flag('job_name', task.job),
+                format_flag('task_index', task.index),
+                *cluster,
+            ]
         host = task.host or Host()
         env = host.environment(environment)
         commands.append(
@@ -197,6 +216,7 @@ def make_commands(
 
 def warnings_of_single_writers(commands: Sequence[Command], params: Params) -> Iterator[str]:
     """Yields a warning if flags for output files are given: only one process gets them."""
-    if shared := [f'--{name}' for name in _SINGLE_WRITER_FLAGS if params.value(name)]:
+    shared = [f'--{name}' for name in _SINGLE_WRITER_FLAGS if params.value(name)]
+    if shared and len(commands) > 1:
         writer = next(command.name for command in commands if command.has_result)
         yield f'only {writer} gets {", ".join(shared)}: each process would write to the same path'

@@ -35,6 +35,12 @@ def read_hosts_flag(text: str) -> HostSlots:
     return slots
 
 
+def format_host(name: str) -> str:
+    """Returns a host as --hosts has it, with an IPv6 address in brackets."""
+    user, at, host = name.rpartition('@')
+    return f'{user}{at}[{host}]' if ':' in host else name
+
+
 def read_host_file(path: str) -> HostSlots:
     """Reads a host file of Open MPI, MPICH, Intel MPI or PBS: one host a line."""
     flag = f'--hostfile={path}'

@@ -4,7 +4,8 @@
     python -m tf_cnn.launch.remote TOKEN run FOLDER CORES NAME=VALUE... -- COMMAND...
 
 TOKEN is part of each line for the launcher, so that no login script can print such a line.
-`prepare` prints the versions here and a ClusterTask for each of TASKS (ps:0,worker:1), as JSON.
+`prepare` prints the versions and the host name here, and a ClusterTask for each of TASKS
+(ps:0,worker:1), as JSON.
 `run` runs the command until the launcher ends it. Its own standard input is the launcher: a line
 with a number is a signal for the command, and an empty line says that the launcher is there.
 """
@@ -12,6 +13,7 @@ with a number is a signal for the command, and an empty line says that the launc
 import contextlib
 import json
 import os
+import platform
 import select
 import signal
 import sys
@@ -62,7 +64,8 @@ def prepare(mark: str, tasks: str, num_gpus: str, gpu_indices: str) -> int:
         print(mark + json.dumps({'refused': error.lines, 'exit_code': error.exit_code}))
         return error.exit_code
     fields = [{**asdict(member), 'host': None} for member in members]
-    print(mark + json.dumps({'versions': versions(), 'tasks': fields}))
+    answer = {'versions': versions(), 'hostname': platform.node(), 'tasks': fields}
+    print(mark + json.dumps(answer))
     return 0
 
 

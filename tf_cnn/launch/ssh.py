@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -211,6 +211,25 @@ def prepare_hosts(
     """
     tasks: list[ClusterTask] = []
     lines: list[str] = []
+    for host, answer in call_hosts(layout, target, num_gpus, gpu_indices):
+        if isinstance(answer, RunError):
+            lines += answer.lines
+        else:
+            tasks += [ClusterTask(**{**task, 'host': host}) for task in answer['tasks']]
+    if lines:
+        raise RunError(*lines)
+    if len(layout) > 1:
+        _check_addresses(tasks)
+    return tasks
+
+
+def call_hosts(
+    layout: Layout, target: SshTarget, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
+) -> Iterator[tuple[SshHost, dict[str, Any] | RunError]]:
+    """Yields each host with the answer of `prepare` in launch.remote, or why it cannot be used.
+
+    Raises UsageError if a host has too few GPUs.
+    """
     names = [*layout]
     for first in range(0, len(names), _MAX_OPENING):
         with contextlib.ExitStack() as stack:
@@ -224,19 +243,14 @@ def prepare_hosts(
             deadline = time.monotonic() + _REPLY_SECS
             for call in calls:
                 try:
-                    tasks += call.tasks(deadline)
+                    yield call.host, call.answer(deadline)
                 except RunError as error:
-                    lines += error.lines
-    if lines:
-        raise RunError(*lines)
-    if len(names) > 1:
-        _check_addresses(tasks)
-    return tasks
+                    yield call.host, error
 
 
 class _PrepareCall:
     def __init__(self, host: SshHost, target: SshTarget, ssh: ChildProcess) -> None:
-        self._host = host
+        self.host = host
         self._target = target
         self._ssh = ssh
         self._answer: dict[str, Any] | None = None
@@ -255,8 +269,8 @@ class _PrepareCall:
         else:
             self._other_lines.append(line)
 
-    def tasks(self, deadline: float) -> list[ClusterTask]:
-        name, target = self._host.name, self._target
+    def answer(self, deadline: float) -> dict[str, Any]:
+        name, target = self.host.name, self._target
         # After the deadline, too: this process may have been suspended meanwhile.
         self._has_answered.wait(max(_POLL_SECS, deadline - time.monotonic()))
         if self._answer is None:
@@ -273,11 +287,11 @@ class _PrepareCall:
                     f'and this machine has {here}; install the same on both, or set --remote_dir '
                     'and --remote_python'
                 )
-        return [ClusterTask(**{**task, 'host': self._host}) for task in self._answer['tasks']]
+        return self._answer
 
     def _failure(self) -> str:
         target = self._target
-        connecting = f'`{shlex.join(target.ssh)} {self._host.name}`'
+        connecting = f'`{shlex.join(target.ssh)} {self.host.name}`'
         # The output ends a little earlier than ssh itself.
         if not self._ssh.wait(1.0):
             return (

@@ -51,9 +51,10 @@ class Configuration:
     @property
     def command(self) -> tuple[str, ...]:
         """The words after the program's name."""
-        if not self.in_cluster:
+        if not self.in_cluster and not self.launch:
             return self.argv
-        servers = [format_flag('ps', self.shape.num_ps)] if self.shape.num_ps else []
+        has_servers = self.shape.num_ps or not self.in_cluster
+        servers = [format_flag('ps', self.shape.num_ps)] if has_servers else []
         return (
             'cluster',
             *self.launch,

@@ -1,15 +1,16 @@
-"""Places the clusters of a sweep on other hosts."""
+"""Places the runs of a sweep on other hosts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tf_cnn.launch.config import REMOTE_FLAGS
 from tf_cnn.launch.host_layout import lay_out_tasks, read_hosts_flag
 from tf_cnn.managers.modes import MODES
 from tf_cnn.sweep.configurations import Configuration, ExcludedCombination, SweepPlan
 from tf_cnn.system.errors import UsageError, format_flag
 
 # The flags of `cluster` about other hosts; they may appear after --.
-_HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir')
+_HOST_FLAGS = ('hosts', *REMOTE_FLAGS)
 
 
 def split_host_flags(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -26,7 +27,7 @@ def split_host_flags(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def place_on_hosts(plan: SweepPlan, host_flags: Mapping[str, str]) -> SweepPlan:
-    """Returns the plan with every cluster on other hosts; leaves out what does not fit there."""
+    """Returns the plan with every run on other hosts; leaves out what does not fit there."""
     if not host_flags:
         return plan
     if 'hosts' not in host_flags:
@@ -50,11 +51,6 @@ def place_on_hosts(plan: SweepPlan, host_flags: Mapping[str, str]) -> SweepPlan:
 def _select_hosts(configuration: Configuration, hosts: str) -> str:
     """Returns the first hosts with slots for all workers, and the hosts without slots."""
     slots = read_hosts_flag(hosts)
-    if not configuration.in_cluster:
-        raise UsageError(
-            f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts here; '
-            'remove --hosts'
-        )
     num_unplaced, entries = configuration.shape.workers, []
     for entry, count in zip(hosts.split(','), slots.values(), strict=True):
         if num_unplaced > 0 or count == 0:

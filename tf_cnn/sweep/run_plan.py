@@ -131,10 +131,21 @@ class _Row(Measured):
 
     Attributes:
       status: 'ok', or why runs are missing.
+      on_hosts: whether the runs were on other hosts, where each worker has its own cores.
     """
 
     varied: Mapping[str, str]
     status: str
+    on_hosts: bool = False
+
+    @property
+    def efficiency(self) -> float | None:
+        """The speed-up for each time as many devices as the baseline has."""
+        if not self.on_hosts or not self.speed_up or not self.baseline:
+            return None
+        clusters = [row.results[0].cluster for row in (self.baseline, self)]
+        before, after = (cluster.num_workers * cluster.devices_per_worker for cluster in clusters)
+        return self.speed_up * before / after
 
     @functools.cached_property
     def exchange(self) -> tuple[float, float, float] | None:
@@ -171,6 +182,12 @@ _RATE_COLUMNS: tuple[Column[_Row], ...] = (
         is_number=True,
         is_optional=True,
     ),
+    Column(
+        'efficiency',
+        lambda row: format_known('{:.2f}', row.efficiency),
+        is_number=True,
+        is_optional=True,
+    ),
     Column('verdict', lambda row: row.verdict, wraps=True, is_optional=True),
 )
 # The columns of --exchange_only, see docs/sweeps.md.
@@ -189,7 +206,8 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     """Makes the table of configurations.
 
     The columns: the values that differ between rows; images/sec; with repeats, its 95 % interval
-    and the number of runs; the speed-up over the row's baseline (see find_baselines); the verdict
+    and the number of runs; the speed-up over the row's baseline (see find_baselines), on hosts
+    also for each time as many devices; the verdict
     of `compare` on both; and the status if a row lacks runs. With --exchange_only, milliseconds and
     bandwidths replace images/sec.
     """
@@ -237,5 +255,6 @@ def _make_row(configuration: Configuration, outcomes: Sequence[Outcome]) -> _Row
         tuple(results),
         configuration.varied,
         status,
+        bool(configuration.launch),
         published_speed_up=configuration.published_speed_up,
     )

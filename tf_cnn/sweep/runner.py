@@ -1,6 +1,7 @@
 """Runs commands repeatedly and interleaved: each in a fresh process, each result stored at once.
 
-`sweep`, `--repeat`, `compare --run` and the scripts of benchmarks/ run their commands here.
+`sweep`, `--repeat`, `compare --run`, `cluster --each` and the scripts of benchmarks/ run their
+commands here.
 """
 
 import json
@@ -25,7 +26,7 @@ from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import STDIO, format_flag
-from tf_cnn.system.limited_process import ERROR, TIMEOUT, run_process
+from tf_cnn.system.limited_process import ERROR, TIMEOUT, ProcessExit, run_processes
 from tf_cnn.system.place import COMMAND
 
 PROGRAM = (sys.executable, str(COMMAND))
@@ -42,6 +43,7 @@ class RepeatedCommand:
       failure: the document of a failed run, without the reason, the times and the exit code.
       is_remote: whether the process with the result is on another host. Then its output contains
         the document, since that host may not share files.
+      group: commands of one group run at the same time; empty: the command runs alone.
     """
 
     name: str
@@ -49,6 +51,7 @@ class RepeatedCommand:
     argv: Sequence[str]
     failure: Failure
     is_remote: bool = False
+    group: str = ''
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs commands of a program, one at a time.
+    """Runs commands of a program.
 
     Attributes:
       environment: all environment variables of the process; None: the variables of this process.
@@ -79,35 +82,64 @@ class Runner:
 
         Returns the outcome and the seconds it took. Raises RunError if the disk is full or fails.
         """
-        unfinished = unfinished_path(path)
-        unfinished.unlink(missing_ok=True)
+        [outcome_and_seconds] = self.run_together(folder, {path: command})
+        return outcome_and_seconds
+
+    def run_together(
+        self, folder: Folder, commands: Mapping[Path, RepeatedCommand]
+    ) -> list[tuple[Outcome, float]]:
+        """Runs commands at the same time, each as run() does."""
+        argvs: dict[Path, list[str]] = {}
+        for path, command in commands.items():
+            unfinished_path(path).unlink(missing_ok=True)
+            target = STDIO if command.is_remote else unfinished_path(path)
+            argvs[folder.logs / f'{path.stem}.log'] = [
+                *self.program,
+                *command.argv,
+                format_flag('result_file', target),
+            ]
         started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-        target = STDIO if command.is_remote else unfinished
-        argv = [*self.program, *command.argv, format_flag('result_file', target)]
         try:
-            log = folder.logs / f'{path.stem}.log'
-            process_exit = run_process(argv, log, self.timeout_secs, self.environment)
-            if command.is_remote:
-                _extract_document(log, unfinished)
-            reason = process_exit.reason or 'it ended with exit code 0, but wrote no result'
-            outcome = folder.read_outcome(unfinished)
-            is_consistent = isinstance(outcome, Result) and outcome.is_complete == (
-                process_exit.cause is None
-            )
-            if process_exit.cause == ERROR or not is_consistent:
-                # Checked before files are removed: the failed run itself may have filled the disk.
-                folder.check_free_space(reason)
-            if is_consistent and process_exit.cause in (None, ERROR):
-                return folder.move_result(unfinished, path), process_exit.seconds
-            if isinstance(outcome, Result) and is_consistent and process_exit.cause == TIMEOUT:
-                # The run could not know why this process stopped it.
-                outcome = replace(outcome, exit_status=replace(outcome.exit_status, reason=reason))
-                folder.write(path, json.dumps(as_json(outcome)))
-                outcome.source = str(path)
-                return outcome, process_exit.seconds
+            exits = run_processes(argvs, self.timeout_secs, self.environment)
+            return [
+                (
+                    self._outcome(folder, command, path, process_exit, started_at),
+                    process_exit.seconds,
+                )
+                for (path, command), process_exit in zip(commands.items(), exits, strict=True)
+            ]
         finally:
             # A run that failed with a complete result is not trusted.
-            unfinished.unlink(missing_ok=True)
+            for path in commands:
+                unfinished_path(path).unlink(missing_ok=True)
+
+    def _outcome(
+        self,
+        folder: Folder,
+        command: RepeatedCommand,
+        path: Path,
+        process_exit: ProcessExit,
+        started_at: str,
+    ) -> Outcome:
+        unfinished = unfinished_path(path)
+        if command.is_remote:
+            _extract_document(folder.logs / f'{path.stem}.log', unfinished)
+        reason = process_exit.reason or 'it ended with exit code 0, but wrote no result'
+        outcome = folder.read_outcome(unfinished)
+        is_consistent = isinstance(outcome, Result) and outcome.is_complete == (
+            process_exit.cause is None
+        )
+        if process_exit.cause == ERROR or not is_consistent:
+            # Checked before files are removed: the failed run itself may have filled the disk.
+            folder.check_free_space(reason)
+        if is_consistent and process_exit.cause in (None, ERROR):
+            return folder.move_result(unfinished, path)
+        if isinstance(outcome, Result) and is_consistent and process_exit.cause == TIMEOUT:
+            # The run could not know why this process stopped it.
+            outcome = replace(outcome, exit_status=replace(outcome.exit_status, reason=reason))
+            folder.write(path, json.dumps(as_json(outcome)))
+            outcome.source = str(path)
+            return outcome
         failure = replace(
             command.failure,
             reason=reason,
@@ -116,14 +148,14 @@ class Runner:
             cause=process_exit.cause,
             seconds=round(process_exit.seconds, 3),
         )
-        return folder.write_failure(path, failure), process_exit.seconds
+        return folder.write_failure(path, failure)
 
 
 class InterleavedRuns:
     """Commands, each run once in every round. Results that the folder already has are kept.
 
-    A command that has only failed is not run again. The folder must exist. Call run() from the
-    main thread.
+    The commands of a group run at the same time. A command that has only failed is not run again.
+    The folder must exist. Call run() from the main thread.
     """
 
     def __init__(
@@ -160,31 +192,39 @@ class InterleavedRuns:
 
     @property
     def num_remaining(self) -> int:
-        return len([*self.remaining_runs()])
+        return sum(len(commands) for commands, _ in self._remaining_groups())
 
     @property
     def next_caption(self) -> str:
         """The caption of the first remaining run; empty if there is none."""
-        return next((command.caption for command, _ in self.remaining_runs()), '')
+        return next((commands[0].caption for commands, _ in self._remaining_groups()), '')
 
-    def remaining_runs(self) -> Iterator[tuple[RepeatedCommand, int]]:
-        """Yields the remaining runs in their order: (command, number of the round)."""
+    def _remaining_groups(self) -> Iterator[tuple[list[RepeatedCommand], int]]:
+        """Yields the remaining runs in their order: (commands of a group, number of the round)."""
+        groups: dict[str, list[RepeatedCommand]] = {}
+        for command in self._commands:
+            groups.setdefault(command.group or command.name, []).append(command)
         for number in range(1, self._num_rounds + 1):
-            for index in order_of_round(len(self._commands), number):
-                command = self._commands[index]
-                by_round = self._outcomes_by_round[command.name]
-                if number not in by_round and (
-                    not by_round or any(map(succeeded, by_round.values()))
-                ):
-                    yield command, number
+            for index in order_of_round(len(groups), number):
+                commands = []
+                for command in [*groups.values()][index]:
+                    by_round = self._outcomes_by_round[command.name]
+                    if number not in by_round and (
+                        not by_round or any(map(succeeded, by_round.values()))
+                    ):
+                        commands.append(command)
+                if commands:
+                    yield commands, number
 
     def run(self) -> Iterator[FinishedRun]:
-        for command, number in self.remaining_runs():
-            outcome, seconds = self._runner.run(
-                self._folder, command, self._result_path(command, number)
+        for commands, number in self._remaining_groups():
+            runs = self._runner.run_together(
+                self._folder, {self._result_path(command, number): command for command in commands}
             )
-            self._outcomes_by_round[command.name][number] = outcome
-            yield FinishedRun(command, number, outcome, seconds)
+            for command, (outcome, _) in zip(commands, runs, strict=True):
+                self._outcomes_by_round[command.name][number] = outcome
+            for command, (outcome, seconds) in zip(commands, runs, strict=True):
+                yield FinishedRun(command, number, outcome, seconds)
 
     def _result_path(self, command: RepeatedCommand, number: int) -> Path:
         return self._folder.results / f'{command.name}.{number}.json'

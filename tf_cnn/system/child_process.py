@@ -122,7 +122,7 @@ class ChildProcess:
 
     def wait_or_stop(self, secs: float | None = None) -> bool:
         """Waits like wait(), but raises Stopped after a signal. For the main thread."""
-        return SIGNALS.wait(secs, self.descriptor)
+        return bool(SIGNALS.wait(secs, self.descriptor))
 
     @property
     def descriptor(self) -> int:

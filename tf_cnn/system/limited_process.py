@@ -1,5 +1,6 @@
-"""Runs one command in a separate process with a time limit. Linux only."""
+"""Runs commands in separate processes with a time limit. Linux only."""
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tf_cnn.system.child_process import ChildProcess, read_log_tail
 from tf_cnn.system.errors import RunError, UsageError
+from tf_cnn.system.signals import SIGNALS
 
 # How long a run may take to exit after SIGTERM. Nothing of it is kept.
 _GRACE_SECS = 20.0
@@ -50,11 +52,25 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> ProcessExit:
-    """Runs a command as a ChildProcess, with its output in a log. Call it from the main thread.
+    """Runs one command, as run_processes() does."""
+    [process_exit] = run_processes({log: argv}, timeout_secs, environment, grace_secs)
+    return process_exit
+
+
+def run_processes(
+    commands: Mapping[Path, Sequence[str]],
+    timeout_secs: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    grace_secs: float = _GRACE_SECS,
+) -> list[ProcessExit]:
+    """Runs commands at the same time, each as a ChildProcess. Call it from the main thread.
+
+    Args:
+      commands: the command of each log, which gets its output.
 
     Raises:
-      Stopped: a signal arrived. The command was stopped with SIGTERM, and SIGKILL after grace_secs.
-      RunError: the command cannot be started.
+      Stopped: a signal arrived. All were stopped with SIGTERM, and SIGKILL after grace_secs.
+      RunError: a command cannot be started.
       UsageError: this is not Linux.
     """
     if sys.platform != 'linux':
@@ -62,25 +78,60 @@ def run_process(
             f'sweep: it needs Linux, and this is {sys.platform}; run each configuration separately'
         )
     started_at = time.monotonic()
+    children: dict[int, ChildProcess] = {}
+    seconds: dict[int, float] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            for log, argv in commands.items():
+                child = stack.enter_context(_start(log, argv, environment, grace_secs))
+                children[child.descriptor] = child
+            while running := children.keys() - seconds.keys():
+                elapsed = time.monotonic() - started_at
+                remaining = None if timeout_secs is None else max(0.0, timeout_secs - elapsed)
+                if not (exited := SIGNALS.wait(remaining, *running)):
+                    break
+                seconds |= dict.fromkeys(exited, time.monotonic() - started_at)
+        finally:
+            # All at once: the stack stops one after the other, and waits for each.
+            for child in [*children.values()][:-1]:
+                if not child.wait(0.0):
+                    child.signal(signal.SIGTERM)
+    ended_at = time.monotonic()
+    return [
+        _describe_exit(
+            log,
+            child.exit_code(),
+            seconds.get(number, ended_at - started_at),
+            None if number in seconds else timeout_secs,
+        )
+        for log, (number, child) in zip(commands, children.items(), strict=True)
+    ]
+
+
+def _start(
+    log: Path, argv: Sequence[str], environment: Mapping[str, str] | None, grace_secs: float
+) -> ChildProcess:
     try:
         with log.open('wb') as file:
-            child = ChildProcess(
+            return ChildProcess(
                 argv, stdout=file, stderr=subprocess.STDOUT, env=environment, grace_secs=grace_secs
             )
     except OSError as error:
         raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
-    with child:
-        is_in_time = child.wait_or_stop(timeout_secs)
-    seconds = time.monotonic() - started_at
-    code = child.exit_code() if child.exit_code() >= 0 else 128 - child.exit_code()
-    if not is_in_time:
+
+
+def _describe_exit(
+    log: Path, exit_code: int, seconds: float, exceeded_secs: float | None
+) -> ProcessExit:
+    code = exit_code if exit_code >= 0 else 128 - exit_code
+    if exceeded_secs is not None:
         return ProcessExit(
-            code, seconds, f'it ran longer than --timeout_secs={timeout_secs:g}', TIMEOUT
+            code, seconds, f'it ran longer than --timeout_secs={exceeded_secs:g}', TIMEOUT
         )
     if not code:
         return ProcessExit(code, seconds)
     with log.open('rb') as output:
-        reason, cause = explain_exit(read_log_tail(output), child.exit_code())
+        reason, cause = explain_exit(read_log_tail(output), exit_code)
     return ProcessExit(code, seconds, reason, cause)
 
 

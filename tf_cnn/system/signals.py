@@ -97,8 +97,8 @@ class Signals:
             threading.Event().wait()
         return stop
 
-    def wait(self, secs: float | None, descriptor: int | None = None) -> bool:
-        """Waits until a descriptor can be read, at most this long; returns whether it can.
+    def wait(self, secs: float | None, *descriptors: int) -> list[int]:
+        """Waits until a descriptor can be read, at most this long; returns those that can.
 
         Raises Stopped like check(). For the main thread.
         """
@@ -106,16 +106,10 @@ class Signals:
         while True:
             self.check()
             remaining_secs = None if deadline is None else max(0.0, deadline - time.monotonic())
-            files = [
-                number
-                for number in (descriptor, self._wake_pipe and self._wake_pipe[0])
-                if number is not None
-            ]
-            readable = select.select(files, [], [], remaining_secs)[0]
-            if descriptor in readable:
-                return True
-            if not readable:
-                return False
+            wake_files = (self._wake_pipe or ())[:1]
+            readable = select.select([*descriptors, *wake_files], [], [], remaining_secs)[0]
+            if not readable or {*readable} & {*descriptors}:
+                return [number for number in readable if number in descriptors]
             os.read(readable[0], 64)
 
     # ---- for code that runs phases ---------------------------------------------------------------
