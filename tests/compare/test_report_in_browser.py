@@ -128,8 +128,8 @@ def wide_page(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Page:
     """Two machines with every column except the published numbers, and with long values."""
     folders = [tmp_path_factory.mktemp(name) for name in ('epyc-avx512-bf16', 'xeon-avx512')]
     models, optimizers = ('inception_resnet_v2', 'vit_s16'), ('momentum', 'rmsprop')
-    for *setting, seed in itertools.product(folders, models, optimizers, range(3)):
-        folder, model, optimizer = setting
+    settings = itertools.product(folders, models, optimizers, range(3))
+    for folder, model, optimizer, seed in settings:
         document = sample_document(
             seed=seed,
             flags={

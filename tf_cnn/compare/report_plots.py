@@ -56,7 +56,7 @@ _STYLE: dict[Any, Any] = {
 _MAX_ROWS = 12
 _MAX_SERIES = 8
 # Longer labels are smaller, to fit.
-_FULL_SIZE_LENGTH = 50
+_FULL_SIZE_LENGTH = 46
 # The axes extend beyond the fastest and the slowest throughput by this factor; longer intervals are
 # cut at the edge.
 _MARGIN = 1.25
