@@ -75,7 +75,7 @@ def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not(
     assert key_of(train_dir='a') == key_of(train_dir='b') != key_of()
     first = key_of(num_batches=10, result_file='a', tf_random_seed=1, repeat=2)
     assert first == key_of(num_batches=20, measure_peak=True)
-    cluster = {'worker_hosts': 'a:1,b:1', 'variable_update': 'distributed_replicated'}
+    cluster: dict[str, Any] = {'worker_hosts': 'a:1,b:1', 'variable_update': 'parameter_server'}
     assert key_of(ps_hosts='c:1', **cluster) == key_of(ps_hosts='d:1', **cluster)
 
 
