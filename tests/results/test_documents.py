@@ -24,7 +24,9 @@ from packaging import version
 
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import (
+    command_document,
     cut_off,
+    partial_section,
     record_of,
     sample_document,
     sample_failure,
@@ -37,8 +39,8 @@ from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.compare.run_sets import make_run_set, read_run_set
 from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
-from tf_cnn.results.document import Failure, Result, read_document
-from tf_cnn.results.sections import ComputeSection, partial_section
+from tf_cnn.results.document import AnyResult, Failure, read_document
+from tf_cnn.results.sections import ComputeSection
 from tf_cnn.results.tables import Table, as_csv
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import UsageError
@@ -180,7 +182,7 @@ NUMBERS = (True, -1, 0, 2, 3.5, 1e308, 1e-45, 1e90, 10**400, 2**63 - 1, math.inf
 TEXTS = ('', 'x', '\ud800', '\x00\x1b[31m', '1*1', 'timed', '2026-13-45', 'x' * 5000)
 OTHERS: tuple[Any, ...] = (None, [], {}, [None], ['x'], [-1e50], [1e-49] * 3, {'a': {'b': []}})
 VALUES = (*NUMBERS, *TEXTS, '0001-01-01T00:00:00+23:00', *OTHERS)
-GOOD = [
+GOOD: list[AnyResult] = [
     record_of(sample_document(num_steps=8, seed=number), f'{number}.json') for number in range(3)
 ]
 
@@ -204,6 +206,8 @@ def paths(value: object) -> Iterator[tuple[Any, ...]]:
             sample_document(num_steps=7, cluster={'num_workers': 2, 'num_ps': 1}),
             sample_document(num_steps=3, **cut_off('stopped')),
             sample_failure(),
+            command_document(3.0, 10.0),
+            command_document(3.0, None),
         )
     ).flatmap(lambda base: st.tuples(st.just(base), st.sampled_from([*paths(base)]))),
     st.sampled_from(('replace', 'remove', 'fill')),
@@ -227,7 +231,7 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place,
         assert line.isprintable()
         return
     assert not list(READER.iter_errors(json.loads(text)))
-    results = [outcome] if isinstance(outcome, Result) else []
+    results = [] if isinstance(outcome, Failure) else [outcome]
     failures = [outcome] if isinstance(outcome, Failure) else []
     check_comparison(results, failures, GOOD)
     check_comparison(GOOD, [], results)
@@ -239,7 +243,9 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place,
     summarize_collection(Collection((*results, *GOOD), tuple(failures), ()))
 
 
-def check_comparison(first: list[Result], failures: list[Failure], second: list[Result]) -> None:
+def check_comparison(
+    first: list[AnyResult], failures: list[Failure], second: list[AnyResult]
+) -> None:
     """Compares two sets of results in every format; fails if a format is damaged."""
     rows = make_rows(
         [make_run_set('a', first, failures, []), make_run_set('b', second, [], [])], force=True

@@ -22,6 +22,7 @@ from tf_cnn.results.advice import (
     group_warnings,
     noise_warnings,
 )
+from tf_cnn.results.document import WALL_TIME
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.tables import (
     Column,
@@ -179,8 +180,8 @@ def _doubtful_run_lines(rows: Sequence[Group]) -> Iterator[str]:
         doubtful = [result for result in row.results if doubtful_codes(result)]
         if doubtful and len(row.results) > 1:
             run_labels = [
-                f'{escape_unprintable(result.source)} ({format_number(result.images_per_second)}, '
-                f'{", ".join(doubtful_codes(result))})'
+                f'{escape_unprintable(result.source)} ('
+                f'{row.format_rate(result.images_per_second)}, {", ".join(doubtful_codes(result))})'
                 for result in doubtful
             ]
             yield f'{escape_unprintable(row.name)}: doubtful: {abbreviate(run_labels)}'
@@ -212,7 +213,7 @@ def _format_interval(row: Group) -> str | None:
     """Formats the interval of repeats, or the spread of a single run's steps."""
     if row.estimate and row.estimate.num_runs == 1 and math.isfinite(row.estimate.step_spread):
         return f'steps +/- {100 * row.estimate.step_spread:.1f} %'
-    return format_interval(row.interval)
+    return format_interval(row.interval_in_unit)
 
 
 def _format_verdict(row: Group) -> str:
@@ -221,8 +222,8 @@ def _format_verdict(row: Group) -> str:
 
 
 def _outliers(row: Group) -> Mapping[str, float]:
-    """Returns images/sec of the runs far from the others, by file."""
-    return outlier_rates({run.source: run.images_per_second for run in row.runs})
+    """Returns images/sec, or wall seconds, of the runs far from the others, by file."""
+    return outlier_rates({run.source: row.in_unit(run.images_per_second) for run in row.runs})
 
 
 def _warnings(row: Group) -> Sequence[WarningRow]:
@@ -254,14 +255,15 @@ COMPARISON_COLUMNS: tuple[Column[Group], ...] = (
     Column('', lambda row: row.estimate.num_steps if row.estimate else 0, 'num_steps'),
     Column(
         'images/sec',
-        lambda row: row.rate,
+        lambda row: None if row.unit == WALL_TIME else row.rate,
         'images_per_second',
         lambda row: row.rate_text,
         is_number=True,
     ),
+    Column('', lambda row: 1 / row.rate if row.unit == WALL_TIME else None, 'wall_seconds'),
     Column('95 %', _format_interval, is_number=True),
-    Column('', lambda row: row.interval and row.interval[0], 'low'),
-    Column('', lambda row: row.interval and row.interval[1], 'high'),
+    Column('', lambda row: row.interval_in_unit and row.interval_in_unit[0], 'low'),
+    Column('', lambda row: row.interval_in_unit and row.interval_in_unit[1], 'high'),
     Column('', lambda row: row.estimate and row.estimate.step_spread, 'step_spread'),
     Column(
         'ratio',

@@ -4,16 +4,17 @@ comparison has.
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tf_cnn.compare.intervals import Estimate
 from tf_cnn.compare.original_logs import Run, documents
 from tf_cnn.compare.ratios import Ratio, compare, estimate
 from tf_cnn.compare.repeats import baseline_indices
 from tf_cnn.results.advice import doubt_mark
-from tf_cnn.results.document import Result
-from tf_cnn.results.tables import format_number
+from tf_cnn.results.document import WALL_TIME, AnyResult, Result
+from tf_cnn.results.tables import Column, format_number
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,14 @@ class Measured:
     published_speed_up: float | None = field(default=None, kw_only=True)
 
     @functools.cached_property
-    def results(self) -> tuple[Result, ...]:
-        """The runs whose steps are known."""
+    def results(self) -> tuple[AnyResult, ...]:
+        """The runs with known noise."""
         return tuple(documents(self.runs))
+
+    @property
+    def benchmark_results(self) -> list[Result]:
+        """The runs of this program, with known steps."""
+        return [run for run in self.runs if isinstance(run, Result)]
 
     @functools.cached_property
     def estimate(self) -> Estimate | None:
@@ -46,13 +52,30 @@ class Measured:
         return self.estimate.images_per_second if self.estimate else math.nan
 
     @property
+    def unit(self) -> str:
+        """What a rate counts, 'images/sec'; WALL_TIME if each run counts as one."""
+        return self.runs[0].unit if self.runs else ''
+
+    def in_unit(self, rate: float) -> float:
+        """Returns the rate, or the wall seconds that it stands for."""
+        return 1 / rate if self.unit == WALL_TIME else rate
+
+    def format_rate(self, rate: float) -> str:
+        return f'{format_number(self.in_unit(rate))}{" s" if self.unit == WALL_TIME else ""}'
+
+    @property
     def rate_text(self) -> str | None:
-        """The cell of a table: images/sec after the mark of doubtful runs; None without runs."""
-        return f'{doubt_mark(self.results)}{format_number(self.rate)}' if self.runs else None
+        """The cell of a table: the rate after the mark of doubtful runs; None without runs."""
+        return f'{doubt_mark(self.results)}{self.format_rate(self.rate)}' if self.runs else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
         return self.estimate.interval if self.estimate else None
+
+    @property
+    def interval_in_unit(self) -> tuple[float, float] | None:
+        ends = sorted(map(self.in_unit, self.interval or ()))
+        return (ends[0], ends[1]) if ends else None
 
     @property
     def is_baseline(self) -> bool:
@@ -60,8 +83,13 @@ class Measured:
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:
-        """This throughput over the baseline's; None without a baseline, and for the baseline."""
-        return None if self.is_baseline or not self.baseline else self.ratio_to(self.baseline)
+        """This throughput over the baseline's; None without a baseline, for the baseline, and for a
+        wall time beside a rate.
+        """
+        if self.is_baseline or not self.baseline:
+            return None
+        different_units = {self.unit} ^ {self.baseline.unit}
+        return None if WALL_TIME in different_units else self.ratio_to(self.baseline)
 
     @property
     def speed_up(self) -> float | None:
@@ -80,6 +108,16 @@ class Measured:
         assert self.estimate
         assert baseline.estimate
         return compare(baseline.estimate, self.estimate)
+
+
+def name_rates(columns: Iterable[Column[Any]], rows: Iterable[Measured]) -> list[Column[Any]]:
+    """Returns the columns; the one of images/sec has the unit of the rows, if it is another one."""
+    units = {row.unit for row in rows if row.runs}
+    title = units.pop() if len(units) == 1 else Result.unit
+    return [
+        replace(column, title=title) if column.title == Result.unit else column
+        for column in columns
+    ]
 
 
 def find_baselines(rows: Sequence[Measured]) -> dict[int, Measured]:

@@ -67,7 +67,11 @@ def estimate(runs: Sequence[Run]) -> Estimate:
         [run.images_per_second for run in runs],
         images if all(number > 0 for number in images) else None,
     )
-    spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]
+    spreads = [
+        spread
+        for result in results
+        if isinstance(result, Result) and math.isfinite(spread := _step_spread(result))
+    ]
     return replace(
         throughput,
         num_steps=sum(result.step_seconds().size for result in results),

@@ -20,7 +20,7 @@ from tf_cnn.compare.original_logs import Run
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.repeats import repeat_key, setting_key
 from tf_cnn.results.advice import DOUBTFUL, is_short, noise_warnings
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import AnyResult
 from tf_cnn.results.statistics import spread
 from tf_cnn.results.tables import (
     Column,
@@ -73,7 +73,7 @@ class RegressionCheck:
     left_out_differences: Differences = field(default_factory=dict)
 
     @property
-    def results(self) -> Sequence[Result]:
+    def results(self) -> Sequence[AnyResult]:
         return self.new.results
 
     @property
@@ -127,7 +127,7 @@ def expected_throughput(
 
 
 def check_regression(
-    new: Sequence[Run], earlier: Sequence[Result], name: str = ''
+    new: Sequence[Run], earlier: Sequence[AnyResult], name: str = ''
 ) -> RegressionCheck:
     """Checks the runs of one setting on one machine against earlier runs, sorted by start time.
 

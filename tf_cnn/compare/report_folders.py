@@ -13,7 +13,7 @@ from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.report_rows import Summary
 from tf_cnn.compare.run_sets import Group, make_run_set
 from tf_cnn.results.advice import doubtful_note
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import AnyResult, Result
 from tf_cnn.results.tables import Column, Table, format_interval, format_number
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
@@ -29,7 +29,7 @@ def compare_folders(summary: Summary) -> tuple[Sequence[str], Table | None, Sequ
 
     Nothing unless there are two folders with results.
     """
-    runs_by_folder: dict[str, list[Result]] = {}
+    runs_by_folder: dict[str, list[AnyResult]] = {}
     for setting in summary.rows:
         if setting.results:
             runs_by_folder.setdefault(setting.source_file.folder, []).extend(setting.results)
@@ -110,7 +110,7 @@ def joules_per_image(results: Iterable[Result]) -> float | None:
 
 def price_of_a_million(row: Measured, price_per_hour: float | None) -> str | None:
     """Formats the price of a million images, with the interval of the throughput, if it has one."""
-    if price_per_hour is None or not row.rate > 0:
+    if price_per_hour is None or row.unit != Result.unit or not row.rate > 0:
         return None
     price, *interval = (
         format_number(_MILLION / rate / _SECONDS_PER_HOUR * price_per_hour)
@@ -134,9 +134,9 @@ def _describe(row: Group, names: Mapping[str, str]) -> str:
     if not ratio.is_significant:
         of_value = f'{value} ({interval})' if interval else value
         return f'{first} / {second} for {work}: {of_value}, {ratio.verdict.value}{doubts}.'
-    joules, slow_joules = joules_per_image(fast.results), joules_per_image(slow.results)
+    joules, slow_joules = (joules_per_image(side.benchmark_results) for side in (fast, slow))
     # RAPL measures processors, NVML GPUs.
-    sources = {result.energy.source for result in (*slow.results, *fast.results)}
+    sources = {result.energy.source for side in (slow, fast) for result in side.benchmark_results}
     energy = (
         f', and takes {format_number(joules / slow_joules, 2)} times the energy per image'
         if joules and slow_joules and len(sources) == 1
@@ -146,7 +146,7 @@ def _describe(row: Group, names: Mapping[str, str]) -> str:
 
 
 def _model(row: Group) -> str:
-    return row.results[0].model.name
+    return str(row.first.workload['model'] or 'the command')
 
 
 def _setting(row: Group) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tf_cnn.compare.measured import name_rates
 from tf_cnn.compare.report_folders import (
     UNKNOWN,
     compare_folders,
@@ -36,6 +37,7 @@ from tf_cnn.compare.report_rows import (
 from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import doubt_mark, format_doubtful, group_warnings, noise_warnings
 from tf_cnn.results.collection import Collection
+from tf_cnn.results.document import CommandResult
 from tf_cnn.results.summary import accuracy_goal, format_limits, format_machine
 from tf_cnn.results.tables import (
     Column,
@@ -80,7 +82,7 @@ def make_page(
     sentences, folder_table, different_work = compare_folders(summary)
     answers = (sentences or describe_fastest(summary))[:_MAX_ANSWERS]
     plots = make_plots(summary)
-    models = list(dict.fromkeys(run.model.name for run in summary.runs))
+    models = list(dict.fromkeys(filter(None, (run.workload['model'] for run in summary.runs))))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -95,7 +97,7 @@ def make_page(
         '_', Markup('_<wbr>')
     )
     html = environment.get_template('report.html.jinja').render(
-        title=title or f'Images per second: {abbreviate(models)}',
+        title=title or (f'Images per second: {abbreviate(models)}' if models else 'Commands'),
         facts=_subtitle(summary, now),
         answers=answers,
         noise_warnings=noise_warnings(summary.runs),
@@ -184,7 +186,7 @@ def _settings_table(summary: Summary, prices: Mapping[str, float]) -> Table:
         ),
         *(_property_column(name) for name in summary.columns if name not in first),
     ]
-    return Table(columns, summary.rows, unknown=UNKNOWN)
+    return Table(name_rates(columns, summary.rows), summary.rows, unknown=UNKNOWN)
 
 
 def _format_metric(row: ReportRow, value: float) -> str | None:
@@ -201,7 +203,7 @@ def _mark_doubts(row: ReportRow, text: str | None) -> str | None:
 
 
 def _time_to_goal(row: ReportRow) -> str | None:
-    goals = [goal for run in row.results if (goal := accuracy_goal(run))]
+    goals = [goal for run in row.benchmark_results if (goal := accuracy_goal(run))]
     reached = [goal.seconds for goal in goals if goal.top_1 >= goal.target]
     if not goals:
         return None
@@ -214,7 +216,7 @@ def _time_to_goal(row: ReportRow) -> str | None:
 _RATES: tuple[Column[ReportRow], ...] = (
     Column(
         'images/sec',
-        lambda row: _mark_doubts(row, _format_metric(row, row.rate)),
+        lambda row: row.rate_text if row.is_shown else _format_metric(row, row.rate),
         is_number=True,
         is_optional=True,
     ),
@@ -249,14 +251,14 @@ _METRICS: tuple[Column[ReportRow], ...] = (
     Column(
         'of peak',
         lambda row: _mark_doubts(
-            row, format_percent(mean(run.compute.share_of_peak for run in row.results), 3)
+            row, format_percent(mean(run.compute.share_of_peak for run in row.benchmark_results), 3)
         ),
         is_number=True,
         is_optional=True,
     ),
     Column(
         'J per image',
-        lambda row: _mark_doubts(row, format_number(joules_per_image(row.results))),
+        lambda row: _mark_doubts(row, format_number(joules_per_image(row.benchmark_results))),
         is_number=True,
         is_optional=True,
     ),
@@ -271,10 +273,12 @@ def _warning_rows(summary: Summary) -> list[tuple[str, str, str]]:
     )
     warning_rows = []
     for warning, runs, is_equal in kinds:
-        rates: dict[str, list[str]] = {}
+        rates: dict[tuple[str, str], list[str]] = {}
         for row, run in runs:
-            rates.setdefault(row.label, []).append(format_number(run.images_per_second))
-        names = [f'{label} ({abbreviate(texts)} images/sec)' for label, texts in rates.items()]
+            rates.setdefault((row.label, row.unit), []).append(
+                row.format_rate(run.images_per_second)
+            )
+        names = [f'{label} ({abbreviate(texts)} {unit})' for (label, unit), texts in rates.items()]
         count = f'{len(runs)} of {plural(len(summary.runs), "run")}'
         numbers = '' if is_equal else ', these numbers in the first'
         warning_rows.append((warning.code, warning.text, f'{count}{numbers}: {abbreviate(names)}'))
@@ -300,7 +304,10 @@ def _machines(summary: Summary) -> list[tuple[str, str | None, str]]:
 
 def _command(row: ReportRow) -> str:
     """Returns the command line of one run: each flag once, with the value that was used."""
-    flag_texts = row.results[0].command.given_flags
+    run = row.results[0]
+    if isinstance(run, CommandResult):
+        return run.flags['command']
+    flag_texts = run.command.given_flags
     return shlex.join(
         [
             'tf_cnn_benchmarks',

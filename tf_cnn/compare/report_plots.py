@@ -26,7 +26,7 @@ from tf_cnn.compare.report_rows import (
     name_settings,
 )
 from tf_cnn.results.advice import doubtful_codes, doubtful_note, format_times
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import WALL_TIME, AnyResult, Result
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_number
 from tf_cnn.system.errors import format_flag
 
@@ -130,9 +130,11 @@ def make_plots(summary: Summary) -> list[Plot]:
 
 def _rates_plots(summary: Summary) -> Iterator[Plot | None]:
     """Draws the rows of each work that has several; all rows together if no work has."""
-    works = [rows for rows in summary.works if len(rows) > 1]
+    # Wall times are in the table only.
+    shown = [row for row in summary.shown if row.unit != WALL_TIME]
+    works = [rows for rows in summary.works if len(rows) > 1 and rows[0].unit != WALL_TIME]
     if not works:
-        yield _rates_plot(summary, summary.shown, 'rates', '')
+        yield _rates_plot(summary, shown, 'rates', '')
     for number, rows in enumerate(works[:_MAX_FACETS], start=1):
         name = 'rates' if number == 1 else f'rates-{number}'
         is_named = len(summary.works) > 1 and 'model' in rows[0].properties
@@ -172,7 +174,8 @@ def _rates_plot(
                 axes.plot(run.images_per_second, position, **_dot_style(run, color))
         if row.interval and row.interval[1] > edge:
             axes.plot(edge, position, marker='>', color=INK, **_ARROW)
-    axes.set_xlabel('images/sec')
+    unit = rows[0].unit
+    axes.set_xlabel(unit)
     bars = (
         'Longer is faster. The line at the end of a bar is the 95 % interval of three or more '
         f'runs{_BEYOND}. '
@@ -181,9 +184,9 @@ def _rates_plot(
     )
     return Plot(
         name,
-        f'Images per second{model}',
+        f'Images per second{model}' if unit == Result.unit else 'Rates',
         f'{bars}{_dots_help([run for row in rows for run in row.results])}',
-        f'From {rows[-1].label} with {format_number(rows[-1].rate)} images/sec to '
+        f'From {rows[-1].label} with {format_number(rows[-1].rate)} {unit} to '
         f'{rows[0].label} with {format_number(rows[0].rate)}{_doubts(rows)}.'
         f'{_omission_note(rows, shown_rows)}',
         figure,
@@ -405,16 +408,16 @@ def _error_bars(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     return np.abs(ends - np.array([[row.rate] for row in rows])).T
 
 
-def _runs_as_dots(row: ReportRow) -> list[Result]:
+def _runs_as_dots(row: ReportRow) -> list[AnyResult]:
     """Returns the runs to draw as dots; none if the row has a single run."""
     return [run for run in row.results if run.images_per_second > 0] if len(row.results) > 1 else []
 
 
-def _dot_style(run: Result, color: str) -> dict[str, Any]:
+def _dot_style(run: AnyResult, color: str) -> dict[str, Any]:
     return {**_DOT, 'color': color, 'markerfacecolor': 'white' if doubtful_codes(run) else color}
 
 
-def _dots_help(runs: Sequence[Result]) -> str:
+def _dots_help(runs: Sequence[AnyResult]) -> str:
     hollow = ', hollow if it was disturbed or too short' if any(map(doubtful_codes, runs)) else ''
     return f'A dot is a single run{hollow}.' if runs else ''
 

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tf_cnn.compare.differences import format_property
 from tf_cnn.compare.measured import Measured, find_baselines
@@ -17,7 +18,7 @@ from tf_cnn.compare.settings import default_setting, environment_of, is_setting,
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.collection import Collection, ResultSource
-from tf_cnn.results.document import Failure, Result
+from tf_cnn.results.document import AnyResult, Failure, Result
 from tf_cnn.results.tables import (
     abbreviate,
     escape_unprintable,
@@ -39,7 +40,7 @@ _GPUS = 'CUDA_VISIBLE_DEVICES'
 # In names of settings: the first columns, the columns shown as values without their name, and the
 # longest name.
 _FIRST_COLUMNS = ('model', *STANDARD)
-_SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
+_SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'command', 'machine', 'data set', 'role')
 _MAX_NAME_LENGTH = 48
 # Longer values are shortened in names; longer than the name of each mode.
 _LONG_VALUE = 24
@@ -71,7 +72,7 @@ class ReportRow(Measured):
     @property
     def num_devices(self) -> int:
         """Workers * devices per worker; 0 for failures."""
-        cluster = self.results[0].cluster if self.results else None
+        cluster = self.benchmark_results[0].cluster if self.benchmark_results else None
         return cluster.num_workers * cluster.devices_per_worker if cluster else 0
 
     @property
@@ -117,13 +118,13 @@ class Summary:
         return FOLDER if shares_work else MODE
 
     @property
-    def runs(self) -> list[Result]:
+    def runs(self) -> list[AnyResult]:
         return [run for row in self.rows for run in row.results]
 
 
 def summarize_collection(collection: Collection) -> Summary:
     """Groups the repeats of each setting on each machine; see Summary."""
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[tuple[str, str], list[AnyResult]] = {}
     for result in collection.results:
         # Each incomplete run has a separate row.
         key = repeat_key(result) if result.is_complete else result.source
@@ -192,13 +193,15 @@ def describe_fastest(summary: Summary) -> list[str]:
 
 def _describe_only_row(row: ReportRow) -> str:
     """Gives the throughput, with its interval if there is one."""
+    interval = f' ({format_interval(row.interval_in_unit)})' if row.interval else ''
+    rate = f'{row.format_rate(row.rate)} {row.unit}{interval}'
+    if not row.benchmark_results:
+        return f'{row.label}: {rate}{doubtful_note(row.results)}.'
     setting = ', '.join(
         [row.properties[MODE], f'batch {row.properties[BATCH_SIZE]}', row.properties[SHAPE]]
     )
-    interval = f' ({format_interval(row.interval)})' if row.interval else ''
     model = row.properties.get('model', '')
-    rate = f'{format_number(row.rate)} images/sec{interval} with {setting}'
-    return f'{model}: {rate}{doubtful_note(row.results)}.'
+    return f'{model}: {rate} with {setting}{doubtful_note(row.results)}.'
 
 
 def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
@@ -213,8 +216,8 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
     faster_than = by_verdict.pop(Significance.FASTER, [])
     if by_verdict:
         parts = [
-            f'{best.label} with {format_number(best.rate)} images/sec, '
-            f'{abbreviate([f"{row.label} with {format_number(row.rate)}" for row in compared])}: '
+            f'{best.label} with {best.format_rate(best.rate)} {best.unit}, '
+            f'{abbreviate([f"{row.label} with {row.format_rate(row.rate)}" for row in compared])}: '
             f'{verdict.value}'
             for verdict, compared in by_verdict.items()
         ]
@@ -225,10 +228,10 @@ def _describe_fastest_of_work(rows: Sequence[ReportRow]) -> str:
         second = faster_than[0]
         times = (
             f'{format_number(best.ratio_to(second).value)} times {second.label} with '
-            f'{format_number(second.rate)}'
+            f'{second.format_rate(second.rate)}'
         )
         text, named_rows = (
-            f'{best.label} leads with {format_number(best.rate)} images/sec, {times}',
+            f'{best.label} leads with {best.format_rate(best.rate)} {best.unit}, {times}',
             [best, second],
         )
     return f'{text}{doubtful_note([run for row in named_rows for run in row.results])}.'
@@ -331,26 +334,30 @@ def _failure_properties(failure: Failure) -> dict[str, str]:
     return {escape_unprintable(name): escape_unprintable(text) for name, text in properties.items()}
 
 
-def _result_properties(result: Result, limits: Iterable[str]) -> dict[str, str]:
+def _result_properties(result: AnyResult, limits: Iterable[str]) -> dict[str, str]:
     """Returns the properties of a row; limits are the names of the limits that differ."""
     work, versions = result.workload, result.machine['versions']
-    properties = {
-        MODE: result.run.variable_update,
-        BATCH_SIZE: result.run.batch_size,
-        SHAPE: result.shape,
-    }
+    properties: dict[str, Any] = dict.fromkeys(STANDARD, '')
+    # A version without a flag behaves as with the flag's default.
+    defaults = {name: default_setting(name) for name in SPECS if is_setting(name)}
+    if isinstance(result, Result):
+        properties |= {
+            MODE: result.run.variable_update,
+            BATCH_SIZE: result.run.batch_size,
+            SHAPE: result.shape,
+            'model': result.model.name,
+            'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
+            'image size': work['image_size'],
+            'role': work['role'],
+        }
+    else:
+        defaults = {}
     properties |= {
-        'model': result.model.name,
-        'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
-        'image size': work['image_size'],
-        'role': work['role'],
         'machine': result.machine['hostname'],
-        'TensorFlow': versions.get('tensorflow'),
+        **({'TensorFlow': versions.get('tensorflow')} if versions else {}),
         **{name: version for name, version in versions.items() if name != 'tensorflow'},
         **{name: format_property(result.limits.get(name)) for name in sorted(limits)},
     }
-    # A version without a flag behaves as with the flag's default.
-    defaults = {name: default_setting(name) for name in SPECS if is_setting(name)}
     settings = {
         name: value
         for name, value in (defaults | settings_of(result)).items()
@@ -375,6 +382,6 @@ def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
         values = {row.properties.get(name) for row in with_results} | {
             row.properties.get(name) for row in rows
         } - {None}
-        if len(values) > 1:
+        if len(values) > 1 or name == 'command':
             varying_columns.append(name)
     return (*STANDARD, *varying_columns)

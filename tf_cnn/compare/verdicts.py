@@ -10,6 +10,7 @@ from tf_cnn.compare.changes import (
     make_rows,
 )
 from tf_cnn.compare.config import CompareOptions
+from tf_cnn.compare.measured import name_rates
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import REGRESSION_COLUMNS, check_regression, regression_notes
 from tf_cnn.compare.run_sets import RunSet, name_groups
@@ -22,7 +23,7 @@ from tf_cnn.system.errors import UsageError, format_flag, warn
 def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
     rows = make_rows(sides, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
-    table = Table(COMPARISON_COLUMNS, rows)
+    table = Table(name_rates(COMPARISON_COLUMNS, rows), rows)
     document = {
         'schema': 'tf_cnn_benchmarks.comparison',
         'schema_version': 1,

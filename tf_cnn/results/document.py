@@ -7,11 +7,11 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from tf_cnn.results import sections
@@ -28,9 +28,11 @@ from tf_cnn.results.sections import (
 from tf_cnn.system.documents import DocumentError, as_json, decode_json, read_text
 from tf_cnn.system.errors import UsageError
 
-# The values of "schema": a result, and a run without a result.
+# The values of "schema": a result, a run of another program, and a run without a result.
 RESULT = 'tf_cnn_benchmarks.result'
+COMMAND_RESULT = 'tf_cnn_benchmarks.command'
 FAILURE = 'tf_cnn_benchmarks.failure'
+_SCHEMAS = (RESULT, COMMAND_RESULT, FAILURE)
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result that is read, in bytes; it has some million steps.
 MAX_BYTES = 256 << 20
@@ -39,6 +41,8 @@ MAX_BYTES = 256 << 20
 _NOT_LIMITS = frozenset(
     ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
 )
+# The unit of a run without a rate.
+WALL_TIME = 'wall time'
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -92,6 +96,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
         sections.NoiseSection, about('What else the machine did during the timed steps.')
     ]
     warnings: Sequence[sections.WarningRow]
+
+    unit: ClassVar[str] = 'images/sec'
 
     def __post_init__(self) -> None:
         check_time(self.started_at)
@@ -155,19 +161,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
     def limits(self) -> dict[str, Any]:
         """What the process could use on its machine: cores, quotas, memory, governor, kernel, the
         limits of GPUs.
-
-        These are all known values of the machine section except _NOT_LIMITS. GPU properties other
-        than the UUID become lists.
         """
-        # Older results lack values that later ones may not know either.
-        limits = {
-            name: value
-            for name, value in self.machine.items()
-            if name not in _NOT_LIMITS and value is not None
-        }
-        gpus = self.machine.get('gpus') or ()
-        names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
-        return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
+        return _limits(self.machine)
 
     @property
     def images_per_second(self) -> float:
@@ -225,6 +220,63 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return np.add.reduceat(seconds, starts) / np.diff(starts, append=seconds.size)
 
 
+class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True):
+    """What `compare --command` writes for a run of any program."""
+
+    id: str
+    flags: Annotated[Mapping[str, str], about('The values of --command, and of --rate if given.')]
+    started_at: Time
+    seconds: Annotated[float, Meta(gt=0), about('Wall seconds of the process.')]
+    rate: Annotated[NotNegative | None, about('The last match of --rate.')]
+    machine: sections.MachineSection
+    environment: Mapping[str, str]
+    noise: sections.NoiseSection
+    warnings: Sequence[sections.WarningRow] = ()
+
+    # Attributes of a Result that `compare` uses.
+    is_complete: ClassVar = True
+    exit_code: ClassVar = 0
+    shape: ClassVar = '?*?'
+    images: ClassVar = math.nan
+    reason: ClassVar[str | None] = None
+    batch_size: ClassVar[int | None] = None
+    program: ClassVar = None
+
+    def __post_init__(self) -> None:
+        check_time(self.started_at)
+
+    @property
+    def given_flags(self) -> Mapping[str, str]:
+        return self.flags
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """See Result.workload: what another program did is unknown."""
+        return dict.fromkeys(('model', 'data_set', 'is_synthetic', 'image_size', 'role'))
+
+    @functools.cached_property
+    def limits(self) -> dict[str, Any]:
+        return _limits(self.machine)
+
+    @property
+    def unit(self) -> str:
+        return WALL_TIME if self.rate is None else 'per second'
+
+    @property
+    def images_per_second(self) -> float:
+        """The rate in the unit of the program; without one, runs per second of wall time."""
+        return as_float(1 / self.seconds if self.rate is None else self.rate)
+
+    def step_seconds(self) -> NDArray[np.float64]:
+        """Returns the seconds of the run, which its timed steps do not exceed; [] for a wall
+        time.
+        """
+        return np.array([] if self.rate is None else [self.seconds])
+
+
+AnyResult = Result | CommandResult
+
+
 class FailedCommand(Struct):
     given_flags: Mapping[str, str]
     argv: Sequence[str] = ()
@@ -258,6 +310,21 @@ class Failure(_Document, tag=FAILURE, kw_only=True, omit_defaults=True):
         return self.cluster.shape
 
 
+def _limits(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all known values of a machine section except _NOT_LIMITS. GPU properties other than
+    the UUID become lists.
+    """
+    # Older results lack values that later ones may not know either.
+    limits = {
+        name: value
+        for name, value in machine.items()
+        if name not in _NOT_LIMITS and value is not None
+    }
+    gpus = machine.get('gpus') or ()
+    names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
+    return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
+
+
 def as_float(value: float | None, otherwise: float = math.nan) -> float:
     """Returns a number of a document, or `otherwise` if it is unknown."""
     return float(value) if value is not None and math.isfinite(value) else otherwise
@@ -273,7 +340,7 @@ def _timed_values(steps: sections.StepsSection, column: Sequence[float]) -> NDAr
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read_document(text: str, source: str) -> Result | Failure:
+def read_document(text: str, source: str) -> AnyResult | Failure:
     """Reads the text of a JSON document.
 
     Raises:
@@ -281,7 +348,7 @@ def read_document(text: str, source: str) -> Result | Failure:
         source.
     """
     try:
-        document = decode_json(text, Result | Failure)
+        document = decode_json(text, AnyResult | Failure)
     except DocumentError as error:
         raise UsageError(f'{source}: {_explain_invalid(text, error)}') from None
     document.source = source
@@ -298,7 +365,7 @@ def _explain_invalid(text: str, error: Exception) -> str:
             'reads logs, too)'
         )
         return f'it is not a complete JSON document ({malformed}); {hint}'
-    if not isinstance(document, dict) or document.get('schema') not in (RESULT, FAILURE):
+    if not isinstance(document, dict) or document.get('schema') not in _SCHEMAS:
         return 'it is not a result of this program; use a file that --result_file wrote'
     version = document.get('schema_version')
     if type(version) is int and version > SCHEMA_VERSION:
@@ -312,15 +379,15 @@ def _explain_invalid(text: str, error: Exception) -> str:
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file holds a result or a failure, of any version, damaged or not."""
+    """Whether a file holds a document of this program, of any version, damaged or not."""
     try:
         document = decode_json(read_text(path, MAX_BYTES), object)
     except (OSError, ValueError):
         return False
-    return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
+    return isinstance(document, dict) and document.get('schema') in _SCHEMAS
 
 
-def read_result(path: Path) -> Result | Failure:
+def read_result(path: Path) -> AnyResult | Failure:
     """Reads a result file. Raises UsageError if read_document does, or if the file cannot be
     read.
     """

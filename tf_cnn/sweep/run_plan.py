@@ -144,7 +144,7 @@ class _Row(Measured):
         device over the seconds; busbw is algbw times 2 (n - 1) / n for n devices, the traffic on
         each link of a ring.
         """
-        first = self.results[0] if self.results else None
+        first = next(iter(self.benchmark_results), None)
         if not first or first.run.role != 'exchange-only' or not first.gradient_bytes:
             return None
         devices = first.cluster.num_workers * first.cluster.devices_per_worker
@@ -205,7 +205,7 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         columns.append(
             Column(
                 'largest batch size',
-                lambda row: row.results[-1].run.batch_size if row.results else None,
+                lambda row: row.results[-1].batch_size if row.results else None,
             )
         )
     columns += _EXCHANGE_COLUMNS if is_exchange else _RATE_COLUMNS

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import (
     SCHEMA_VERSION,
+    AnyResult,
+    CommandResult,
     FailedCluster,
     FailedCommand,
     Failure,
@@ -25,7 +27,7 @@ from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import STDIO, format_flag
-from tf_cnn.system.limited_process import ERROR, TIMEOUT, run_process
+from tf_cnn.system.limited_process import ERROR, TIMEOUT, ProcessExit, run_process
 from tf_cnn.system.place import COMMAND
 
 PROGRAM = (sys.executable, str(COMMAND))
@@ -49,6 +51,15 @@ class RepeatedCommand:
     argv: Sequence[str]
     failure: Failure
     is_remote: bool = False
+
+    def execute(self, runner: 'Runner', result_file: Path, log: Path) -> ProcessExit:
+        """Runs the command once; unless it fails, it has written its result."""
+        target = STDIO if self.is_remote else result_file
+        argv = [*runner.program, *self.argv, format_flag('result_file', target)]
+        process_exit = run_process(argv, log, runner.timeout_secs, runner.environment)
+        if self.is_remote:
+            _extract_document(log, result_file)
+        return process_exit
 
 
 @dataclass(frozen=True)
@@ -82,16 +93,11 @@ class Runner:
         unfinished = unfinished_path(path)
         unfinished.unlink(missing_ok=True)
         started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-        target = STDIO if command.is_remote else unfinished
-        argv = [*self.program, *command.argv, format_flag('result_file', target)]
         try:
-            log = folder.logs / f'{path.stem}.log'
-            process_exit = run_process(argv, log, self.timeout_secs, self.environment)
-            if command.is_remote:
-                _extract_document(log, unfinished)
+            process_exit = command.execute(self, unfinished, folder.logs / f'{path.stem}.log')
             reason = process_exit.reason or 'it ended with exit code 0, but wrote no result'
             outcome = folder.read_outcome(unfinished)
-            is_consistent = isinstance(outcome, Result) and outcome.is_complete == (
+            is_consistent = isinstance(outcome, AnyResult) and outcome.is_complete == (
                 process_exit.cause is None
             )
             if process_exit.cause == ERROR or not is_consistent:
@@ -217,11 +223,15 @@ def make_failure(argv: Sequence[str], flags: Mapping[str, str], shape: str) -> F
 
 
 def succeeded(outcome: Outcome) -> bool:
-    return isinstance(outcome, Result) and outcome.is_complete
+    return isinstance(outcome, AnyResult) and outcome.is_complete
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """Returns '123.4 images/sec', for --exchange_only '1.234 ms/step', or 'failed: REASON'."""
+    """Returns '123.4 images/sec', for --exchange_only '1.234 ms/step', for another program '123.4'
+    or '1.234 s', or 'failed: REASON'.
+    """
+    if isinstance(outcome, CommandResult):
+        return f'{outcome.seconds:.3f} s' if outcome.rate is None else f'{outcome.rate:g}'
     if isinstance(outcome, Result) and outcome.is_complete:
         if outcome.run.role == 'exchange-only':
             return f'{1e3 * outcome.step_seconds().mean():.3f} ms/step'
