@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.turns import ROOT
+from benchmarks.comparing import ROOT
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.repeats import group_repeats
 from tf_cnn.machine.run_environment import fingerprint
@@ -91,7 +91,8 @@ def make_page(folders: Sequence[Path]) -> str:
 def _machine_lines(folder: Path) -> Iterator[str]:
     results = collect([str(folder)]).results
     rows = [Measured(tuple(repeats)) for repeats in group_repeats(results)]
-    first, machine = results[0], results[0].machine
+    first = _first(rows[0])
+    machine = first.machine
     features = [feature for feature in _FEATURES if feature in machine['cpu_features']]
     yield f'## {folder.name}\n'
     facts = [*format_machine(machine), *format_limits(machine)]
@@ -105,7 +106,7 @@ def _machine_lines(folder: Path) -> Iterator[str]:
 
 
 def _first(row: Measured) -> Result:
-    return row.results[0]
+    return row.benchmark_results[0]
 
 
 def _format_flags(row: Measured) -> str:

@@ -6,10 +6,15 @@ import tomllib
 import pytest
 
 from benchmarks import reference
-from tests.support.sample_results import sample_document, write_document, write_sample
+from tests.support.sample_results import (
+    sample_document,
+    sample_record,
+    write_document,
+    write_sample,
+)
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect
-from tf_cnn.results.document import as_float
+from tf_cnn.results.document import Result, as_float
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -36,6 +41,7 @@ def test_reference_results_are_complete_and_name_no_host():
         collection = collect([str(folder)])
         assert not collection.problems
         for result in collection.results:
+            assert isinstance(result, Result)
             assert result.is_complete
             hosts = {result.machine['hostname'], *(row.host for row in result.workers)}
             assert hosts == {folder.name}
@@ -68,7 +74,7 @@ def test_the_page_has_a_table_for_each_machine(tmp_path, empty):
     page = reference.make_page([empty / 'two-cores'])
     (row,) = [line for line in page.splitlines() if '--model=lenet' in line]
     cells = [cell.strip() for cell in row.split('|')]
-    flops = as_float(collect([str(tmp_path / 'mine')]).results[0].compute.flops_per_image)
+    flops = as_float(sample_record().compute.flops_per_image)
     # The rate, its interval, and 10^9 multiply-adds per second.
     assert float(cells[3]) == pytest.approx(100, rel=0.01)
     assert ' to ' in cells[4]
