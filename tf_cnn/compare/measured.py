@@ -72,10 +72,14 @@ class Measured:
     def interval(self) -> tuple[float, float] | None:
         return self.estimate.interval if self.estimate else None
 
+    def convert_interval(self, interval: tuple[float, float] | None) -> tuple[float, float] | None:
+        """Returns an interval of rates in the unit of in_unit()."""
+        ends = sorted(map(self.in_unit, interval or ()))
+        return (ends[0], ends[1]) if ends else None
+
     @property
     def interval_in_unit(self) -> tuple[float, float] | None:
-        ends = sorted(map(self.in_unit, self.interval or ()))
-        return (ends[0], ends[1]) if ends else None
+        return self.convert_interval(self.interval)
 
     @property
     def is_baseline(self) -> bool:

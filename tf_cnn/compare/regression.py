@@ -28,7 +28,6 @@ from tf_cnn.results.tables import (
     escape_unprintable,
     format_interval,
     format_known,
-    format_number,
 )
 from tf_cnn.system.errors import plural
 
@@ -182,10 +181,14 @@ REGRESSION_COLUMNS: tuple[Column[RegressionCheck], ...] = (
         'median before',
         lambda row: row.median,
         'median',
-        lambda row: row.median and format_number(row.median),
+        lambda row: row.median and row.new.format_rate(row.median),
         is_number=True,
     ),
-    Column('expected', lambda row: format_interval(row.expected), is_number=True),
+    Column(
+        'expected',
+        lambda row: format_interval(row.new.convert_interval(row.expected)),
+        is_number=True,
+    ),
     Column('', lambda row: row.expected and row.expected[0], 'expected_low'),
     Column('', lambda row: row.expected and row.expected[1], 'expected_high'),
     Column(

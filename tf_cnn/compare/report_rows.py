@@ -39,7 +39,7 @@ _FLAGS_WITH_COLUMNS = frozenset(
 _GPUS = 'CUDA_VISIBLE_DEVICES'
 # In names of settings: the first columns, the columns shown as values without their name, and the
 # longest name.
-_FIRST_COLUMNS = ('model', *STANDARD)
+_FIRST_COLUMNS = ('model', 'command', *STANDARD)
 _SELF_EXPLANATORY = (FOLDER, MODE, SHAPE, 'model', 'command', 'machine', 'data set', 'role')
 _MAX_NAME_LENGTH = 48
 # Longer values are shortened in names; longer than the name of each mode.
@@ -254,7 +254,7 @@ def name_settings(settings: Sequence[Mapping[str, str]], columns: Sequence[str])
         )
         # The shape is always shown, because it gives the size of a setting.
         is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
-        if num_distinct > num_groups or is_shape:
+        if num_distinct > num_groups or is_shape or column == 'command':
             name_columns.append(column)
             num_groups = num_distinct
     name_columns = name_columns or [name for name in candidates if name in _FIRST_COLUMNS]

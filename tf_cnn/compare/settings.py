@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_cnn.compare.original_logs import Run
 from tf_cnn.plan.params import SPECS
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import CommandResult, Result
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -16,7 +16,9 @@ def settings_of(run: Run) -> dict[str, Any]:
     A flag that names an output has the value True if the run wrote there, else False. A few flags,
     such as --batch_size, always have the value that the run used.
     """
-    settings: dict[str, Any] = {'shape': run.shape}
+    settings: dict[str, Any] = {}
+    if run.shape != CommandResult.shape:
+        settings['shape'] = run.shape
     flags = run.command.flags if isinstance(run, Result) else run.flags
     for name, value in flags.items():
         if not is_setting(name):

@@ -72,7 +72,7 @@ def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: 
         raise UsageError(
             f'{sides[0].argument}: it has no result with a throughput; give another one'
         )
-    table = Table(REGRESSION_COLUMNS, rows)
+    table = Table(name_rates(REGRESSION_COLUMNS, [row.new for row in rows]), rows)
     document = {
         'schema': 'tf_cnn_benchmarks.regression',
         'schema_version': 2,
