@@ -57,8 +57,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
     if is_measuring:
         if arguments.positional or options.against is not None or options.across is not None:
             raise UsageError(
-                f'--{"run" if options.run else "command"}: it conflicts with RESULT, --against and '
-                '--across, since it compares its runs; remove one of them'
+                '--run and --command: they conflict with RESULT, --against and --across, since '
+                'they compare their runs; remove one of them'
             )
         if options.rate and not options.command:
             raise UsageError(

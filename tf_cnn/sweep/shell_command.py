@@ -39,13 +39,15 @@ def _measure(
         return process_exit
     rate = None
     if pattern := flags.get('rate'):
-        output, rate = log.read_text(encoding='utf-8', errors='replace'), math.nan
-        matches = re.findall(pattern, output, re.MULTILINE)
+        output = log.read_text(encoding='utf-8', errors='replace')
+        last_match = re.findall(pattern, output, re.MULTILINE)[-1:]
         with contextlib.suppress(ValueError):
-            rate = float(matches[-1]) if matches else math.nan
-        if not 0 < rate < math.inf:
-            last = f'the last match is {matches[-1]!r:.60}' if matches else 'nothing matches'
-            reason = f'{format_flag("rate", pattern)}: no number above 0 in the output; {last}'
+            rate = float(*last_match)
+        if not rate or not 0 < rate < math.inf:
+            reason = (
+                f'{format_flag("rate", pattern)}: no number above 0 in the output; last match: '
+                f'{last_match or "nothing matches"!s:.60}'
+            )
             return replace(process_exit, reason=reason)
     result = CommandResult(
         schema_version=SCHEMA_VERSION,
@@ -76,11 +78,11 @@ def make_shell_command(name: str, text: str, pattern: str | None) -> RepeatedCom
 
 def check_pattern(text: str) -> None:
     """Raises UsageError unless --rate can find a number."""
+    reason = 'it has more or less than one group, or matches every output'
     try:
         pattern = re.compile(text, re.MULTILINE)
         if pattern.groups == 1 and not pattern.search(''):
             return
-        reason = 'it has more or less than one group, or matches every output'
     except re.error as error:
         reason = f'it is not a regular expression ({error})'
     raise UsageError(
