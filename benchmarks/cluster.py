@@ -11,7 +11,6 @@ needs TensorFlow and tf_keras. Neither program reads images.
 
 import argparse
 import contextlib
-import functools
 import os
 import re
 import signal
@@ -21,17 +20,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.turns import (
-    ROOT,
-    Numbers,
-    comma_separated,
-    make_parser,
-    print_report,
-    run_in_turns,
-    run_script,
-)
+from benchmarks.comparing import ROOT, comma_separated, compare_pairs, make_parser
 from tests.support.hosts import Network, make_hosts, why_not
-from tf_cnn.system.errors import RunError, UsageError
+from tf_cnn.system.errors import BenchmarkError, RunError, UsageError, format_error
 
 MODES = {
     'parameter_server': ['--variable_update=parameter_server'],
@@ -84,7 +75,8 @@ def start_tasks(
             task.wait()
 
 
-def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) -> Numbers:
+def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) -> str:
+    """Returns the line with the total."""
     with tempfile.TemporaryDirectory() as name:
         log = Path(name, 'worker0.log')
         settings = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **env}
@@ -92,13 +84,13 @@ def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) 
         with start_tasks(network, command, Path(name), settings) as tasks, ignore_timeout:
             tasks['worker0'].wait(_DEADLINE_SECS)
         text = log.read_text(errors='replace')
-    if not (total := re.search(r'^total images/sec: ([\d.]+)$', text, re.MULTILINE)):
+    if not (total := re.search(r'^total images/sec: [\d.]+$', text, re.MULTILINE)):
         last = (text.strip() or 'it printed nothing').splitlines()[-1]
         raise RunError(
             f'{" ".join(map(str, command))}: no total within {_DEADLINE_SECS} s; the log of '
             f'worker 0 ends with: {last}'
         )
-    return {'images/sec': float(total[1])}
+    return total[0]
 
 
 def main() -> int:
@@ -127,46 +119,48 @@ def main() -> int:
     parser.add_argument(
         '--original_python', type=Path, default=Path(sys.executable), help='the Python that runs it'
     )
+    parser.add_argument(
+        '--once', choices=('this', 'original'), help='only run this program in the first mode'
+    )
     args = parser.parse_args()
     if reason := why_not():
         raise UsageError(reason)
+    if not args.once:
+        return _compare(args)
     common = ['--device=cpu', '--local_parameter_device=cpu', f'--model={args.model}']
     common += [
         f'--{name}={vars(args)[name]}'
         for name in ('batch_size', 'num_batches', 'num_warmup_batches')
     ]
     common += args.both.split()
-    original: list[object] = []
-    if args.original:
-        original = [
-            args.original_python,
-            args.original.resolve() / 'tf_cnn_benchmarks.py',
-            '--data_format=NHWC',
-        ]
-    pairs = [(mode, 'parameter_server') for mode in args.modes if mode != 'parameter_server']
-    # A host's /tmp is separate, so these paths are mounted.
-    shared = [args.original, args.original_python.parent.parent] if original else []
+    command: list[object] = [sys.executable, ROOT / 'tf_cnn_benchmarks.py']
+    flags, env, shared = args.flags.split(), {}, []
+    if args.once == 'original':
+        script = args.original.resolve() / 'tf_cnn_benchmarks.py'
+        command = [args.original_python, script, '--data_format=NHWC', '--num_gpus=1']
+        flags, env = [], {'TF_USE_LEGACY_KERAS': '1'}
+        # A host's /tmp is separate, so these paths are mounted.
+        shared = [args.original, args.original_python.parent.parent]
     with make_hosts(NUM_WORKERS + args.num_ps, rate_mbit=args.link, shared=shared) as network:
-        cases = {}
-        for mode in args.modes:
-            ours = [
-                sys.executable,
-                ROOT / 'tf_cnn_benchmarks.py',
-                *common,
-                *MODES[mode],
-                *args.flags.split(),
-            ]
-            cases[mode] = functools.partial(_train, network, ours, {})
-            if original:
-                theirs = [*original, '--num_gpus=1', *common, *MODES[mode]]
-                env = {'TF_USE_LEGACY_KERAS': '1'}
-                cases[f'{mode}, original'] = functools.partial(_train, network, theirs, env)
-                pairs.append((mode, f'{mode}, original'))
-        outcomes = run_in_turns(cases, args.rounds)
-    return print_report(
-        outcomes, [pair for pair in pairs if all(name in outcomes for name in pair)]
-    )
+        words = [*command, *common, *MODES[args.modes[0]], *flags]
+        print(_train(network, words, env))
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    """Compares each mode with the first one, and with the original; each run has new hosts."""
+    again = [sys.executable, '-m', 'benchmarks.cluster', *sys.argv[1:]]
+    commands = {mode: [*again, f'--modes={mode}', '--once=this'] for mode in args.modes}
+    pairs = [(mode, args.modes[0]) for mode in args.modes[1:]]
+    for mode in args.modes if args.original else ():
+        commands[f'{mode}, original'] = [*again, f'--modes={mode}', '--once=original']
+        pairs.append((mode, f'{mode}, original'))
+    return compare_pairs(commands, pairs, args)
 
 
 if __name__ == '__main__':
-    run_script(main)
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        print(format_error(str(error)), file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,23 +1,17 @@
-"""Compares a network in this program, in a plain TensorFlow loop, in Keras and in PyTorch.
+"""Compares a network in this program with a plain TensorFlow loop, with Keras and with PyTorch.
 
     python -m benchmarks.frameworks --precisions=fp32,bf16 --phases=training,forward --rounds=3
     python -m benchmarks.frameworks --model=vit_s16 --torch_python=data/torch/bin/python
 
-The programs alternate, each time in a new process on the CPU with its default threads. All take the
-same steps, see benchmarks/peers/__init__.py. PyTorch may be in another environment, see
-benchmarks/requirements.txt.
+The two programs of a pair alternate, each time in a new process on the CPU with its default
+threads. All take the same steps, see benchmarks/peers/__init__.py. PyTorch may be in another
+environment, see benchmarks/requirements.txt.
 """
 
+import itertools
 import sys
 
-from benchmarks.turns import (
-    Numbers,
-    comma_separated,
-    make_parser,
-    print_report,
-    run_commands,
-    run_script,
-)
+from benchmarks.comparing import comma_separated, compare_pairs, make_parser
 from tf_cnn.sweep.runner import PROGRAM
 
 # The module of each peer in benchmarks/peers.
@@ -61,27 +55,24 @@ def main() -> int:
                 f'--peers={peer}: it does not have {args.model}; use '
                 f'--peers={",".join(_MODELS[args.model])}'
             )
-    outcomes, pairs = dict[str, list[Numbers | None]](), []
-    for phase in args.phases:
-        for precision in args.precisions:
-            steps = [
-                *(f'--{name}={getattr(args, name)}' for name in _SIZES),
-                f'--precision={precision}',
-            ]
-            steps += ['--forward_only'] if phase == 'forward' else []
-            ours = f'this program, {phase} {precision}'
-            commands = {ours: [*PROGRAM, f'--model={args.model}', '--device=cpu', *steps]}
-            for peer in peers:
-                name = f'{peer}, {phase} {precision}'
-                commands[name] = [sys.executable, '-m', f'benchmarks.peers.{_PEERS[peer]}', *steps]
-                if peer == 'pytorch':
-                    commands[name][0] = args.torch_python
-                    commands[name].append(f'--model={args.model}')
-                pairs.append((ours, name))
-            folder = args.output / f'{args.model}-{phase}-{precision}'
-            outcomes |= run_commands(commands, args.rounds, folder)
-    return print_report(outcomes, pairs)
+    commands, pairs = dict[str, list[str]](), []
+    for phase, precision in itertools.product(args.phases, args.precisions):
+        steps = [
+            *(f'--{name}={getattr(args, name)}' for name in _SIZES),
+            f'--precision={precision}',
+            *(['--forward_only'] if phase == 'forward' else []),
+        ]
+        ours = f'{args.model}, this program, {phase} {precision}'
+        commands[ours] = [*PROGRAM, f'--model={args.model}', '--device=cpu', *steps]
+        for peer in peers:
+            name = f'{args.model}, {peer}, {phase} {precision}'
+            commands[name] = [sys.executable, '-m', f'benchmarks.peers.{_PEERS[peer]}', *steps]
+            if peer == 'pytorch':
+                commands[name][0] = args.torch_python
+                commands[name].append(f'--model={args.model}')
+            pairs.append((ours, name))
+    return compare_pairs(commands, pairs, args)
 
 
 if __name__ == '__main__':
-    run_script(main)
+    sys.exit(main())

@@ -1,15 +1,15 @@
-"""Measures the overhead of BenchmarkCNN against session loops, alternately in one process.
+"""Compares the overhead of BenchmarkCNN with session loops.
 
     python -m benchmarks.harness_overhead
     python -m benchmarks.harness_overhead --models=resnet50 --batch_sizes=32 --phases=training
     --precision=bf16
 
 benchmarks/README.md describes the loops `bare` and `by hand`. Networks that are not in
-peers/plain_networks.py are compared only with `bare`. The report counts each session as one turn.
+peers/plain_networks.py are compared only with `bare`. With --loop the script measures one loop in
+one session, since the layout of memory varies from session to session.
 """
 
 import contextlib
-import functools
 import itertools
 import math
 import os
@@ -25,20 +25,12 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
+from benchmarks.comparing import comma_separated, compare_pairs, make_parser
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
-from benchmarks.turns import (
-    Numbers,
-    comma_separated,
-    make_parser,
-    print_report,
-    run_in_turns,
-    run_script,
-)
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.step.build import build_step
-from tf_cnn.sweep.runner import order_of_round
 
 _OURS = 'harness'
 _PHASES = ('training', 'forward')
@@ -84,31 +76,14 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
 }
 
 
-def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, list[Numbers]]:
-    """Measures the loops alternately, in several sessions, since the layout of memory varies.
-
-    Returns for each loop, and each session, the medians over the rounds.
-    """
-    names = [name for name in LOOPS if params.run.model in NETWORKS or name != 'by hand']
-    medians: dict[str, list[Numbers]] = {name: [] for name in names}
-    for number in range(1, num_sessions + 1):
-        with contextlib.ExitStack() as stack:
-            order = [names[index] for index in order_of_round(len(names), number)]
-            loops = {name: stack.enter_context(LOOPS[name](params)) for name in order}
-            seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
-            count = math.ceil(_TURN_SECS / seconds[_OURS])
-            cases = {
-                name: functools.partial(time_steps, loops[name], count, params.run.batch_size)
-                for name in order
-            }
-            for name, round_numbers in run_in_turns(cases, num_rounds, is_shown=False).items():
-                medians[name].append(
-                    {
-                        title: statistics.median(numbers[title] for numbers in round_numbers)
-                        for title in round_numbers[0]
-                    }
-                )
-    return medians
+def measure(loop: str, params: Params, num_turns: int) -> None:
+    """Prints the median of the turns of one session."""
+    with LOOPS[loop](params) as take_steps:
+        count = math.ceil(_TURN_SECS / warm_up(take_steps))
+        turns = [time_steps(take_steps, count) for _ in range(num_turns)]
+    seconds, processor_ms = (statistics.median(values) for values in zip(*turns, strict=True))
+    print(f'processor ms: {processor_ms:.4g}')
+    print(f'total images/sec: {params.run.batch_size / seconds:.6g}')
 
 
 def warm_up(take_steps: TakeSteps) -> float:
@@ -120,15 +95,16 @@ def warm_up(take_steps: TakeSteps) -> float:
     return statistics.median_low(seconds)
 
 
-def time_steps(take_steps: TakeSteps, count: int, batch_size: int) -> Numbers:
+def time_steps(take_steps: TakeSteps, count: int) -> tuple[float, float]:
+    """Returns the wall seconds and the processor milliseconds of a step."""
     wall, processor = time.perf_counter(), time.process_time()
     take_steps(count)
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
-    return {'images/sec': batch_size * count / wall, 'processor ms': 1e3 * processor / count}
+    return wall / count, 1e3 * processor / count
 
 
 def main() -> int:
-    parser = make_parser(__doc__, rounds=10, sessions=4)
+    parser = make_parser(__doc__, 'harness_overhead', rounds=4, turns=10)
     parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
     parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
     parser.add_argument(
@@ -137,13 +113,13 @@ def main() -> int:
     parser.add_argument(
         '--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations'
     )
+    parser.add_argument('--loop', choices=LOOPS, help='only measure this loop in the first case')
     args = parser.parse_args()
-    # Each session stops before the last step of its run.
-    warnings.filterwarnings('ignore', message='the run is incomplete')
-    outcomes, pairs = dict[str, list[Numbers]](), []
-    for model, size, phase in itertools.product(
-        args.models.split(','), args.batch_sizes.split(','), args.phases
-    ):
+    cases = itertools.product(args.models.split(','), args.batch_sizes.split(','), args.phases)
+    if args.loop:
+        model, size, phase = next(cases)
+        # The session stops before the last step of its run.
+        warnings.filterwarnings('ignore', message='the run is incomplete')
         params = make_params(
             model=model,
             device='cpu',
@@ -153,13 +129,20 @@ def main() -> int:
             num_batches=10**9,
             num_warmup_batches=_MIN_WARMUP,
         )
-        medians = measure(params, args.sessions, args.rounds)
-        case = f'{model} {size} {phase}'
-        outcomes |= {f'{case}, {name}': sessions for name, sessions in medians.items()}
-        pairs += [(f'{case}, {_OURS}', f'{case}, {name}') for name in medians if name != _OURS]
-        print(f'{case}: done', file=sys.stderr, flush=True)
-    return print_report(outcomes, pairs)
+        measure(args.loop, params, args.turns)
+        return 0
+    commands, pairs = dict[str, list[str]](), []
+    for model, size, phase in cases:
+        case = [f'--models={model}', f'--batch_sizes={size}', f'--phases={phase}']
+        case += [f'--precision={args.precision}', f'--turns={args.turns}']
+        for loop in LOOPS if model in NETWORKS else (_OURS, 'bare'):
+            name = f'{model} {size} {phase}, {loop}'
+            script = [sys.executable, '-m', 'benchmarks.harness_overhead', f'--loop={loop}']
+            commands[name] = [*script, *case]
+            if loop != _OURS:
+                pairs.append((f'{model} {size} {phase}, {_OURS}', name))
+    return compare_pairs(commands, pairs, args)
 
 
 if __name__ == '__main__':
-    run_script(main)
+    sys.exit(main())

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.turns import ROOT
+from benchmarks.comparing import ROOT
 from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.repeats import group_repeats
 from tf_cnn.machine.run_environment import fingerprint

@@ -5,21 +5,12 @@
 
 The experiment of the article "Multi-GPU Training in TensorFlow" (benchmarks/README.md), with Adam
 at 0.001 and batches of 128 on each device. All variants train on the same number of images, so the
-replicated ones take half as many steps.
+replicated ones take half as many steps. The logs have the loss and the accuracy of each run.
 """
 
-import statistics
+import sys
 
-from benchmarks.turns import (
-    ROOT,
-    Numbers,
-    make_parser,
-    numbers_of,
-    print_report,
-    run_commands,
-    run_script,
-)
-from tf_cnn.results.document import Result, as_float
+from benchmarks.comparing import ROOT, compare_pairs, make_parser
 from tf_cnn.sweep.runner import PROGRAM
 
 _BASELINE = 'one device'
@@ -40,12 +31,6 @@ _VARIANTS = {
         2,
     ),
 }
-
-
-def _numbers(run: Result) -> Numbers:
-    # The median of the chief's last steps.
-    loss = statistics.median(map(as_float, run.workers[0].steps.loss[-10:]))
-    return {**numbers_of(run), 'loss': loss, 'top-1': as_float(run.evaluations[-1].top_1)}
 
 
 def main() -> int:
@@ -77,8 +62,8 @@ def main() -> int:
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         commands[name] = [*PROGRAM, *before, *common, *flags, *steps]
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
-    return print_report(run_commands(commands, args.rounds, args.output, _numbers), pairs)
+    return compare_pairs(commands, pairs, args)
 
 
 if __name__ == '__main__':
-    run_script(main)
+    sys.exit(main())

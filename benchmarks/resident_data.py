@@ -1,6 +1,7 @@
 """Compares input methods for a small network and data that fit in memory.
 
     python -m benchmarks.resident_data
+    python -m benchmarks.resident_data --method=foldl
 
 The experiment of the article "Beating TensorFlow Training in-VRAM" (benchmarks/README.md), with the
 network, the targets and the optimizer of its script: five layers of 32 units, mean squared error,
@@ -14,6 +15,7 @@ prepares batches on one thread per core.
 import functools
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.turns import Numbers, make_parser, print_report, run_in_turns, run_script
+from benchmarks.comparing import compare_pairs, make_parser
 from tf_cnn.inputs.array_order import image_positions, shuffled_indices
 from tf_cnn.step.graph_loop import GraphLoop, use_frame_loops
 from tf_cnn.step.step_graph import Fetches
@@ -203,7 +205,7 @@ def make_data(num_examples: int) -> Arrays:
     return x, np.column_stack([f(x).sum(axis=1) for f in (np.positive, np.log, np.exp, np.sin)])
 
 
-def train(name: str, experiment: Experiment) -> Numbers:
+def train(name: str, experiment: Experiment) -> dict[str, float]:
     """Trains in a new graph and session; returns seconds, and the losses of all examples."""
     data = experiment.data
     with tf.Graph().as_default() as graph, tf.device(experiment.device), use_frame_loops():
@@ -242,21 +244,31 @@ def train(name: str, experiment: Experiment) -> Numbers:
 
 def main() -> int:
     parser = make_parser(
-        __doc__, rounds=6, num_examples=1_024_000, batch_size=512, num_batches=10_000
+        __doc__,
+        'resident_data',
+        rounds=6,
+        num_examples=1_024_000,
+        batch_size=512,
+        num_batches=10_000,
     )
     parser.add_argument(
         '--device', default='/cpu:0', help='the device of the network and the resident data'
     )
+    parser.add_argument('--method', choices=INPUT_METHODS, help='only train with this method')
     args = parser.parse_args()
-    experiment = Experiment(
-        make_data(args.num_examples), args.batch_size, args.num_batches, args.device
-    )
+    if args.method:
+        data = make_data(args.num_examples)
+        experiment = Experiment(data, args.batch_size, args.num_batches, args.device)
+        numbers = train(args.method, experiment)
+        print(', '.join(f'{value:.4g} {title}' for title, value in numbers.items()))
+        print(f'trainings/sec: {1 / numbers["s in all"]:.6g}')
+        return 0
+    script = [sys.executable, '-m', 'benchmarks.resident_data', *sys.argv[1:]]
+    commands = {name: [*script, f'--method={name}'] for name in INPUT_METHODS}
     baseline, *other_names = INPUT_METHODS
-    outcomes = run_in_turns(
-        {name: functools.partial(train, name, experiment) for name in INPUT_METHODS}, args.rounds
-    )
-    return print_report(outcomes, [(baseline, name) for name in other_names])
+    pairs = [(name, baseline) for name in other_names]
+    return compare_pairs(commands, pairs, args, r'trainings/sec: (\S+)')
 
 
 if __name__ == '__main__':
-    run_script(main)
+    sys.exit(main())

@@ -2,22 +2,15 @@
 
     python -m benchmarks.start_time --rounds=7
 
-The cases alternate, each time in a new process; `import tensorflow` is the baseline. The clock
-starts before the process, and stops when the line of the first step arrives. There is no warm-up
-step. Batches are small, so that arithmetic does not matter: one image, or --global_batch_size to
-compare one tower with several.
+The cases are compared with `import tensorflow`, or with one tower, each time in a new process that
+ends after the line of its first step; so its wall time counts. There is no warm-up step. Batches
+are small, so that arithmetic does not matter: one image, or --global_batch_size to compare one
+tower with several. `python -m benchmarks.start_time -- COMMAND` is a run of one case.
 """
 
-import functools
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-
-from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_in_turns, run_script
-from tf_cnn.sweep.runner import PROGRAM
-from tf_cnn.system.errors import RunError
 
 _IMPORT = 'import tensorflow'
 # The beginning of the line of the first timed step, and the line that the imports print.
@@ -25,11 +18,13 @@ _FIRST_STEP = '1\timages/sec:'
 _DONE = 'done'
 
 
-def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, list[str]]:
+def _cases(
+    program: Sequence[str], model: str, num_towers: int, global_batch_size: int
+) -> dict[str, list[str]]:
     def python(code: str) -> list[str]:
         return [sys.executable, '-c', f'{code}; print("{_DONE}")']
 
-    run = [*PROGRAM, '--device=cpu', '--num_warmup_batches=0', '--num_batches=1']
+    run = [*program, '--device=cpu', '--num_warmup_batches=0', '--num_batches=1']
     several = [
         *run,
         f'--model={model}',
@@ -50,37 +45,37 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
     }
 
 
-def time_to_first_step(command: Sequence[str]) -> Numbers:
-    """Runs a command, and returns the seconds until its first step, or until its import is done."""
-    environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
-    start, seconds = time.perf_counter(), None
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
+def run_to_first_step(command: Sequence[str]) -> int:
+    """Runs a command until its first step, or until its import is done; returns the exit code."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
-            if seconds is None and line.startswith((_FIRST_STEP, _DONE)):
-                seconds = time.perf_counter() - start
-    if seconds is None or process.returncode:
-        raise RunError(f'{" ".join(command)}: exit code {process.returncode}; see its error above')
-    return {'s to the first step': seconds}
+            if line.startswith((_FIRST_STEP, _DONE)):
+                process.kill()
+                return 0
+    return process.returncode or 1
 
 
 def main() -> int:
+    if sys.argv[1:2] == ['--']:
+        # Imports nothing else, since its own start counts, too.
+        return run_to_first_step(sys.argv[2:])
+    from benchmarks.comparing import compare_pairs, make_parser
+    from tf_cnn.sweep.runner import PROGRAM
+
     parser = make_parser(__doc__, rounds=5, towers=8, global_batch_size=8)
     parser.add_argument(
         '--model', default='resnet50', help='the network to measure besides trivial'
     )
     args = parser.parse_args()
-    cases = _cases(args.model, args.towers, args.global_batch_size)
+    cases = _cases(PROGRAM, args.model, args.towers, args.global_batch_size)
     single_tower = f'{args.model}, 1 tower'
     pairs = [
         (name, single_tower if 'towers' in name else _IMPORT) for name in cases if name != _IMPORT
     ]
-    measurements = {
-        name: functools.partial(time_to_first_step, command) for name, command in cases.items()
-    }
-    return print_report(run_in_turns(measurements, args.rounds), pairs)
+    start = [sys.executable, '-m', 'benchmarks.start_time', '--']
+    commands = {name: [*start, *command] for name, command in cases.items()}
+    return compare_pairs(commands, pairs, args, rate=None)
 
 
 if __name__ == '__main__':
-    run_script(main)
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Peers: scripts that do the same work with other software, and write results for `compare`.
+"""Peers: scripts that do the same work with other software, and print images/sec for `compare`.
 
 The scripts for ResNet-50 take the same step as `--model=resnet50 --device=cpu`:
 

@@ -53,7 +53,7 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
 def main() -> None:
     args = make_parser('ResNet-50 in Keras.').parse_args()
     step = make_step(args.batch_size, args.precision, forward_only=args.forward_only)
-    run_steps(args, 'Keras', {'tensorflow': tf.__version__, 'keras': keras.__version__}, step)
+    run_steps(args, f'Keras {keras.__version__}, TensorFlow {tf.__version__}', step)
 
 
 if __name__ == '__main__':

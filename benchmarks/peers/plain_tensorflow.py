@@ -121,16 +121,14 @@ def main() -> None:
         '--data_dir', help='train --model=trivial on the train-*-of-* shards in this folder'
     )
     args = parser.parse_args()
-    model, pipeline, peer = 'resnet50', None, 'plain TensorFlow'
+    model, pipeline = 'resnet50', None
     if args.data_dir:
-        model, peer = 'trivial', 'plain tf.data'
+        model = 'trivial'
         pipeline = make_pipeline(args.data_dir, args.batch_size)
     step = make_step(
         model, args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline
     )
-    run_steps(
-        args, peer, {'tensorflow': tf.version.VERSION}, step, model=model, is_synthetic=not pipeline
-    )
+    run_steps(args, f'TensorFlow {tf.version.VERSION}', step)
 
 
 if __name__ == '__main__':

@@ -13,21 +13,13 @@ from torch import nn
 from benchmarks.peers import measuring
 from benchmarks.peers.measuring import IMAGE_SIZE, NUM_CLASSES, WEIGHT_DECAY
 from benchmarks.peers.pytorch_networks import NETWORKS
-from models.catalog import read_costs
-
-
-def make_network(model: str) -> nn.Module:
-    network = NETWORKS[model]()
-    parameters, _ = read_costs()[model, 'imagenet', IMAGE_SIZE]
-    assert sum(parameter.numel() for parameter in network.parameters()) == parameters
-    return network
 
 
 def make_step(
     model: str, batch_size: int, precision: str, *, forward_only: bool
 ) -> Callable[[], float]:
     """Returns a function that takes a step and returns the loss. model: a key of NETWORKS."""
-    network = make_network(model).to(memory_format=torch.channels_last)
+    network = NETWORKS[model]().to(memory_format=torch.channels_last)
     images = (
         torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
         .mul_(2)
@@ -68,7 +60,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     step = make_step(args.model, args.batch_size, args.precision, forward_only=args.forward_only)
-    measuring.run_steps(args, 'PyTorch', {'torch': str(torch.__version__)}, step, args.model)
+    measuring.run_steps(args, f'PyTorch {torch.__version__}', step)
 
 
 if __name__ == '__main__':

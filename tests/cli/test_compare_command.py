@@ -452,7 +452,7 @@ def replace_program(
 ) -> None:
     """Puts the small program in place of the real one."""
     program = fake_runner(folder, behaviours)
-    monkeypatch.setattr(compare_runs, 'Runner', lambda environment: program)
+    monkeypatch.setattr(compare_runs, 'Runner', lambda environment, timeout_secs: program)
 
 
 def test_two_commands_run_in_turns(monkeypatch, tmp_path):

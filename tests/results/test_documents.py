@@ -11,7 +11,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from packaging import version
 
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import (
+    command_document,
     cut_off,
+    partial_section,
     record_of,
     sample_document,
     sample_failure,
@@ -37,8 +39,8 @@ from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.compare.run_sets import make_run_set, read_run_set
 from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
-from tf_cnn.results.document import Failure, Result, read_document
-from tf_cnn.results.sections import ComputeSection, partial_section
+from tf_cnn.results.document import AnyResult, Failure, Result, read_document
+from tf_cnn.results.sections import ComputeSection
 from tf_cnn.results.tables import as_csv
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import UsageError
@@ -204,6 +206,8 @@ def paths(value: object) -> Iterator[tuple[Any, ...]]:
             sample_document(num_steps=7, cluster={'num_workers': 2, 'num_ps': 1}),
             sample_document(num_steps=3, **cut_off('stopped')),
             sample_failure(),
+            command_document(3.0, 10.0),
+            command_document(3.0, None),
         )
     ).flatmap(lambda base: st.tuples(st.just(base), st.sampled_from([*paths(base)]))),
     st.sampled_from(('replace', 'remove', 'fill')),
@@ -227,19 +231,22 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place,
         assert line.isprintable()
         return
     assert not list(READER.iter_errors(json.loads(text)))
-    results = [outcome] if isinstance(outcome, Result) else []
+    results = [] if isinstance(outcome, Failure) else [outcome]
     failures = [outcome] if isinstance(outcome, Failure) else []
+    benchmarks = [outcome] if isinstance(outcome, Result) else []
     check_comparison(results, failures, GOOD)
     check_comparison(GOOD, [], results)
     check_comparison(GOOD[:1], [], results)
     check_comparison(results * 3, failures, GOOD)
     if results and results[0].images_per_second > 0:
         check_regression(results, GOOD)
-        check_regression(GOOD[:1], [*results * 4, *GOOD])
-    summarize_collection(Collection((*results, *GOOD), tuple(failures), ()))
+        check_regression(GOOD[:1], [*benchmarks * 4, *GOOD])
+    summarize_collection(Collection((*benchmarks, *GOOD), tuple(failures), ()))
 
 
-def check_comparison(first: list[Result], failures: list[Failure], second: list[Result]) -> None:
+def check_comparison(
+    first: Sequence[AnyResult], failures: list[Failure], second: Sequence[AnyResult]
+) -> None:
     """Compares two sets of results in every format; fails if a format is damaged."""
     run_sets = [make_run_set('a', first, failures, []), make_run_set('b', second, [], [])]
     comparison = compare_run_sets(run_sets, force=True)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line
+from tests.support.sample_results import partial_section
 from tf_cnn.results import console
-from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, TransferSection, partial_section
+from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, TransferSection
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 from tf_cnn.system.errors import format_error, format_warning

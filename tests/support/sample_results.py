@@ -5,7 +5,7 @@ import math
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import convert
@@ -13,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_cnn.machine.run_environment import fingerprint
 from tf_cnn.results.document import Failure, Result, read_document
-from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
+from tf_cnn.results.sections import Phase, RunSection, Section, StatisticsSection
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 from tf_cnn.system.documents import as_json
 
 # The result of a run of lenet on a CPU with 2 warm-up and 4 timed steps and --measure_peak. Only
 # the section about the machine was changed.
 _RECORDED = Path(__file__).with_name('recorded_result.json').read_text()
+AnySection = TypeVar('AnySection', bound=Section)
 _BEGIN = float(json.loads(_RECORDED)['workers'][0]['steps']['start'][0])
 
 
@@ -161,6 +162,30 @@ def sample_failure(
         'started_at': '2026-11-22T08:00:00Z',
         'seconds': 1.5,
     }
+
+
+def command_document(seconds: float, rate: float | None, **changes: Any) -> dict[str, Any]:
+    """Makes the document of a command of another program."""
+    flags = {'command': 'python a.py'} | ({'rate': r'images/sec: (\S+)'} if rate else {})
+    return {
+        'schema': 'tf_cnn_benchmarks.command',
+        'schema_version': 1,
+        'id': uuid.uuid4().hex,
+        'flags': flags | changes.pop('flags', {}),
+        'started_at': '2026-11-22T08:00:00Z',
+        'seconds': seconds,
+        'rate': rate,
+        'machine': {**json.loads(_RECORDED)['machine'], 'versions': {}},
+        'environment': {},
+        'noise': {'seconds': seconds},
+        'warnings': [],
+        **changes,
+    }
+
+
+def partial_section(kind: type[AnySection], **values: Any) -> AnySection:
+    """Returns a section with only these values. All others are None, whatever their types say."""
+    return kind(**(dict.fromkeys(kind.__struct_fields__) | values))
 
 
 def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Result:

@@ -9,7 +9,7 @@ from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.compare.verdicts import check_regressions, print_comparison
 from tf_cnn.sweep.compare_runs import measure_in_turns
-from tf_cnn.system.errors import STDIO, UsageError, plural
+from tf_cnn.system.errors import STDIO, UsageError, format_flag, plural
 
 # From here on --fail_below is refused: it was probably meant in percent.
 _PERCENT_FROM = 2
@@ -26,6 +26,7 @@ DECLARATION = Declaration(
         'fleet/ --across=hosts --fail_below=0.95',
         "--run='--model=lenet --target_seconds=3' --run='--model=lenet --target_seconds=3 --xla' "
         '--rounds=10',
+        r"--command='python a.py' --command='python b.py' --rate='images/sec: (\S+)'",
     ),
     details='The first argument is the baseline of all ratios. Two folders are compared setting by '
     'setting; in a single folder the first setting is the baseline. With three or more runs of a '
@@ -47,22 +48,28 @@ def main(arguments: Arguments[CompareOptions]) -> int:
             f'--fail_below={limit:g}: it is a ratio; for {limit:g} % use '
             f'--fail_below={limit / 100:g}'
         )
-    if options.run and options.rounds < MIN_RUNS:
+    is_measuring = bool(options.run or options.command)
+    if is_measuring and options.rounds < MIN_RUNS:
         raise UsageError(
             f'--rounds={options.rounds}: a comparison needs an interval, and an interval '
             f'{MIN_RUNS} runs or more of each side; use --rounds={MIN_RUNS}'
         )
-    if options.run:
+    if is_measuring:
         if arguments.positional or options.against is not None or options.across is not None:
             raise UsageError(
-                '--run: it conflicts with RESULT, --against and --across, since it compares its '
-                'runs; remove one of them'
+                '--run and --command: they conflict with RESULT, --against and --across, since '
+                'they compare their runs; remove one of them'
             )
-        return print_comparison(measure_in_turns(options.run, options), options)
-    if only_with_run := sorted(arguments.given_flags & {'rounds', 'output'}):
+        if options.rate and not options.command:
+            raise UsageError(
+                f'{format_flag("rate", options.rate)}: it has no effect without --command; use both'
+            )
+        return print_comparison(measure_in_turns(options), options)
+    measuring_flags = {'rounds', 'output', 'rate', 'timeout_secs'}
+    if without_run := sorted(arguments.given_flags & measuring_flags):
         raise UsageError(
-            f'--{only_with_run[0]}: it has no effect without --run; use --run twice, each time '
-            'with the flags of a run'
+            f'--{without_run[0]}: it has no effect without --run or --command; use one of them '
+            'twice, such as --run with the flags of a run'
         )
     if not arguments.positional:
         raise UsageError('compare: it needs at least 1 RESULT, or --run twice; see compare --help')

@@ -25,7 +25,7 @@ from tf_cnn.results.advice import (
     group_warnings,
     noise_warnings,
 )
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import WALL_TIME, AnyResult
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.tables import (
     Column,
@@ -66,8 +66,8 @@ class Comparison:
         return [group for group in (self.baseline, self.candidate) if group]
 
     @property
-    def results(self) -> list[Result]:
-        return [result for group in self.groups for result in group.results]
+    def results(self) -> list[AnyResult]:
+        return [result for group in self.groups for result in group.documents]
 
     @property
     def status(self) -> str:
@@ -85,7 +85,8 @@ class Comparison:
         """The candidate's joules per image over the baseline's; None if one is unknown, or if only
         one is of a GPU: RAPL measures processors, NVML GPUs.
         """
-        if len(self.groups) < 2 or len({result.energy.source for result in self.results}) > 1:
+        sources = {result.energy.source for group in self.groups for result in group.results}
+        if len(self.groups) < 2 or len(sources) > 1:
             return None
         before, after = (joules_per_image(group.results) for group in self.groups)
         return after / before if before and after else None
@@ -99,12 +100,14 @@ class ComparisonTable:
       answer: the first line, a sentence.
       rows: the most important ones first.
       common: what all rows have in common, as text, by its name.
+      units: the units of the rates, as text.
       notes: lines about the runs, the most important ones first.
     """
 
     answer: str
     rows: Sequence[Comparison]
     common: Mapping[str, str]
+    units: str
     table: Table
     notes: Sequence[str]
 
@@ -115,8 +118,8 @@ class ComparisonTable:
 
     @property
     def common_line(self) -> str:
-        common = f'All: {", ".join(self.common.values())}; rates' if self.common else 'Rates'
-        return f'{common} in images/sec.'
+        common = f'All: {", ".join(self.common.values())}; ' if self.common else ''
+        return f'{common or self.units[:1].upper()}{self.units[not common :]}.'
 
     @property
     def first_notes(self) -> Sequence[str]:
@@ -142,7 +145,11 @@ def compare_run_sets(run_sets: Sequence[RunSet], *, force: bool = False) -> Comp
     common = _common_properties([group for group in groups if group.runs], titles)
     problems = [problem for run_set in run_sets for problem in run_set.problems]
     table = Table([*_columns(rows, titles, common)], rows)
-    return ComparisonTable(answer, rows, common, table, _make_notes(rows, problems))
+    units = ', '.join(sorted({group.unit for group in groups if group.runs}))
+    if WALL_TIME in units:
+        sides = titles.values() if len(titles) == 2 else ('the baseline', 'the other')
+        units += ", ratio = {}'s time / {}'s time".format(*sides)
+    return ComparisonTable(answer, rows, common, units, table, _make_notes(rows, problems))
 
 
 def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Group]:
@@ -379,12 +386,13 @@ def _make_notes(rows: Sequence[Comparison], problems: Sequence[str]) -> list[str
         f'{row.setting} ({row.remark})' for row in rows if row.status in ('left out', 'incomplete')
     ]
     outliers = {name: rate for row in rows for name, rate in _outliers(row).items()}
-    doubtful = [
-        f'{result.source} ({format_number(result.images_per_second)}, '
-        f'{", ".join(doubtful_codes(result))})'
-        for result in results
-        if doubtful_codes(result)
-    ]
+    doubtful = {
+        f'{result.source} ({group.format_rate(result.images_per_second)}, {", ".join(codes)})': None
+        for row in rows
+        for group in row.groups
+        for result in group.documents
+        if (codes := doubtful_codes(result))
+    }
     few = [row.setting for row in rows if row.verdict is Significance.FEW_RUNS]
     notes = [
         f'left out or incomplete: {abbreviate(remarks)}' if remarks else '',
@@ -399,12 +407,12 @@ def _make_notes(rows: Sequence[Comparison], problems: Sequence[str]) -> list[str
         if few
         else '',
         *_warning_lines(rows),
-        f'doubtful: {abbreviate(doubtful)}' if doubtful else '',
+        f'doubtful: {abbreviate([*doubtful])}' if doubtful else '',
     ]
     return [escape_unprintable(note) for note in notes if note]
 
 
-def _results(rows: Iterable[Comparison]) -> list[Result]:
+def _results(rows: Iterable[Comparison]) -> list[AnyResult]:
     """Returns all runs of these rows, each once: several rows may have one baseline."""
     return [*{id(result): result for row in rows for result in row.results}.values()]
 
@@ -435,12 +443,12 @@ def _warning_lines(rows: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _outliers(row: Comparison) -> Mapping[str, float]:
-    """Returns images/sec of the runs far from the others of their side, by file."""
+    """Returns the rates, or wall seconds, of runs far from the others of their side, by file."""
     return {
         name: rate
         for group in row.groups
         for name, rate in outlier_rates(
-            {run.source: run.images_per_second for run in group.runs}
+            {run.source: group.in_unit(run.images_per_second) for run in group.runs}
         ).items()
     }
 
@@ -514,13 +522,14 @@ def _side_columns(
     yield column('num_runs', lambda group: len(group.runs))
     yield column('num_steps', lambda group: group.estimate.num_steps if group.estimate else 0)
     yield replace(
-        column('images_per_second', lambda group: group.rate),
+        column('images_per_second', lambda group: None if group.is_wall_time else group.rate),
         title=title,
         text=lambda row: (group := side(row)) and group.rate_text,
         is_number=True,
     )
-    yield column('low', lambda group: group.interval and group.interval[0])
-    yield column('high', lambda group: group.interval and group.interval[1])
+    yield column('wall_seconds', lambda group: 1 / group.rate if group.is_wall_time else None)
+    yield column('low', lambda group: group.interval and min(map(group.in_unit, group.interval)))
+    yield column('high', lambda group: group.interval and max(map(group.in_unit, group.interval)))
     yield column('step_spread', lambda group: group.estimate and group.estimate.step_spread)
 
 

@@ -38,16 +38,33 @@ class CompareOptions:
         'runs alternate, each time in a fresh process, and are then compared; the first is the '
         'baseline.',
     )
+    command: tuple[str, ...] = flag(
+        (),
+        "A command of any program, in quotes, such as 'python train.py --bf16'. It runs by a shell "
+        'in this folder, in the place of the second --run, or of both.',
+    )
+    rate: str | None = flag(
+        None,
+        'With --command: a regular expression with one group, such as '
+        r"'images/sec: (\S+)'. Its last match in the output of a command is the rate. Without it "
+        'the wall times are compared.',
+    )
     rounds: int = flag(
         5,
-        'With --run: how often each is run, 3 times or more.',
+        'With --run or --command: how often each is run, 3 times or more.',
         lower_bound=-math.inf,
         unit='rounds',
     )
+    timeout_secs: float | None = flag(
+        None,
+        'With --run or --command: end a run that takes longer, as a failure.',
+        lower_bound=0.1,
+        unit='seconds',
+    )
     output: str | None = flag(
         None,
-        'With --run: a new folder for the results and logs, or the folder of the same runs, to '
-        'continue them; by default a temporary folder, which is kept.',
+        'With --run or --command: a new folder for the results and logs, or the folder of the same '
+        'runs, to continue them; by default a temporary folder, which is kept.',
         is_path=True,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from tf_cnn.compare.original_logs import Log, Run
 from tf_cnn.compare.settings import default_setting, settings_of
 from tf_cnn.plan.params import SPECS
+from tf_cnn.results.document import Result
 from tf_cnn.system.documents import as_json
 
 Properties = Mapping[str, Any]
@@ -22,7 +23,7 @@ def flag_differences(results: Sequence[Run]) -> Differences:
     counts only if it was given, or if all runs have it.
     """
     flag_values = [settings_of(result) for result in results]
-    if any(isinstance(result, Log) for result in results):
+    if not all(isinstance(result, Result) for result in results):
         return find_differences(flag_values)
     explicit_flags = {name for result in results for name in result.given_flags}
     values_by_name = {
@@ -45,14 +46,19 @@ def limit_differences(results: Sequence[Run]) -> Differences:
     """Returns the differences between the limits (Result.limits) and environment variables of runs.
 
     A limit or variable that some runs lack counts as a difference: None for these runs. Logs
-    contain neither limits nor variables.
+    contain neither limits nor variables, and commands no variables that this program sets.
     """
-    if any(isinstance(result, Log) for result in results):
+    kinds = {type(result) for result in results}
+    if Log in kinds:
         return {}
     limits_of_runs = [
         {
             **result.limits,
-            **{f'environment.{name}': value for name, value in result.environment.items()},
+            **{
+                f'environment.{name}': value
+                for name, value in result.environment.items()
+                if len(kinds) == 1
+            },
         }
         for result in results
     ]

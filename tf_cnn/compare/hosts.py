@@ -20,7 +20,14 @@ from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.original_logs import Run
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.repeats import equality_key
-from tf_cnn.compare.run_sets import Group, RunSet, make_run_set, name_groups, read_run_set
+from tf_cnn.compare.run_sets import (
+    Group,
+    RunSet,
+    make_run_set,
+    name_groups,
+    read_run_set,
+    refuse_commands,
+)
 from tf_cnn.compare.settings import non_default_settings
 from tf_cnn.compare.verdicts import exit_code
 from tf_cnn.plan.params import SPECS
@@ -99,6 +106,7 @@ def print_hosts(run_sets: Sequence[RunSet], options: CompareOptions) -> int:
 
     Results of one host lie in one folder, and the results of all hosts may lie in one.
     """
+    refuse_commands(run_sets, 'across')
     rows = make_host_rows(run_sets)
     answer = summarize_hosts(rows)
     num_printed = max(_MAX_ROWS, sum(row.is_notable for row in rows))

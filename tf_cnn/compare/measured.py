@@ -13,7 +13,7 @@ from tf_cnn.compare.original_logs import Run, documents
 from tf_cnn.compare.ratios import Ratio, compare, estimate
 from tf_cnn.compare.repeats import baseline_indices
 from tf_cnn.results.advice import doubt_mark
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import WALL_TIME, AnyResult, Result
 from tf_cnn.results.tables import format_number
 
 
@@ -33,7 +33,12 @@ class Measured:
     @functools.cached_property
     def results(self) -> tuple[Result, ...]:
         """The runs whose steps are known."""
-        return tuple(documents(self.runs))
+        return tuple(run for run in self.runs if isinstance(run, Result))
+
+    @property
+    def documents(self) -> list[AnyResult]:
+        """The runs whose noise is known, also of other programs."""
+        return documents(self.runs)
 
     @functools.cached_property
     def estimate(self) -> Estimate | None:
@@ -47,9 +52,25 @@ class Measured:
         return self.estimate.images_per_second if self.estimate else math.nan
 
     @property
+    def unit(self) -> str:
+        return self.runs[0].unit if self.runs else Result.unit
+
+    @property
+    def is_wall_time(self) -> bool:
+        """Whether the rate is in runs per second, and each run counts as one."""
+        return self.unit == WALL_TIME
+
+    def in_unit(self, rate: float) -> float:
+        """Returns the rate, or the wall seconds that it stands for."""
+        return 1 / rate if self.is_wall_time else rate
+
+    def format_rate(self, rate: float) -> str:
+        return f'{format_number(self.in_unit(rate))}{" s" * self.is_wall_time}'
+
+    @property
     def rate_text(self) -> str | None:
-        """The cell of a table: images/sec after the mark of doubtful runs; None without runs."""
-        return f'{doubt_mark(self.results)}{format_number(self.rate)}' if self.runs else None
+        """The cell of a table: the rate after the mark of doubtful runs; None without runs."""
+        return f'{doubt_mark(self.documents)}{self.format_rate(self.rate)}' if self.runs else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -61,8 +82,12 @@ class Measured:
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:
-        """This throughput over the baseline's; None without a baseline, and for the baseline."""
-        return None if self.is_baseline or not self.baseline else self.ratio_to(self.baseline)
+        """This throughput over the baseline's; None without a baseline, for the baseline, and for a
+        wall time beside a rate.
+        """
+        if self.is_baseline or not self.baseline or self.is_wall_time != self.baseline.is_wall_time:
+            return None
+        return self.ratio_to(self.baseline)
 
     @property
     def speed_up(self) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from tf_cnn.managers.modes import MODES
 from tf_cnn.results.console import IN_TF32
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import AnyResult, Result
 from tf_cnn.system.errors import UsageError, format_flag, plural
 
 _LABELS = (
@@ -69,6 +69,7 @@ class Log:
     tensorflow: str | None
     reason: str | None
 
+    unit: ClassVar[str] = Result.unit
     images: ClassVar[float] = math.nan
     started_at: ClassVar[str | None] = None
     program: ClassVar[None] = None
@@ -94,13 +95,13 @@ class Log:
 
 
 # What `compare` compares.
-Run = Result | Log
+Run = AnyResult | Log
 AnyRun = TypeVar('AnyRun', bound=Run)
 
 
-def documents(runs: Iterable[Run]) -> list[Result]:
-    """Returns the runs whose steps are known."""
-    return [run for run in runs if isinstance(run, Result)]
+def documents(runs: Iterable[Run]) -> list[AnyResult]:
+    """Returns the runs with known noise."""
+    return [run for run in runs if not isinstance(run, Log)]
 
 
 def read_log(text: str, source: str) -> Log:

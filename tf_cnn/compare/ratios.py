@@ -67,10 +67,11 @@ def estimate(runs: Sequence[Run]) -> Estimate:
         [run.images_per_second for run in runs],
         images if all(number > 0 for number in images) else None,
     )
-    spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]
+    benchmarks = [result for result in results if isinstance(result, Result)]
+    spreads = [spread for result in benchmarks if math.isfinite(spread := _step_spread(result))]
     return replace(
         throughput,
-        num_steps=sum(result.step_seconds().size for result in results),
+        num_steps=sum(result.step_seconds().size for result in benchmarks),
         is_short=any(is_short(result) for result in results),
         step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from tf_cnn.compare.original_logs import AnyRun, Run
 from tf_cnn.compare.settings import non_default_settings
+from tf_cnn.results.document import WALL_TIME
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
@@ -23,6 +24,8 @@ def workload_differences(first: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     not a difference.
     """
     pairs = {name: (value, other.workload[name]) for name, value in first.workload.items()}
+    if WALL_TIME in (units := (first.unit, other.unit)):
+        pairs['unit'] = units
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 

@@ -31,7 +31,8 @@ def write_report(options: ReportOptions, paths: Sequence[str]) -> tuple[list[str
             price_per_hour=options.price_per_hour,
         )
         _write_files(page, options)
-    results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
+    num_results = len(collection.results) + len(collection.commands)
+    results, plots = plural(num_results, 'result'), plural(len(page.plots), 'plot')
     return (
         [
             *collection.problems,

@@ -8,7 +8,7 @@ from tf_cnn.compare.measured import Measured
 from tf_cnn.compare.report_rows import short_names
 from tf_cnn.compare.run_sets import make_run_set
 from tf_cnn.results.collection import Collection
-from tf_cnn.results.document import Failure, Result
+from tf_cnn.results.document import AnyResult, Failure
 from tf_cnn.results.tables import format_number
 from tf_cnn.system.errors import UsageError, format_flag
 
@@ -19,10 +19,11 @@ _SECONDS_PER_HOUR, _MILLION = 3600, 1e6
 def compare_folders(collection: Collection) -> ComparisonTable | None:
     """Returns what `compare` says about two folders; None unless there are two with results."""
     # In the order of the arguments: the first folder is the baseline.
-    folders: dict[str, tuple[list[Result], list[Failure]]] = {
+    folders: dict[str, tuple[list[AnyResult], list[Failure]]] = {
         source.folder: ([], []) for source in collection.sources.values()
     }
-    for result in collection.results:
+    results: list[AnyResult] = [*collection.results, *collection.commands]
+    for result in results:
         folders.setdefault(collection.source_of(result).folder, ([], []))[0].append(result)
     for failure in collection.failures:
         folders.setdefault(collection.source_of(failure).folder, ([], []))[1].append(failure)

@@ -45,7 +45,7 @@ from tf_cnn.results.tables import (
     format_known,
     format_number,
 )
-from tf_cnn.system.errors import plural
+from tf_cnn.system.errors import UsageError, plural
 
 _TEMPLATES = Path(__file__).parent / 'templates'
 
@@ -80,6 +80,11 @@ def make_page(
     comparison = compare_folders(collection)
     different_work = work_notes(comparison.rows) if comparison else []
     is_compared = comparison is not None and comparison.pairs and not different_work
+    if collection.commands and not is_compared:
+        raise UsageError(
+            f'{collection.commands[0].source}: report shows runs of other programs only beside '
+            'comparable runs; name the folders of both sides, such as out/results/a out/results/b'
+        )
     host_answers, host_plots = describe_hosts(summary)
     answers = [*host_answers, *describe_fastest(summary)][:_MAX_ANSWERS]
     if comparison and is_compared:
@@ -101,8 +106,8 @@ def make_page(
         '_', Markup('_<wbr>')
     )
     html = environment.get_template('report.html.jinja').render(
-        title=title or f'Images per second: {abbreviate(models)}',
-        facts=_subtitle(summary, now),
+        title=title or (f'Images per second: {abbreviate(models)}' if models else 'Commands'),
+        facts=_subtitle(summary, now, len(collection.commands)),
         answers=answers,
         noise_warnings=noise_warnings(summary.runs),
         folders=comparison if is_compared else None,
@@ -128,7 +133,7 @@ def make_page(
     return Page(html, plots, answers)
 
 
-def _subtitle(summary: Summary, now: datetime) -> str:
+def _subtitle(summary: Summary, now: datetime, num_commands: int) -> str:
     """Returns the line below the title: numbers of settings, runs and machines, and the days."""
     statuses = [row.status for row in summary.rows]
     phrases = [plural(len(statuses), 'setting')]
@@ -142,6 +147,8 @@ def _subtitle(summary: Summary, now: datetime) -> str:
         days = sorted({run.started_at[:10] for run in summary.runs})
         phrases.append(f'{plural(len(summary.runs), "run")} on {machines}')
         phrases.append(days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}')
+    if num_commands:
+        phrases.append(f'{plural(num_commands, "run")} of other programs')
     return f'{", ".join(phrases)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
 

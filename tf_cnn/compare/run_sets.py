@@ -24,7 +24,7 @@ from tf_cnn.compare.repeats import (
 from tf_cnn.compare.settings import environment_of, settings_of
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect, is_folder
-from tf_cnn.results.document import MAX_BYTES, Failure, Result, read_document
+from tf_cnn.results.document import MAX_BYTES, CommandResult, Failure, Result, read_document
 from tf_cnn.results.tables import format_setting
 from tf_cnn.system.documents import decode_text
 from tf_cnn.system.errors import STDIO, UsageError, read_file
@@ -153,7 +153,8 @@ def read_run_set(argument: str) -> RunSet:
     """
     if argument != STDIO and is_folder(Path(argument)):
         collection = collect([argument])
-        return make_run_set(argument, collection.results, collection.failures, collection.problems)
+        runs: list[Run] = [*collection.results, *collection.commands]
+        return make_run_set(argument, runs, collection.failures, collection.problems)
     path, argument = argument, 'standard input' if argument == STDIO else argument
     try:
         data = read_file(path, MAX_BYTES)
@@ -167,13 +168,22 @@ def read_run_set(argument: str) -> RunSet:
         raise UsageError(f'{argument}: it is empty; was its run stopped before it wrote a result?')
     is_document = text.lstrip().startswith('{')
     run = read_document(text, argument) if is_document else read_log(text, argument)
-    runs, failures = ([], [run]) if isinstance(run, Failure) else ([run], [])
-    run_set = make_run_set(argument, runs, failures)
+    run_set = make_run_set(argument, *(([], [run]) if isinstance(run, Failure) else ([run], [])))
     if not run_set.groups:
         raise UsageError(
             f'{argument}: {run_set.excluded_runs[0].reason}; give the result of another run'
         )
     return run_set
+
+
+def refuse_commands(run_sets: Iterable[RunSet], flag: str) -> None:
+    """Raises UsageError for runs of other programs, which the flag cannot compare."""
+    for group in (group for run_set in run_sets for group in run_set.groups):
+        if isinstance(group.first, CommandResult):
+            raise UsageError(
+                f'{group.first.source}: it is a run of another program, and --{flag} needs runs of '
+                f'this one; remove it, or compare it without --{flag}'
+            )
 
 
 def pair_with_baselines(run_sets: Sequence[RunSet], *, across_work: bool = False) -> list[Group]:

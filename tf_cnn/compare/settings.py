@@ -4,8 +4,9 @@ import TensorFlow.
 
 from typing import Any
 
-from tf_cnn.compare.original_logs import Log, Run
+from tf_cnn.compare.original_logs import Run
 from tf_cnn.plan.params import SPECS
+from tf_cnn.results.document import CommandResult, Result
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -15,8 +16,8 @@ def settings_of(run: Run) -> dict[str, Any]:
     A flag that names an output has the value True if the run wrote there, else False. A few flags,
     such as --batch_size, always have the value that the run used.
     """
-    settings: dict[str, Any] = {'shape': run.shape}
-    flags = run.flags if isinstance(run, Log) else run.command.flags
+    settings: dict[str, Any] = {} if isinstance(run, CommandResult) else {'shape': run.shape}
+    flags = run.command.flags if isinstance(run, Result) else run.flags
     for name, value in flags.items():
         if not is_setting(name):
             continue
@@ -71,8 +72,8 @@ def _resolved_settings(run: Run) -> dict[str, Any]:
         'variable_mgr_file_sha256',
         *(name for name, spec in SPECS.items() if spec.in_run_section),
     )
-    if isinstance(run, Log):
-        values = {name: run.flags.get(name) for name in (*names, 'model')}
-    else:
+    if isinstance(run, Result):
         values = {name: getattr(run.run, name, None) for name in names} | {'model': run.model.name}
+    else:
+        values = {name: run.flags.get(name) for name in (*names, 'model')}
     return {name: value for name, value in values.items() if value is not None}

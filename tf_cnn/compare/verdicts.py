@@ -7,7 +7,7 @@ from tf_cnn.compare.changes import compare_run_sets
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import REGRESSION_COLUMNS, check_regression, regression_notes
-from tf_cnn.compare.run_sets import RunSet, name_groups
+from tf_cnn.compare.run_sets import RunSet, name_groups, refuse_commands
 from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import Table, abbreviate, print_table
@@ -56,6 +56,7 @@ def print_comparison(sides: Sequence[RunSet], options: CompareOptions) -> int:
 
 
 def check_regressions(sides: Sequence[RunSet], options: CompareOptions, folder: str) -> int:
+    refuse_commands(sides, 'against')
     sides, earlier = name_groups(sides), collect([folder])
     groups = [group for side in sides for group in side.groups]
     rows = [check_regression(group.runs, earlier.results, group.name) for group in groups]

@@ -9,13 +9,13 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import AnyResult, CommandResult, Result
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.statistics import (
     MAD_TO_STANDARD_DEVIATION,
@@ -102,7 +102,7 @@ _PAUSE_FLAGS = {
 }
 
 
-def find_warnings(result: Result, rerun_flags: Sequence[str] = ()) -> list[WarningRow]:
+def find_warnings(result: AnyResult, rerun_flags: Sequence[str] = ()) -> list[WarningRow]:
     """Returns the warnings about a run: a stable `code`, and a sentence `text` with figures and
     advice.
 
@@ -110,8 +110,10 @@ def find_warnings(result: Result, rerun_flags: Sequence[str] = ()) -> list[Warni
       result: a result; `result.warnings` is not read. Unknown values lead to no warning.
       rerun_flags: the flags that measure this setting again in one process, for commands.
     """
-    analysis = _Analysis(result, rerun_flags)
-    texts = {code: text for code, advice in ADVICE.items() if (text := advice(analysis))}
+    # The advice on causes of noise reads only what a CommandResult has, too.
+    codes = ADVICE if isinstance(result, Result) else _CAUSES
+    analysis = _Analysis(cast(Result, result), rerun_flags)
+    texts = {code: text for code in codes if (text := ADVICE[code](analysis))}
     # Noise gets one warning: its cause, or else its first symptom. A run that is too short gets
     # none.
     symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in texts]
@@ -145,12 +147,12 @@ def group_warnings(
     ]
 
 
-def is_short(result: Result) -> bool:
+def is_short(result: AnyResult) -> bool:
     """Whether the timed steps took so little time that their rate supports no verdict."""
     return 0 < float(result.step_seconds().sum()) < SHORT_SECONDS
 
 
-def doubtful_codes(result: Result) -> list[str]:
+def doubtful_codes(result: AnyResult) -> list[str]:
     """Returns the codes of the warnings that make the rate of a run doubtful: it was disturbed, or
     is too short.
     """
@@ -158,14 +160,14 @@ def doubtful_codes(result: Result) -> list[str]:
     return [*(code for code in _NOISE if code in codes), *(_SHORT if is_short(result) else ())]
 
 
-def doubt_mark(results: Iterable[Result]) -> str:
+def doubt_mark(results: Iterable[AnyResult]) -> str:
     """Returns the mark that tables put before the rate of these runs if one of them is doubtful,
     else ''.
     """
     return f'{DOUBT_MARK} ' if any(map(doubtful_codes, results)) else ''
 
 
-def format_doubtful(results: Sequence[Result]) -> str:
+def format_doubtful(results: Sequence[AnyResult]) -> str:
     """Formats how many of these runs are doubtful, and why: '1 of 3: drift', or 'drift' for a
     single run.
 
@@ -184,7 +186,7 @@ def format_doubtful(results: Sequence[Result]) -> str:
     return how_many + ', '.join(reasons)
 
 
-def doubtful_note(results: Sequence[Result]) -> str:
+def doubtful_note(results: Sequence[AnyResult]) -> str:
     """Returns the end of a sentence about these runs: '; 2 of 3 runs are doubtful', or ''."""
     number = sum(bool(doubtful_codes(result)) for result in results)
     verb = 'is' if number == 1 else 'are'
@@ -197,7 +199,7 @@ DOUBTFUL: Column[Any] = Column(
 )
 
 
-def noise_warnings(results: Sequence[Result]) -> list[str]:
+def noise_warnings(results: Sequence[AnyResult]) -> list[str]:
     """Returns the notes below a table of these runs: how many are doubtful, and why."""
     lines = []
     if disturbed := [result for result in results if {*doubtful_codes(result)} & {*_NOISE}]:
@@ -226,7 +228,7 @@ def noise_warnings(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _format_count(selected: Sequence[Result], results: Sequence[Result]) -> str:
+def _format_count(selected: Sequence[AnyResult], results: Sequence[AnyResult]) -> str:
     return (
         f'{len(selected)} of {plural(len(results), "run")} '
         f'{"was" if len(selected) == 1 else "were"}'
@@ -245,10 +247,6 @@ class _Analysis:
         # The steps after the slow ones; empty if they are too few to estimate their noise.
         later = self.step_seconds[self.num_slow_first_steps :]
         self.steady_seconds = later if later.size >= MIN_STEPS else later[:0]
-        # Steady steps that a pause of this program, such as a checkpoint, may have slowed down.
-        self.is_next_to_pause = result.is_next_to_pause()[self.num_slow_first_steps :][
-            : self.steady_seconds.size
-        ]
 
 
 def _count_slow_first_steps(seconds: NDArray[np.float64]) -> int:
@@ -279,7 +277,9 @@ def _first_step(analysis: _Analysis) -> str | None:
 
 def _outliers(analysis: _Analysis) -> str | None:
     seconds = analysis.steady_seconds
-    outlier_seconds = seconds[outliers(seconds) & ~analysis.is_next_to_pause]
+    # Steps that a pause of this program, such as a checkpoint, may have slowed down.
+    is_next_to_pause = analysis.result.is_next_to_pause()[analysis.num_slow_first_steps :]
+    outlier_seconds = seconds[outliers(seconds) & ~is_next_to_pause[: seconds.size]]
     middle = float(np.median(seconds)) if seconds.size else 0.0
     lost = float((outlier_seconds - middle).sum())
     if lost <= OUTLIER_SHARE * seconds.sum():
@@ -330,7 +330,9 @@ def _too_short(analysis: _Analysis) -> str | None:
     return f'the timed steps took {seconds}, too short a time to compare their rate; {remedy}'
 
 
-def _how_to_measure_longer(result: Result, flags: str = LONGER_RUN_FLAG) -> str:
+def _how_to_measure_longer(result: AnyResult, flags: str = LONGER_RUN_FLAG) -> str:
+    if isinstance(result, CommandResult):
+        return 'let the command measure for a longer time'
     # A run that was stopped early may have had flags for enough steps.
     return (
         f'use {flags}'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tf_cnn.results.document import Failure, Result, read_result
+from tf_cnn.results.document import AnyResult, CommandResult, Failure, Result, read_result
 from tf_cnn.results.sections import Number
 from tf_cnn.system.documents import DocumentError, read_json
 from tf_cnn.system.errors import STDIO, UsageError
@@ -60,14 +60,16 @@ class Collection:
       failures: the runs that left no result, in the same order.
       problems: one line for each file that could not be read as a result.
       sources: where each result or failure was found, by Result.source.
+      commands: the runs of other programs, in the order of their start times.
     """
 
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     problems: tuple[str, ...]
     sources: Mapping[str, ResultSource] = field(default_factory=dict)
+    commands: tuple[CommandResult, ...] = ()
 
-    def source_of(self, document: Result | Failure) -> ResultSource:
+    def source_of(self, document: AnyResult | Failure) -> ResultSource:
         """Returns where a result or a failure was found."""
         return self.sources.get(document.source, ResultSource())
 
@@ -83,13 +85,13 @@ def collect(paths: Sequence[str]) -> Collection:
       UsageError: a path does not exist, a named file is not a result, a named folder cannot be
         listed, or it has neither a result nor a failure.
     """
-    documents: dict[str, Result | Failure] = {}
+    documents: dict[str, AnyResult | Failure] = {}
     problems: list[str] = []
     # Sweep folder -> id of a configuration -> its source.
     sweeps: dict[Path, Mapping[str, ResultSource]] = {}
     sources: dict[str, ResultSource] = {}
 
-    def add(document: Result | Failure, file: Path, folder: Path) -> None:
+    def add(document: AnyResult | Failure, file: Path, folder: Path) -> None:
         if documents.setdefault(document.id or document.source, document) is not document:
             return
         sweep = file.parent.parent
@@ -131,6 +133,7 @@ def collect(paths: Sequence[str]) -> Collection:
         tuple(document for document in ordered if isinstance(document, Failure)),
         tuple(problems),
         sources,
+        tuple(document for document in ordered if isinstance(document, CommandResult)),
     )
 
 

@@ -7,11 +7,11 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from cnn_util import statistics_of
@@ -29,9 +29,11 @@ from tf_cnn.results.sections import (
 from tf_cnn.system.documents import DocumentError, as_json, decode_json, read_text
 from tf_cnn.system.errors import UsageError
 
-# The values of "schema": a result, and a run without a result.
+# The values of "schema": a result, a run of another program, and a run without a result.
 RESULT = 'tf_cnn_benchmarks.result'
+COMMAND_RESULT = 'tf_cnn_benchmarks.command'
 FAILURE = 'tf_cnn_benchmarks.failure'
+_SCHEMAS = (RESULT, COMMAND_RESULT, FAILURE)
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result that is read, in bytes; it has some million steps.
 MAX_BYTES = 256 << 20
@@ -40,6 +42,8 @@ MAX_BYTES = 256 << 20
 _NOT_LIMITS = frozenset(
     ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
 )
+# The units of runs of other programs.
+COMMAND_RATE, WALL_TIME = 'rates per second', 'wall times in seconds'
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -93,6 +97,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
         sections.NoiseSection, about('What else the machine did during the timed steps.')
     ]
     warnings: Sequence[sections.WarningRow]
+
+    unit: ClassVar[str] = 'rates in images/sec'
 
     def __post_init__(self) -> None:
         check_time(self.started_at)
@@ -240,6 +246,59 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return np.add.reduceat(seconds, starts) / np.diff(starts, append=seconds.size)
 
 
+class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True):
+    """What `compare --command` writes for a run of any program."""
+
+    id: str
+    flags: Annotated[Mapping[str, str], about('The values of --command, and of --rate if given.')]
+    started_at: Time
+    seconds: Annotated[float, Meta(gt=0), about('Wall seconds of the process.')]
+    rate: Annotated[NotNegative | None, about('The last match of --rate.')]
+    machine: sections.MachineSection
+    environment: Mapping[str, str]
+    noise: sections.NoiseSection
+    warnings: Sequence[sections.WarningRow] = ()
+
+    # Attributes of a Result that `compare` uses.
+    is_complete: ClassVar = True
+    exit_code: ClassVar = 0
+    shape: ClassVar = 'command'
+    images: ClassVar = math.nan
+    reason: ClassVar[str | None] = None
+    batch_size: ClassVar[int | None] = None
+    program: ClassVar = None
+    limits: ClassVar[Any] = Result.limits
+    # What another program did is unknown.
+    workload: ClassVar[Mapping[str, None]] = dict.fromkeys(
+        ('model', 'data_set', 'is_synthetic', 'image_size', 'role')
+    )
+
+    def __post_init__(self) -> None:
+        check_time(self.started_at)
+
+    @property
+    def given_flags(self) -> Mapping[str, str]:
+        return self.flags
+
+    @property
+    def unit(self) -> str:
+        return WALL_TIME if self.rate is None else COMMAND_RATE
+
+    @property
+    def images_per_second(self) -> float:
+        """The rate in the unit of the program; without one, runs per second of wall time."""
+        return as_float(1 / self.seconds if self.rate is None else self.rate)
+
+    def step_seconds(self) -> NDArray[np.float64]:
+        """Returns the seconds of the run, which its timed steps do not exceed; [] for a wall
+        time.
+        """
+        return np.array([] if self.rate is None else [self.seconds])
+
+
+AnyResult = Result | CommandResult
+
+
 class FailedCommand(Struct):
     given_flags: Mapping[str, str]
     argv: Sequence[str] = ()
@@ -288,7 +347,7 @@ def _timed_values(steps: sections.StepsSection, column: Sequence[float]) -> NDAr
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read_document(text: str, source: str) -> Result | Failure:
+def read_document(text: str, source: str) -> AnyResult | Failure:
     """Reads the text of a JSON document.
 
     Raises:
@@ -296,7 +355,7 @@ def read_document(text: str, source: str) -> Result | Failure:
         source.
     """
     try:
-        document = decode_json(text, Result | Failure)
+        document = decode_json(text, AnyResult | Failure)
     except DocumentError as error:
         raise UsageError(f'{source}: {_explain_invalid(text, error)}') from None
     document.source = source
@@ -313,7 +372,7 @@ def _explain_invalid(text: str, error: Exception) -> str:
             'reads logs, too)'
         )
         return f'it is not a complete JSON document ({malformed}); {hint}'
-    if not isinstance(document, dict) or document.get('schema') not in (RESULT, FAILURE):
+    if not isinstance(document, dict) or document.get('schema') not in _SCHEMAS:
         return 'it is not a result of this program; use a file that --result_file wrote'
     version = document.get('schema_version')
     if type(version) is int and version > SCHEMA_VERSION:
@@ -327,15 +386,15 @@ def _explain_invalid(text: str, error: Exception) -> str:
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file holds a result or a failure, of any version, damaged or not."""
+    """Whether a file holds a document of this program, of any version, damaged or not."""
     try:
         document = decode_json(read_text(path, MAX_BYTES), object)
     except (OSError, ValueError):
         return False
-    return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
+    return isinstance(document, dict) and document.get('schema') in _SCHEMAS
 
 
-def read_result(path: Path) -> Result | Failure:
+def read_result(path: Path) -> AnyResult | Failure:
     """Reads a result file. Raises UsageError if read_document does, or if the file cannot be
     read.
     """

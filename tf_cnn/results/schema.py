@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tf_cnn.results.document import Failure, Result
+from tf_cnn.results.document import AnyResult, Failure
 
 FILE = Path(__file__).with_name('result.schema.json')
 _PAGE_HEAD = """\
@@ -25,7 +25,7 @@ The values that `--result_file` writes. [results.md](results.md) explains how th
 
 
 def _schema() -> dict[str, Any]:
-    return msgspec.json.schema(Result | Failure)
+    return msgspec.json.schema(AnyResult | Failure)
 
 
 def make_schema() -> str:

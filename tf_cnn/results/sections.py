@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
+from typing import Annotated, NotRequired, TypedDict
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -35,7 +35,6 @@ NotNegative = Annotated[float, Meta(ge=0, le=_LARGEST)]
 Scalar = bool | Integer | Number | str | None
 # check_time has the rules of its text.
 Time = Annotated[str, Meta(extra_json_schema={'format': 'date-time'})]
-AnySection = TypeVar('AnySection', bound='Section')
 
 
 def about(text: str) -> Meta:
@@ -61,11 +60,6 @@ class Section(Struct):
             value = getattr(self, name)
             if isinstance(value, float) and not math.isfinite(value):
                 setattr(self, name, None)
-
-
-def partial_section(kind: type[AnySection], **values: Any) -> AnySection:
-    """Returns a section with only these values. All others are None, whatever their types say."""
-    return kind(**(dict.fromkeys(kind.__struct_fields__) | values))
 
 
 class ExitSection(Section):
@@ -275,7 +269,7 @@ class StatisticsSection(Section):
         interpolated linearly.
         """
         values = np.asarray(seconds, dtype=np.float64)
-        summary = partial_section(StepSeconds)
+        summary = StepSeconds(*[None] * len(StepSeconds.__struct_fields__))
         if values.size:
             middle, percentiles = (
                 float(np.median(values)),

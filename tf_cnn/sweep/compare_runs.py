@@ -1,4 +1,4 @@
-"""Measures two commands in turns, for `compare --run A --run B`."""
+"""Measures two runs or commands in turns, for `compare --run A --command B`."""
 
 import os
 import shlex
@@ -15,15 +15,17 @@ from tf_cnn.compare.run_sets import RunSet, make_run_set
 from tf_cnn.plan.params import SPECS, Params
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import check_launch
-from tf_cnn.results.document import Result
+from tf_cnn.results.document import AnyResult
 from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
+    RepeatedCommand,
     Runner,
     command_of_flags,
     describe_outcome,
     succeeded,
 )
+from tf_cnn.sweep.shell_command import check_pattern, make_shell_command
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural, warn
 from tf_cnn.system.signals import SIGNALS
 
@@ -67,30 +69,49 @@ def _check_same_work(params: Sequence[Params]) -> None:
             )
 
 
-def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list[RunSet]:
-    """Returns the results of both runs. Prints the ratio so far after each round."""
+def _make_commands(options: CompareOptions, flag_texts: Sequence[str]) -> list[RepeatedCommand]:
+    """Raises UsageError if they are not two usable commands that can be compared."""
     if len(flag_texts) != 2:
         raise UsageError(
-            f'--run={flag_texts[0]}: it appears {plural(len(flag_texts), "time")}; use it '
-            'twice, for A and B'
+            f'{flag_texts[0]}: --run and --command appear {plural(len(flag_texts), "time")}; use '
+            'them twice, for A and B'
         )
-    flags = [_read_run_flags(text) for text in flag_texts]
-    if not options.force:
+    if options.rate:
+        check_pattern(options.rate)
+    elif options.run and options.command:
+        raise UsageError(
+            f'{flag_texts[1]}: it has a wall time, and --run a rate; use --rate for its rate, or '
+            'two commands'
+        )
+    flags = [_read_run_flags(text) for text in options.run]
+    if len(flags) == 2 and not options.force:
         _check_same_work([params for _, params in flags])
-    # A folder of results for each run.
-    commands = [
-        command_of_flags(f'{name}/{name}', argv)
-        for name, (argv, _) in zip('ab', flags, strict=True)
+    # A folder of results for each of them.
+    names = iter(('a/a', 'b/b'))
+    return [
+        *(command_of_flags(next(names), argv) for argv, _ in flags),
+        *(make_shell_command(next(names), text, options.rate) for text in options.command),
     ]
-    runner = Runner(environment=environment_for_runs(os.environ, 'compare --run', warn))
+
+
+def measure_in_turns(options: CompareOptions) -> list[RunSet]:
+    """Returns the results of both commands. Prints the ratio so far after each round."""
+    flag_texts = [format_flag('run', text) for text in options.run]
+    flag_texts += [format_flag('command', text) for text in options.command]
+    commands = _make_commands(options, flag_texts)
+    runner = Runner(
+        environment=environment_for_runs(os.environ, 'compare', warn),
+        timeout_secs=options.timeout_secs,
+    )
     folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
     folder.create_or_resume({command.name: command.argv for command in commands})
     interleaved_runs = InterleavedRuns(commands, options.rounds, folder, runner)
-    names = [f'{letter}: {text}' for letter, text in zip('AB', flag_texts, strict=True)]
+    texts = (*options.run, *options.command)
+    names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
 
     def make_sides() -> list[RunSet]:
         results = [
-            [run for run in runs if isinstance(run, Result)]
+            [run for run in runs if isinstance(run, AnyResult)]
             for runs in interleaved_runs.outcomes.values()
         ]
         return [make_run_set(name, runs) for name, runs in zip(names, results, strict=True)]
@@ -116,5 +137,5 @@ def measure_in_turns(flag_texts: Sequence[str], options: CompareOptions) -> list
     for text, runs in zip(flag_texts, interleaved_runs.outcomes.values(), strict=True):
         if failed := next((run for run in runs if not succeeded(run)), None):
             again = f'; to try this run again, delete {failed.source}' if options.output else ''
-            raise RunError(f'{format_flag("run", text)}: {failed.reason}{again}')
+            raise RunError(f'{text}: {failed.reason}{again}')
     return make_sides()

@@ -24,7 +24,7 @@ from msgspec import convert
 from tf_cnn.cluster.topology import Shape
 from tf_cnn.results import VERSION
 from tf_cnn.results.collection import SWEEP_FILE, TRIES
-from tf_cnn.results.document import Failure, Result, read_result
+from tf_cnn.results.document import AnyResult, Failure, read_result
 from tf_cnn.sweep.configurations import SweepPlan
 from tf_cnn.system.atomic import lock_folder, move_atomically, write_atomically
 from tf_cnn.system.documents import DocumentError, as_json, decode_text, read_json
@@ -37,7 +37,7 @@ _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
 # With less free space than this, the next document may not fit.
 _MIN_FREE_BYTES = 64 * 1024
 
-Outcome = Result | Failure
+Outcome = AnyResult | Failure
 
 
 class Folder:

@@ -1,13 +1,12 @@
 """Runs commands repeatedly and interleaved: each in a fresh process, each result stored at once.
 
-`sweep`, `--repeat`, `compare --run`, `cluster --each` and the scripts of benchmarks/ run their
-commands here.
+`sweep`, `--repeat`, `compare` and `cluster --each` run their commands here.
 """
 
 import json
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,8 @@ from msgspec.structs import replace
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import (
     SCHEMA_VERSION,
+    AnyResult,
+    CommandResult,
     FailedCluster,
     FailedCommand,
     Failure,
@@ -44,6 +45,8 @@ class RepeatedCommand:
       is_remote: whether the process with the result is on another host. Then its output contains
         the document, since that host may not share files.
       group: commands of one group run at the same time; empty: the command runs alone.
+      measure: of a command of another program, which runs alone: runs it with (log, file for the
+        result, --timeout_secs), and writes the result unless it fails.
     """
 
     name: str
@@ -52,6 +55,7 @@ class RepeatedCommand:
     failure: Failure
     is_remote: bool = False
     group: str = ''
+    measure: Callable[[Path, Path, float | None], ProcessExit] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,11 @@ class Runner:
             ]
         started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
         try:
-            exits = run_processes(argvs, self.timeout_secs, self.environment)
+            exits = [
+                command.measure(log, unfinished_path(path), self.timeout_secs)
+                for log, (path, command) in zip(argvs, commands.items(), strict=True)
+                if command.measure
+            ] or run_processes(argvs, self.timeout_secs, self.environment)
             return [
                 (
                     self._outcome(folder, command, path, process_exit, started_at),
@@ -126,7 +134,7 @@ class Runner:
             _extract_document(folder.logs / f'{path.stem}.log', unfinished)
         reason = process_exit.reason or 'it ended with exit code 0, but wrote no result'
         outcome = folder.read_outcome(unfinished)
-        is_consistent = isinstance(outcome, Result) and outcome.is_complete == (
+        is_consistent = isinstance(outcome, AnyResult) and outcome.is_complete == (
             process_exit.cause is None
         )
         if process_exit.cause == ERROR or not is_consistent:
@@ -257,11 +265,15 @@ def make_failure(argv: Sequence[str], flags: Mapping[str, str], shape: str) -> F
 
 
 def succeeded(outcome: Outcome) -> bool:
-    return isinstance(outcome, Result) and outcome.is_complete
+    return isinstance(outcome, AnyResult) and outcome.is_complete
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """Returns '123.4 images/sec', for --exchange_only '1.234 ms/step', or 'failed: REASON'."""
+    """Returns '123.4 images/sec', for --exchange_only '1.234 ms/step', for another program '123.4'
+    or '1.234 s', or 'failed: REASON'.
+    """
+    if isinstance(outcome, CommandResult):
+        return f'{outcome.seconds:.3f} s' if outcome.rate is None else f'{outcome.rate:g}'
     if isinstance(outcome, Result) and outcome.is_complete:
         if outcome.run.role == 'exchange-only':
             return f'{1e3 * outcome.step_seconds().mean():.3f} ms/step'

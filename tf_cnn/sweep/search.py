@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tf_cnn.plan.parsing import parse_argv
-from tf_cnn.results.document import Failure
+from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import FinishedRun, Runner, command_of_configuration, succeeded
@@ -72,9 +72,9 @@ class BatchSizeSearch:
             fits[size] = succeeded(outcome)
             if not fits[size] and (size == 1 or not _ran_out_of_memory(outcome)):
                 exit_code = (
-                    outcome.exit_code
-                    if isinstance(outcome, Failure)
-                    else outcome.exit_status.exit_code
+                    outcome.exit_status.exit_code
+                    if isinstance(outcome, Result)
+                    else outcome.exit_code
                 )
                 failure = replace(
                     command_of_configuration(configuration).failure,

@@ -1,0 +1,54 @@
+"""The scripts in benchmarks/ compare pairs of commands; peers print their rates."""
+
+import re
+import time
+from argparse import Namespace
+
+import pytest
+
+from benchmarks.comparing import TOTAL, compare_pairs
+from benchmarks.peers.measuring import make_parser, run_steps
+from benchmarks.start_time import run_to_first_step
+from tests.support.outputs import check_line
+from tf_cnn.compare.run_sets import read_run_set
+
+pytestmark = pytest.mark.unit
+
+
+def test_each_pair_is_compared_also_after_one_that_fails(tmp_path, capsys):
+    commands = {
+        name: ['echo', f'total images/sec: {rate}'] for name, rate in (('a', 10), ('b', 25))
+    }
+    commands['a failure'] = ['false']
+    args = Namespace(rounds=3, output=tmp_path)
+    assert compare_pairs(commands, [('a failure', 'a'), ('b', 'a')], args) == 1
+    captured = capsys.readouterr()
+    assert 'b (B) / a (A)' in captured.out
+    assert '2.500' in captured.out
+    (error,) = [line for line in captured.err.splitlines() if 'error: ' in line]
+    check_line(error, '--command=false', 'exit code 1')
+    (group,) = read_run_set(str(tmp_path / 'b-a/results/b')).groups
+    assert (len(group.runs), group.rate) == (3, 25)
+
+
+def test_a_peer_prints_the_rate_of_its_timed_steps(capsys):
+    args = make_parser('A peer.').parse_args(['--batch_size=4', '--num_batches=5'])
+    seconds = iter([0.2, 0.2, *[0.01] * 5])
+
+    def step() -> float:
+        time.sleep(next(seconds))
+        return 0.5
+
+    run_steps(args, 'Other software 1.0', step)
+    out = capsys.readouterr().out
+    assert 'Other software 1.0: loss 0.500' in out
+    (rate,) = re.findall(TOTAL, out)
+    assert 100 < float(rate) <= 400
+
+
+def test_a_command_ends_at_its_first_step():
+    start = time.monotonic()
+    assert run_to_first_step(['sh', '-c', r'printf "1\timages/sec: 5\n"; exec sleep 60']) == 0
+    assert time.monotonic() - start < 30
+    assert run_to_first_step(['sh', '-c', 'echo Step; exit 3']) == 3
+    assert run_to_first_step(['true']) == 1
