@@ -68,7 +68,7 @@ def test_a_host_with_a_slow_link_is_named_by_its_pairs(network, tmp_path):
     shape = 'root tbf rate 10mbit burst 20kb limit 1mb'
     network.hosts[2].run('tc', 'qdisc', 'replace', 'dev', 'eth0', *shape.split())
     words = '--hosts=node1,node2,node3,node9 --pairs --rounds=1 --fail_below=0.6'
-    flags = f'--exchange_bytes=2000000 {STEPS}'
+    flags = f'--exchange_bytes=500000 {STEPS}'
     process = fleet(network, words, flags, tmp_path / 'out')
     assert process.code == 1
     first, *table = process.out.splitlines()
