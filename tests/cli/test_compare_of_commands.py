@@ -177,10 +177,8 @@ def test_a_wall_time_is_not_compared_with_a_rate_even_by_force():
     write_commands('times', 3, None)
     write_commands('rates', 3, 10)
     for other in ('rates', str(write_sample('run.json'))):
-        _, error = run_main('compare', 'times', other, code=2)
+        _, error = run_main('compare', 'times', other, '--force', code=2)
         check_error(error, 'wall times', 'different work')
-        out, _ = run_main('compare', 'times', other, '--force')
-        assert out.startswith('nothing was compared')
 
 
 @pytest.mark.parametrize('flag', ['--against=results', '--across=hosts'])

@@ -155,19 +155,23 @@ def compare_run_sets(run_sets: Sequence[RunSet], *, force: bool = False) -> Comp
 def make_rows(run_sets: Sequence[RunSet], *, force: bool = False) -> list[Group]:
     """Returns all runs with their baselines; those that are left out come last.
 
-    Raises UsageError if runs did different work, unless force is set.
+    Raises UsageError if runs did different work, unless force is set, and for a wall time beside a
+    rate.
     """
     groups = pair_with_baselines(name_groups(run_sets), across_work=force)
     for group in groups:
         # In a single folder, all runs must have done the same work.
         other = groups[0] if len(run_sets) == 1 else group.baseline
-        if other and not force and (work := workload_differences(other.first, group.first)):
+        work = workload_differences(other.first, group.first) if other else {}
+        # A wall time is no rate, even with --force.
+        if other and ('unit' in work or (work and not force)):
             changes = ', '.join(
                 f'{name} {before} and {after}' for name, (before, after) in work.items()
             )
+            hint = ', or use --force' * ('unit' not in work)
             raise UsageError(
                 f'{other.first.source} and {group.first.source}: they measured different work: '
-                f'{changes}; compare runs of the same work, or use --force'
+                f'{changes}; compare runs of the same work{hint}'
             )
     return [*groups, *(run for run_set in run_sets for run in run_set.excluded_runs)]
 

@@ -82,12 +82,8 @@ class Measured:
 
     @functools.cached_property
     def ratio(self) -> Ratio | None:
-        """This throughput over the baseline's; None without a baseline, for the baseline, and for a
-        wall time beside a rate.
-        """
-        if self.is_baseline or not self.baseline or self.is_wall_time != self.baseline.is_wall_time:
-            return None
-        return self.ratio_to(self.baseline)
+        """This throughput over the baseline's; None without a baseline, and for the baseline."""
+        return None if self.is_baseline or not self.baseline else self.ratio_to(self.baseline)
 
     @property
     def speed_up(self) -> float | None:
