@@ -90,9 +90,9 @@ def photograph(html: str) -> bytes:
     if box is None:
         raise RunError(f'{PICTURE}: the browser shows an empty page')
     buffer = io.BytesIO()
-    picture = image.crop((0, 0, _WIDTH, min(box[3] + _MARGIN, _HEIGHT)))
+    cropped = image.crop((0, 0, _WIDTH, min(box[3] + _MARGIN, _HEIGHT)))
     # 64 colours take a quarter of the bytes.
-    picture.quantize(64).save(buffer, 'PNG', optimize=True)
+    cropped.quantize(64).save(buffer, 'PNG', optimize=True)
     return buffer.getvalue()
 
 
