@@ -48,22 +48,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
             f'--fail_below={limit:g}: it is a ratio; for {limit:g} % use '
             f'--fail_below={limit / 100:g}'
         )
-    is_measuring = bool(options.run or options.command)
-    if is_measuring and options.rounds < MIN_RUNS:
-        raise UsageError(
-            f'--rounds={options.rounds}: a comparison needs an interval, and an interval '
-            f'{MIN_RUNS} runs or more of each side; use --rounds={MIN_RUNS}'
-        )
-    if is_measuring:
-        if arguments.positional or options.against is not None or options.across is not None:
-            raise UsageError(
-                '--run and --command: they conflict with RESULT, --against and --across, since '
-                'they compare their runs; remove one of them'
-            )
-        if options.rate and not options.command:
-            raise UsageError(
-                f'{format_flag("rate", options.rate)}: it has no effect without --command; use both'
-            )
+    if options.run or options.command:
+        _check_measuring(arguments)
         return print_comparison(measure_in_turns(options), options)
     measuring_flags = {'rounds', 'output', 'rate', 'timeout_secs'}
     if without_run := sorted(arguments.given_flags & measuring_flags):
@@ -103,3 +89,21 @@ def main(arguments: Arguments[CompareOptions]) -> int:
                 'two settings'
             )
     return print_comparison(sides, options)
+
+
+def _check_measuring(arguments: Arguments[CompareOptions]) -> None:
+    options = arguments.options
+    if options.rounds < MIN_RUNS:
+        raise UsageError(
+            f'--rounds={options.rounds}: a comparison needs an interval, and an interval '
+            f'{MIN_RUNS} runs or more of each side; use --rounds={MIN_RUNS}'
+        )
+    if arguments.positional or options.against is not None or options.across is not None:
+        raise UsageError(
+            '--run and --command: they conflict with RESULT, --against and --across, since '
+            'they compare their runs; remove one of them'
+        )
+    if options.rate and not options.command:
+        raise UsageError(
+            f'{format_flag("rate", options.rate)}: it has no effect without --command; use both'
+        )
