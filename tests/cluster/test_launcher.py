@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,28 @@ on_sigterm(end)
         assert launcher.exit_code == 130
         assert launcher.lines(r'^worker 0 \| (.*)$') == ['ready', 'SIGTERM']
         assert_ended(pids)
+
+
+def test_a_second_signal_reaches_the_processes_as_another_sigterm(tmp_path):
+    # Ends itself at the second; without it, the launcher would wait for 60 s before SIGKILL.
+    code = """
+received = []
+def note():
+    received.append(1)
+    os.write(1, b'SIGTERM\\n')
+    if len(received) == 2:
+        os._exit(0)
+on_sigterm(note)
+"""
+    command = program('worker 0', code + READY + 'wait()')
+    with launching(tmp_path, command) as (launcher, _):
+        launcher.send(signal.SIGTERM)
+        launcher.await_line(r'^worker 0 \| SIGTERM$')
+        # A signal sent sooner counts as the same one: timeout(1) sends two at once.
+        time.sleep(0.5)
+        launcher.send(signal.SIGTERM)
+        assert launcher.has_ended(30)
+        assert launcher.lines(r'^worker 0 \| (SIGTERM)$') == ['SIGTERM'] * 2
 
 
 def test_no_process_outlives_a_launcher_that_is_killed(tmp_path):

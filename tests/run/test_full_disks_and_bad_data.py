@@ -24,6 +24,7 @@ from tests.support.runs import make_benchmark
 from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.session import Stepper
+from tf_cnn.run.shard_faults import explain_fault
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
@@ -170,6 +171,23 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_its_name(tmp_path):
     process = run(f'{_RUN} --num_batches=200 --data_dir={shard.parent}')
     assert process.code == 1
     check_error(process.err, shard, 'record 40', 'JPEG')
+
+
+@pytest.mark.parametrize(
+    ('has_shards', 'error'),
+    [
+        (False, tf.errors.InvalidArgumentError(None, None, 'not a number')),
+        (True, tf.errors.AbortedError(None, None, 'not a number')),
+    ],
+    ids=['synthetic images', 'no error of a record'],
+)
+def test_no_record_is_looked_for_where_none_can_be_the_cause(has_shards, error, tmp_path):
+    (shard, *_) = write_shards(tmp_path / 'shards')
+    replace_by_garbage(shard)
+    plan = make_benchmark(data_dir=shard.parent if has_shards else None).plan
+    searches: list[str] = []
+    line = explain_fault(error, plan, None, searches.append, is_evaluating=False)
+    assert (line, searches) == (f'{type(error).__name__}: not a number', [])
 
 
 def test_a_run_ends_when_no_record_is_left(tmp_path):
