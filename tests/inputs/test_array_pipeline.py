@@ -216,6 +216,12 @@ def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(kind, options):
     np.testing.assert_equal(resumed, expected[4:])
 
 
+def test_images_on_the_device_are_a_buffer_with_their_labels():
+    with tf.Graph().as_default():
+        [images, *_] = DeviceInput(InputConfig(SOURCE, cpus(1), 4, 10, AS_THEY_ARE)).buffers
+    assert (images.count, images.num_bytes) == (COUNT, IMAGES.nbytes + LABELS.nbytes)
+
+
 @pytest.mark.parametrize('kind', [DeviceInput, FeedInput])
 def test_images_in_memory_may_have_another_scale(kind):
     options = replace(AS_THEY_ARE, scale=Scale(1.0, (10.0, 20.0, 30.0)))

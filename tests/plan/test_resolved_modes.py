@@ -53,6 +53,12 @@ def test_variables_of_16_bits_are_refused_in_clusters(mode):
     assert variables_of(flags).variable_update == mode
 
 
+def test_forward_steps_are_refused_where_workers_would_exchange_nothing():
+    mode = '--variable_update=collective_all_reduce'
+    with refused('--forward_only', mode):
+        plan_of(f'{WORKERS} {mode} --forward_only')
+
+
 @pytest.mark.parametrize(
     ('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 14)]
 )

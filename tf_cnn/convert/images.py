@@ -27,7 +27,7 @@ class EncodedImage:
     height: int
     width: int
     passed_through: bool
-    is_first_of_several: bool = False
+    is_first_of_several: bool
 
 
 def encode_image(path: str, jpeg_quality: int) -> EncodedImage | str:
@@ -73,7 +73,13 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | str:
             orientation = _orientation(image)
             # PIL calls a JPEG with several pictures MPO; its first picture is encoded again.
             if image.format == 'JPEG' and image.mode == 'RGB' and orientation == 1:
-                return EncodedImage(data, image.height, image.width, passed_through=True)
+                return EncodedImage(
+                    data,
+                    image.height,
+                    image.width,
+                    passed_through=True,
+                    is_first_of_several=False,
+                )
             upright = _to_rgb(image)
             upright.getexif()[_ORIENTATION_TAG] = orientation
             ImageOps.exif_transpose(upright, in_place=True)
