@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from models.layers import LayerBuilder
 from tests.managers.worker_graphs import (
     COLLECTIVE,
     NUM_SERVERS,
@@ -20,6 +21,7 @@ from tests.managers.worker_graphs import (
     Replica,
     build,
     normalised,
+    servers,
     train_alone,
     wide,
     wide_and_normalised,
@@ -323,6 +325,38 @@ def test_exchanged_gradients_of_all_workers_are_summed(mode, transfer, start):
     # Checkpoints are saved only while no step has begun to change variables.
     begun = [number.value for number in cluster.replicas[0].step.begun_steps]
     assert set(cluster.sessions[0].run(begun)) <= {3}
+
+
+def large(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """A network with four weights, of 3.2 MB and less: more than are on their way at once."""
+    for number, channels in enumerate([4_000, 200, 4_000]):
+        x = cnn.dense(cnn.flatten(x), channels, f'hidden_{number}')
+    return cnn.dense(x, num_classes, 'logits')
+
+
+@pytest.mark.parametrize('is_synchronous', [True, False])
+@pytest.mark.parametrize(('source', 'target'), [('ps', 'worker'), ('worker', 'ps')])
+def test_transfers_have_an_order_where_workers_wait_for_each_other(is_synchronous, source, target):
+    replica = build(
+        PS,
+        1,
+        network=large,
+        is_synchronous=is_synchronous,
+        devices=cpus(1),
+        server_devices=servers(1),
+    )
+    transfers = {
+        op
+        for op in replica.graph.get_operations()
+        if op.device.startswith(f'/job:{target}')
+        and any(value.device.startswith(f'/job:{source}') for value in op.inputs)
+        and op.inputs[0].dtype == tf.float32
+        and op.inputs[0].shape.num_elements() > 1
+    }
+    # A weight and a bias of each layer.
+    assert len(transfers) == 8
+    waiting = [op for op in transfers if (needed_by([op]) & transfers) - {op}]
+    assert bool(waiting) == is_synchronous
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])

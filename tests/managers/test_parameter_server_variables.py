@@ -12,7 +12,7 @@ from models.registry import MODELS
 from tests.managers.worker_graphs import NUM_WORKERS, PS, REPLICATED, manager_of, servers
 from tests.support.graphs import cpus
 from tf_cnn.graph.variables import num_bytes
-from tf_cnn.managers.parameter_servers import ParameterServerVariables
+from tf_cnn.managers.parameter_servers import ParameterServerVariables, TransferQueue
 
 pytestmark = pytest.mark.graph
 
@@ -93,3 +93,15 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode):
     assert placed == placed_by_other
     assert sum(name.endswith('/moving_mean') for name in placed) == 19
     assert chief.server_bytes == other.server_bytes
+
+
+def test_a_transfer_waits_for_all_transfers_of_the_segment_before_the_last():
+    with tf.Graph().as_default():
+        queue, transfers, waits = TransferQueue(most_bytes=10), [], []
+        # Segments: 6 + 4 bytes, 6, 11 (larger than a segment), 4 + 4 + 2, and 1.
+        for size in (6, 4, 6, 11, 4, 4, 2, 1):
+            ops = queue.ops_to_wait_for(size)
+            waits.append([transfers.index(op) for group in ops for op in group.control_inputs])
+            transfers.append(tf.constant(size).op)
+            queue.add(transfers[-1:])
+    assert [*map(sorted, waits)] == [[], [], [], [0, 1], [2], [2], [2], [3]]

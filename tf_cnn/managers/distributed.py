@@ -56,8 +56,14 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
                 config, self.server_variables.refresh, releases_readers=self._reads_updates
             )
             self.begun = list(self.synchronous_step.begun.values())
-        # A step reads the variables in the order of the layers, and layers use them as they arrive.
-        self._read_queues = {device: TransferQueue() for device in config.server_devices}
+        # A synchronous step reads the variables in the order of the layers, and layers use them as
+        # they arrive. An asynchronous worker often has the link alone, and a link with an order
+        # stands idle between a segment's arrival and the start of the next.
+        self._read_queues = (
+            {device: TransferQueue() for device in config.server_devices}
+            if config.is_synchronous
+            else None
+        )
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
         # Ops that must run before the gradients of this worker update variables.
@@ -156,11 +162,10 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         buckets = self.server_variables.pack(
             [(variable.name, total) for total, variable in reversed(outgoing_pairs)]
         )
-        queues = self.server_variables.make_queues()
         if self.synchronous_step:
             op, updated = self.synchronous_step.build(
                 buckets,
-                queues,
+                self.server_variables.make_queues(),
                 global_step,
                 take_step,
                 needs_all_gradients=step.needs_all_gradients,
@@ -168,12 +173,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
                 after=self._before_push,
             )
         else:
-            pairs = []
-            for bucket in buckets:
-                arrived = bucket.send(queues[bucket.device].ops_to_wait_for(bucket.num_bytes))
-                queues[bucket.device].add(arrived)
-                pairs += bucket.unpack(arrived)
-            op, updated = take_step(pairs)
+            op, updated = take_step(
+                [pair for bucket in buckets for pair in bucket.unpack(bucket.send())]
+            )
         if self._reads_updates:
             op = tf.group(op, *self._read_variables(updated))
         return op, outgoing_pairs

@@ -73,7 +73,7 @@ class Bucket:
     def num_bytes(self) -> int:
         return sum(num_bytes(variable.shape) for variable in self.variables)
 
-    def send(self, ops_to_wait_for: Sequence[tf.Operation]) -> list[Tensor]:
+    def send(self, ops_to_wait_for: Sequence[tf.Operation] = ()) -> list[Tensor]:
         """Sends the gradients after these ops of the server, and returns them there, as float32."""
         tensors = self.tensors
         if ops_to_wait_for:
