@@ -29,6 +29,15 @@ MODES = {
     'asynchronous': ['--variable_update=parameter_server', '--cross_replica_sync=false'],
     'staged_vars': ['--variable_update=parameter_server', '--staged_vars=true'],
     'distributed_replicated': ['--variable_update=distributed_replicated'],
+    'distributed_all_reduce': [
+        '--variable_update=distributed_all_reduce',
+        '--all_reduce_spec=xring',
+    ],
+    # The original needs this value.
+    'collective_all_reduce': [
+        '--variable_update=collective_all_reduce',
+        '--all_reduce_spec=collective',
+    ],
 }
 NUM_WORKERS = 2
 _UNITS = {'mbit': 1, 'gbit': 1000}
@@ -45,17 +54,32 @@ def parse_mbit(link: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-@contextlib.contextmanager
-def start_tasks(
-    network: Network, command: Sequence[object], folder: Path, env: Mapping[str, str] | None = None
-) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
-    """Starts a task on each host, workers first, with its log in `folder`; kills all at the end."""
+def _tasks_of(mode: str, num_ps: int) -> list[tuple[str, int]]:
+    """Returns the job and index of each task of a mode, workers first."""
     jobs = [('worker', index) for index in range(NUM_WORKERS)]
-    jobs += [('ps', index) for index in range(len(network.hosts) - NUM_WORKERS)]
-    addresses: dict[str, list[str]] = {'worker': [], 'ps': []}
+    if mode == 'distributed_all_reduce':
+        jobs.append(('controller', 0))
+    elif mode != 'collective_all_reduce':
+        jobs += [('ps', index) for index in range(num_ps)]
+    return jobs
+
+
+@contextlib.contextmanager
+def _start_tasks(
+    network: Network,
+    jobs: Sequence[tuple[str, int]],
+    command: Sequence[object],
+    folder: Path,
+    env: Mapping[str, str],
+) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
+    """Starts a task on each host, with its log in `folder`; kills all at the end."""
+    addresses: dict[str, list[str]] = {}
     for (job, _), host in zip(jobs, network.hosts, strict=True):
-        addresses[job].append(f'{host.address}:5000')
-    hosts = [f'--{job}_hosts={",".join(job_addresses)}' for job, job_addresses in addresses.items()]
+        addresses.setdefault(job, []).append(f'{host.address}:5000')
+    hosts = [
+        f'--{job}_host{"" if job == "controller" else "s"}={",".join(job_addresses)}'
+        for job, job_addresses in addresses.items()
+    ]
     tasks = {}
     try:
         for (job, index), host in zip(jobs, network.hosts, strict=True):
@@ -75,20 +99,28 @@ def start_tasks(
             task.wait()
 
 
-def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) -> str:
+def _train(
+    network: Network,
+    jobs: Sequence[tuple[str, int]],
+    command: Sequence[object],
+    env: Mapping[str, str],
+) -> str:
     """Returns the line with the total."""
+    # The controller prints the results of its workers.
+    chief = 'controller0' if ('controller', 0) in jobs else 'worker0'
     with tempfile.TemporaryDirectory() as name:
-        log = Path(name, 'worker0.log')
+        log = Path(name, f'{chief}.log')
         settings = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **env}
         ignore_timeout = contextlib.suppress(subprocess.TimeoutExpired)
-        with start_tasks(network, command, Path(name), settings) as tasks, ignore_timeout:
-            tasks['worker0'].wait(_DEADLINE_SECS)
+        tasks_started = _start_tasks(network, jobs, command, Path(name), settings)
+        with tasks_started as tasks, ignore_timeout:
+            tasks[chief].wait(_DEADLINE_SECS)
         text = log.read_text(errors='replace')
     if not (total := re.search(r'^total images/sec: [\d.]+$', text, re.MULTILINE)):
         last = (text.strip() or 'it printed nothing').splitlines()[-1]
         raise RunError(
             f'{" ".join(map(str, command))}: no total within {_DEADLINE_SECS} s; the log of '
-            f'worker 0 ends with: {last}'
+            f'{chief} ends with: {last}'
         )
     return total[0]
 
@@ -141,9 +173,9 @@ def main() -> int:
         flags, env = [], {'TF_USE_LEGACY_KERAS': '1'}
         # A host's /tmp is separate, so these paths are mounted.
         shared = [args.original, args.original_python.parent.parent]
-    with make_hosts(NUM_WORKERS + args.num_ps, rate_mbit=args.link, shared=shared) as network:
-        words = [*command, *common, *MODES[args.modes[0]], *flags]
-        print(_train(network, words, env))
+    (mode, *_), jobs = args.modes, _tasks_of(args.modes[0], args.num_ps)
+    with make_hosts(len(jobs), rate_mbit=args.link, shared=shared) as network:
+        print(_train(network, jobs, [*command, *common, *MODES[mode], *flags], env))
     return 0
 
 
