@@ -97,7 +97,9 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode):
 
 def test_a_transfer_waits_for_all_transfers_of_the_segment_before_the_last():
     with tf.Graph().as_default():
-        queue, transfers, waits = TransferQueue(most_bytes=10), [], []
+        queue = TransferQueue(most_bytes=10)
+        transfers: list[tf.Operation] = []
+        waits: list[list[int]] = []
         # Segments: 6 + 4 bytes, 6, 11 (larger than a segment), 4 + 4 + 2, and 1.
         for size in (6, 4, 6, 11, 4, 4, 2, 1):
             ops = queue.ops_to_wait_for(size)
