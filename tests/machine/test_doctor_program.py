@@ -8,6 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line
+from tests.support.runs import plan_of
 from tf_cnn.doctor import checks as doctor_checks
 from tf_cnn.doctor import program as doctor_program
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG
@@ -62,6 +63,31 @@ def test_sums_that_nccl_does_not_support_are_skipped(algorithm):
 def test_without_a_second_gpu_no_sum_is_checked():
     (check,) = doctor_program.FAMILIES['all_reduce'].values()
     assert check().outcome == SKIPPED
+
+
+def test_sums_leave_nccl_the_memory_that_a_run_leaves_it():
+    with mock.patch.object(tf, 'Session', side_effect=tf.Session) as session:
+        doctor_program.list_wrong_sums(TOWERS, copy_algorithm(TOWERS), tf.float32)
+    (call,) = session.call_args_list
+    assert call.kwargs['config'].gpu_options == plan_of('--model=lenet').session.config.gpu_options
+
+
+def test_a_sum_for_which_memory_is_missing_is_wrong_and_names_the_guide(monkeypatch):
+    fault = tf.errors.UnknownError(None, None, 'Error invoking NCCL: unhandled cuda error')
+    monkeypatch.setattr(doctor_program, 'list_wrong_sums', mock.Mock(side_effect=fault))
+    monkeypatch.setattr(doctor_program, '_num_gpus', lambda: 2)
+    finding = doctor_program.check_sums('nccl', 'fp32')
+    assert finding.outcome == WRONG
+    check_line(f'{finding.found} {finding.advice}', '2 GPUs', 'unhandled cuda', 'docs/gpu.md')
+
+
+def test_training_with_xla_is_tried_where_there_is_a_gpu():
+    assert doctor_program.check_xla(count_gpus=lambda: 0).outcome == SKIPPED
+    flags = [*doctor_program._XLA_FLAGS, '--device=cpu']
+    assert doctor_program.check_xla(flags, lambda: 1).outcome == OK
+    finding = doctor_program.check_xla([*flags, '--num_gpus=2'], lambda: 1)
+    assert finding.outcome == WRONG
+    check_line(f'{finding.found} {finding.advice}', '--xla', 'docs/gpu.md')
 
 
 def test_collective_sums_have_the_order_of_a_run():

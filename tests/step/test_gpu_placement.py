@@ -262,6 +262,30 @@ def test_the_device_draws_its_images_and_nothing_comes_from_the_host(noise, augm
     assert crossings(needed_by(drawing)) == []
 
 
+@pytest.mark.parametrize(
+    ('flags', 'producers'),
+    [
+        ({}, {'Unstage'}),
+        ({'local_parameter_device': 'cpu'}, {'Unstage', 'ReadVariableOp'}),
+        ({'input_pipeline': 'device'}, set()),
+        ({'input_pipeline': 'feed_dict'}, {'Placeholder'}),
+    ],
+    ids=str,
+)
+def test_copies_to_gpus_come_from_ops_that_allocate_no_memory(noise, flags, producers):
+    """TensorFlow page-locks only what an op allocates and passes directly to a GPU."""
+    gpu_graph = build_on_gpus(data_dir=str(noise), **flags)
+    copied = {
+        value.op.type
+        for op in gpu_graph.step
+        for value in op.inputs
+        if is_on_gpu(op) and not is_on_gpu(value.op) and value.dtype != tf.resource
+        # Scalars are settings of a step, such as the learning rate.
+        if value.shape.rank
+    }
+    assert copied == producers
+
+
 # ---- collectives ---------------------------------------------------------------------------------
 
 
@@ -329,6 +353,32 @@ def test_nccl_never_sums_bfloat16(precision, compact, dtype, mode):
     gpu_graph = build_small(2, mode, precision, 'two_norms', compact_gradient_transfer=compact)
     sums = gpu_graph.of_type('NcclAllReduce', 'CollectiveReduce')
     assert {op.inputs[0].dtype for op in sums} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ('flags', 'copies'),
+    [
+        # To the device that sums, and from there: 7 each way. The network has 8 gradients.
+        ({}, 8 * 14),
+        # One group of all gradients.
+        ({'agg_small_grads_max_bytes': 1 << 24, 'agg_small_grads_max_group': 20}, 14),
+        ({'gradient_repacking': 8}, 8 * 14),
+        ({'gradient_repacking': 2}, 2 * 14),
+        # Each of 8 pieces takes 7 steps to be summed, and 7 to be distributed.
+        ({'all_reduce_spec': 'xring'}, 8 * 8 * 14),
+        ({'all_reduce_spec': 'nccl'}, 0),
+    ],
+    ids=str,
+)
+def test_packing_decides_on_the_number_of_copies_between_gpus(flags, copies):
+    gpu_graph = build_small(8, 'replicated', 'fp32', 'two_norms', **flags)
+    sent = {
+        (value.name, op.device)
+        for op in gpu_graph.step
+        for value in op.inputs
+        if is_on_gpu(op) and is_on_gpu(value.op) and value.device != op.device
+    }
+    assert len(sent) == copies
 
 
 # ---- parameter servers ---------------------------------------------------------------------------

@@ -25,6 +25,7 @@ FAMILIES: Mapping[str, str] = {
     'gpu': 'tf_cnn.doctor.checks',
     'tensorflow': 'tf_cnn.doctor.checks',
     'processor': 'tf_cnn.doctor.program',
+    'xla': 'tf_cnn.doctor.program',
     'all_reduce': 'tf_cnn.doctor.program',
 }
 

@@ -58,9 +58,13 @@ def check_sums(algorithm: str, precision: str) -> Finding:
     numbers = range(2, _num_gpus() + 1)
     for number in numbers:
         towers = [f'/gpu:{index}' for index in range(number)]
-        if faults := list_wrong_sums(
-            towers, algorithm_for_towers(towers, algorithm), tf.as_dtype(dtype)
-        ):
+        reduce = algorithm_for_towers(towers, algorithm)
+        try:
+            faults = list_wrong_sums(towers, reduce, tf.as_dtype(dtype))
+        except tf.errors.OpError as error:
+            summary = f'over {number} GPUs: {error.message.splitlines()[0]}'
+            return Finding(WRONG, summary, 'see docs/gpu.md, If something is wrong')
+        if faults:
             summary = f'over {number} GPUs: {"; ".join(faults[:3])}'
             advice = 'train with another --all_reduce_spec, and report it: gradients would be wrong'
             return Finding(WRONG, summary, advice, {'faults': faults})
@@ -79,8 +83,8 @@ def list_wrong_sums(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -
                         tf.constant(_tower_values(size, tower), dtype) * tf.ones([], dtype)
                     )
             sums.append([tf.cast(total, tf.float32) for total in reduce(tensors, index)])
+    # TensorFlow takes all memory of the GPUs, as in a run: NCCL's buffers must fit beside it.
     config = tf.ConfigProto(allow_soft_placement=False)
-    config.gpu_options.allow_growth = True
     config.device_count['CPU'] = len(towers)  # for tests without GPUs
     faults: dict[str, None] = {}
     expected = [
@@ -191,6 +195,31 @@ def compare_onednn(rates: Mapping[str, Sequence[float]], variable: str | None) -
     return Finding(WARNING, summary, advice, figures)
 
 
+# ---- XLA -----------------------------------------------------------------------------------------
+
+# A step has convolutions, matrix products and updates, and compiles within seconds.
+_XLA_FLAGS = (
+    '--model=lenet',
+    '--batch_size=8',
+    '--num_batches=2',
+    '--num_warmup_batches=1',
+    '--xla',
+)
+
+
+def check_xla(
+    flags: Sequence[str] = _XLA_FLAGS, count_gpus: Callable[[], int] = _num_gpus
+) -> Finding:
+    """Trains with --xla, in a process of its own: XLA may abort it."""
+    if not count_gpus():
+        return Finding(SKIPPED, 'no GPU')
+    try:
+        _run_program(flags, os.environ)
+    except RunError as error:
+        return Finding(WRONG, str(error), 'train without --xla; see docs/gpu.md')
+    return Finding(OK, 'a network trains with --xla')
+
+
 def _all_reduce_checks() -> dict[str, Callable[[], Finding]]:
     if _num_gpus() < 2:
         return {'sums': functools.partial(Finding, SKIPPED, 'fewer than two GPUs')}
@@ -204,5 +233,6 @@ def _all_reduce_checks() -> dict[str, Callable[[], Finding]]:
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
     'processor': {'onednn': check_onednn},
+    'xla': {'training': check_xla},
     'all_reduce': _all_reduce_checks(),
 }

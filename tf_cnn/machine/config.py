@@ -61,7 +61,8 @@ class DeviceConfig:
     data_format: str | None = flag(
         None,
         'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs, '
-        'except for fp16 from compute capability 7.0 on and bf16 from 8.0 on.',
+        'except for fp16 from compute capability 7.0 on, bf16 from 8.0 on and, without training, '
+        'TF32.',
         choices=('NHWC', 'NCHW'),
         original='its default is NCHW',
         common=True,

@@ -18,10 +18,11 @@ from tf_cnn.system.errors import ErrorCollector, UsageError, plural
 # A compute capability such as (8, 0).
 Capability = tuple[int, int]
 
-# The lowest compute capability that is faster with NHWC.
-_NHWC_FROM: Mapping[str, Capability] = {'fp16': (7, 0), 'bf16': (8, 0)}
 # NVIDIA, "Ampere GPU Architecture Tuning Guide", section 1.4.1.2: tensor cores for TF32.
 _TF32_FROM: Capability = (8, 0)
+_TF32 = 'TF32 without training'
+# The lowest compute capability that is faster with NHWC.
+_NHWC_FROM: Mapping[str, Capability] = {'fp16': (7, 0), 'bf16': (8, 0), _TF32: _TF32_FROM}
 
 
 def choose_data_format(
@@ -32,8 +33,8 @@ def choose_data_format(
     The choice follows TensorFlow's layout pass
     (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc, GetSrcAndDstDataFormats): NHWC
     if at least half of the GPUs have compute capability 7.0 (Volta) or above and half of the
-    convolutions are in float16, or 8.0 (Ampere) and bfloat16; else NCHW, even for float32 with
-    TF32. It was compared with that pass of TensorFlow 2.21, and not measured on a GPU.
+    convolutions are in float16, or 8.0 (Ampere) and bfloat16, or TF32 without training; else NCHW.
+    It was not measured on a GPU.
 
     The reason for NHWC: tensor cores multiply in it, and cuDNN transposes its inputs in NCHW
     (conv_ops_gpu.cc in tensorflow/core/kernels, ComputeInNhwcEnabled, which includes TF32). Float32
@@ -160,9 +161,11 @@ def choose_devices(
         capabilities: list[Capability | None] = (
             [None] if elsewhere else gpu_capabilities(gpus[: flags.num_gpus])
         )
-        data_format, reason = choose_data_format(precision.precision, capabilities)
         tf32 = precision.tf32 and uses_tf32(
             precision.precision, capabilities, environment.variables
+        )
+        data_format, reason = choose_data_format(
+            _TF32 if tf32 and not params.trains else precision.precision, capabilities
         )
     return Devices(
         towers=towers,
