@@ -83,6 +83,19 @@ def test_staged_variables_and_the_usual_sum_are_read():
     assert flag_differences([read(LOG), read(staged)]) == {'staged_vars': (False, True)}
 
 
+@pytest.mark.parametrize(
+    ('name', 'model'),
+    [
+        ('lenet5', 'lenet'),
+        ('official_resnet_50_v1', 'official_resnet50'),
+        ('official_resnet_50_v2', 'official_resnet50_v2'),
+    ],
+)
+def test_models_that_the_banner_of_the_original_names_otherwise_are_known(name, model):
+    log = read(LOG.replace('resnet50', name))
+    assert (log.workload['model'], log.flags['model']) == (model, model)
+
+
 def test_a_log_is_read_with_any_text_around_its_lines():
     expected = read(LOG)
     for name, pattern, replacement in (

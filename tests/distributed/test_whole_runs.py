@@ -167,20 +167,30 @@ register_model('own', network, data_set='cifar10', image_size=32, learning_rate=
 """
 
 
-@pytest.mark.all_modes
-def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
-    """A controller also evaluates with the workers."""
+def write_bars(folder: Path, num_wrong_labels: int = 0) -> str:
+    """Writes a user's model, and images of four classes that it learns; returns the flags of its
+    runs.
+
+    num_wrong_labels: of the 13 validation images.
+    """
     images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
     for image, label in zip(images, labels, strict=True):
         image[8 * label : 8 * label + 8] = 255
-    write_cifar(tmp_path, images, labels)
+    write_cifar(folder, images, labels)
+    labels[:num_wrong_labels] = (labels[:num_wrong_labels] + 1) % 4
     # Several towers cannot divide these into full batches.
-    write_cifar(tmp_path, images[:13], labels[:13], 'validation')
-    (tmp_path / 'own.py').write_text(USER_MODEL)
-    flags = (
-        f'--model=own --model_file={tmp_path}/own.py --data_dir={tmp_path} --device=cpu '
-        '--batch_size=10 --num_batches=20 --num_warmup_batches=1 --augmentation=none'
+    write_cifar(folder, images[:13], labels[:13], 'validation')
+    (folder / 'own.py').write_text(USER_MODEL)
+    return (
+        f'--model=own --model_file={folder}/own.py --data_dir={folder} --device=cpu '
+        '--num_warmup_batches=1 --augmentation=none'
     )
+
+
+@pytest.mark.all_modes
+def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
+    """A controller also evaluates with the workers."""
+    flags = f'{write_bars(tmp_path)} --batch_size=10 --num_batches=20'
     served = run(f'{flags} {PS} --train_dir={tmp_path}/served', jobs={'ps': 1})
     controlled = run(
         f'{flags} --variable_update=distributed_all_reduce --train_dir={tmp_path}/controlled '
@@ -192,6 +202,26 @@ def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
     weights = values_in(tmp_path / 'controlled')
     for name, value in values_in(tmp_path / 'served').items():
         np.testing.assert_allclose(weights[name], value, 1e-3, 1e-6, err_msg=name)
+
+
+def test_a_forward_only_cluster_computes_with_a_checkpoint_and_its_chief_prints_the_accuracy(
+    tmp_path,
+):
+    flags = f'{write_bars(tmp_path, num_wrong_labels=3)} --train_dir={tmp_path}/train'
+    run(f'{flags} --batch_size=10 --num_batches=40')
+    for mode, jobs, num_towers in (
+        (PS, {'ps': 1}, 1),
+        ('--variable_update=distributed_all_reduce', {'controllers': 1}, 2),
+    ):
+        # Each batch of a tower has each image once.
+        steps = '--forward_only --batch_size=13 --num_batches=2'
+        chief, *others = run(f'{flags} {steps} {mode}', jobs=jobs).tasks.trainers
+        [(top_1, _, num_images)] = chief.lines(ACCURACY)
+        assert top_1 == f'{10 / 13:.4f}'
+        # Beside parameter servers, workers share the steps as they come.
+        assert int(num_images) % (13 * num_towers) == 0
+        assert len(chief.lines(rf'weights of step 41: {tmp_path}/train/model.ckpt-41$')) == 1
+        assert not any(worker.lines(ACCURACY) for worker in others)
 
 
 @pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])

@@ -97,6 +97,17 @@ def test_the_binary_version_is_preferred_and_each_subset_may_have_its_own(tmp_pa
     check_arrays('cifar10', tmp_path, 'validation', IMAGES)
 
 
+@pytest.mark.parametrize('protocol', [3, 4, 5])
+def test_a_part_of_cifar10_that_python_3_pickled_is_read(tmp_path, protocol):
+    part = {b'data': ROWS, b'labels': LABELS.tolist(), b'batch_label': b'testing batch 1 of 1'}
+    (tmp_path / 'test_batch').write_bytes(pickle.dumps(part, protocol))
+    check_arrays('cifar10', tmp_path, 'validation', IMAGES)
+    part[b'data'] = np.asfortranarray(ROWS)
+    (tmp_path / 'test_batch').write_bytes(pickle.dumps(part, protocol))
+    with refused(tmp_path / 'test_batch', 'uint8'):
+        load_arrays('cifar10', str(tmp_path), 'validation')
+
+
 def changed(content: bytes, at: int, value: int) -> bytes:
     return content[:at] + bytes([value]) + content[at + 1 :]
 

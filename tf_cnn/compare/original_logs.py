@@ -94,6 +94,14 @@ class Log:
         return {'versions': {'tensorflow': self.tensorflow}}
 
 
+def _read_model(banner: Mapping[str, str]) -> str | None:
+    """Returns the model's name; the original's banner has other names for some of its models."""
+    name = re.sub(
+        r'^official_resnet_(\d+)(?:_v1|(_v2))$', r'official_resnet\1\2', banner.get('Model', '')
+    )
+    return 'lenet' if name == 'lenet5' else name or None
+
+
 # What `compare` compares.
 Run = AnyResult | Log
 AnyRun = TypeVar('AnyRun', bound=Run)
@@ -208,7 +216,7 @@ def _read_flags(
     precision = banner.get('Precision', 'fp32')
     batch_size = _first_number(banner.get(_BATCH_SIZE_OF_A_DEVICE))
     flags = {
-        'model': banner.get('Model'),
+        'model': _read_model(banner),
         'batch_size': None if batch_size is None else int(batch_size),
         'variable_update': banner.get('Variables'),
         'optimizer': banner.get('Optimizer'),
@@ -228,7 +236,7 @@ def _read_flags(
 def _read_workload(banner: Mapping[str, str]) -> dict[str, object]:
     data_set, _, kind = banner.get('Dataset', '').partition(' (')
     return {
-        'model': banner.get('Model'),
+        'model': _read_model(banner),
         'data_set': None if data_set in ('', 'synthetic') else data_set,
         'is_synthetic': kind.startswith('synthetic') if kind else data_set == 'synthetic' or None,
         'image_size': None,

@@ -27,7 +27,7 @@ _CIFAR_FILES = {
 }
 # The same images as Python 2 pickled them: a dictionary with `data`, a NumPy array [10000, 3072]
 # uint8 with the planes of an image in each row, `labels`, a list of 10000 numbers, and two entries
-# that are not used here.
+# that are not used here. Python 3 writes a part of such a dictionary in protocol 3 to 5.
 _CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
 _CIFAR_PYTHON_FILES = {
     subset: tuple(name.removesuffix('.bin') for name in names)
@@ -171,6 +171,10 @@ class _PickledArray:
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
+        if len(arguments) == 4:
+            # Protocol 5 makes an array from its bytes, and sets no state.
+            pixels, dtype, shape, order = arguments
+            self.state = (1, shape, dtype, order != 'C', pixels)
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -212,7 +216,8 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
         file = io.BytesIO(read_file(path, _MAX_PICKLE_BYTES))
         entries = _Unpickler(file, encoding='bytes').load()
         _, (count, size), dtype, is_fortran, pixels = entries[b'data'].state
-        if (size, dtype.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
+        is_uint8 = dtype.arguments[0] in (b'u1', 'u1') and not is_fortran
+        if size != _CIFAR_BYTES - 1 or not is_uint8:
             raise ValueError('its data is not an array of 3072 * uint8 for each image')
         rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
         # NumPy would search nested lists, and a damaged file may nest too many.
