@@ -20,7 +20,7 @@ from tests.compare.host_simulation import (
     estimate_hosts,
     simulate,
 )
-from tests.support.outputs import check_error
+from tests.support.outputs import check_error, check_line
 from tests.support.programs import run_main
 from tests.support.sample_results import (
     cut_off,
@@ -208,6 +208,14 @@ def test_a_result_that_cannot_be_read_or_failed_is_a_row_and_the_other_hosts_cou
     assert compare_hosts(*folders, '--fail_below=0.9', code=1)[0] == rows
 
 
+def test_fail_below_accepts_no_host_without_a_verdict(tmp_path):
+    write_hosts(tmp_path, 3)
+    write_host(tmp_path, 'few', [100, 101])
+    assert compare_hosts(tmp_path)[1].endswith('no verdict: few')
+    _, err = run_main('compare', tmp_path, '--across=hosts', '--fail_below=0.9', code=1)
+    check_line(err.strip(), '--fail_below=0.9', 'few: too few runs')
+
+
 def test_a_single_host_or_hosts_without_a_common_setting_are_not_compared(tmp_path):
     write_host(tmp_path / 'a', 'a', [100, 101, 99])
     rows, answer = compare_hosts(tmp_path, code=1)
@@ -217,7 +225,10 @@ def test_a_single_host_or_hosts_without_a_common_setting_are_not_compared(tmp_pa
     write_host(tmp_path / 'b', 'b', [100, 101, 99], run={'image_size': 32})
     rows, answer = compare_hosts(tmp_path, code=1)
     assert answer.startswith('nothing was compared')
-    assert [row['verdict'] for row in rows] == ['no other host'] * 2
+    assert [row['verdict'] for row in rows] == [
+        'different work: image_size 32 -> 28',
+        'different work: image_size 28 -> 32',
+    ]
 
 
 def test_a_run_that_two_arguments_hold_counts_once(tmp_path):

@@ -19,7 +19,7 @@ from tf_cnn.compare.host_ratios import HostRatio, compare_with_others
 from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.original_logs import Run
 from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.repeats import equality_key
+from tf_cnn.compare.repeats import equality_key, workload_differences
 from tf_cnn.compare.run_sets import (
     Group,
     RunSet,
@@ -126,9 +126,12 @@ def print_hosts(run_sets: Sequence[RunSet], options: CompareOptions) -> int:
         for row in rows
         if row.ratio and row.ratio.is_significant
     }
-    is_compared = any(row.ratio for row in rows)
-    code = exit_code(ratios, run_sets, options, [] if is_compared else [answer])
-    return code if is_compared else 1
+    compared = {row.host for row in rows if row.ratio}
+    no_verdict = [
+        f'{row.host}: {row.reason}' for row in rows if row.group and row.host not in compared
+    ]
+    code = exit_code(ratios, run_sets, options, no_verdict)
+    return code if compared else 1
 
 
 def make_host_rows(run_sets: Sequence[RunSet]) -> list[HostRow]:
@@ -145,12 +148,18 @@ def make_host_rows(run_sets: Sequence[RunSet]) -> list[HostRow]:
     settings: dict[str, list[Group]] = {}
     for group in (group for host in hosts for group in host.groups):
         values = {name: group.properties.get(name) for name in names}
-        settings.setdefault(equality_key([_work(group.first), values]), []).append(group)
+        settings.setdefault(
+            equality_key([group.first.workload, _settings(group.first), values]), []
+        ).append(group)
     (named,) = name_groups([RunSet('', tuple(groups[0] for groups in settings.values()))])
     rows = [
         row
         for first, groups in zip(named.groups, settings.values(), strict=True)
-        for row in _compare_setting(first.name * (len(settings) > 1), groups)
+        for row in _compare_setting(
+            first.name * (len(settings) > 1),
+            groups,
+            '' if len(groups) > 1 else _other_work(first, named.groups),
+        )
     ]
     rows += [row for run_set in run_sets for row in _left_out_rows(run_set)]
     return sorted(rows, key=_row_order)
@@ -228,19 +237,27 @@ def _folder(argument: str, source: str) -> str:
     return os.path.join(argument, parts[0]) if len(parts) > 1 else os.path.dirname(source)
 
 
-def _work(run: Run) -> list[object]:
-    """Returns what two hosts must share: the workload and the settings, without the values that a
-    run chose for its machine.
+def _settings(run: Run) -> list[object]:
+    """Returns the settings that two hosts must share: without those that a run chose for its
+    machine.
     """
-    settings = [
+    return [
         (name, value)
         for name, value in non_default_settings(run)
         if name in run.given_flags or name not in SPECS or name == 'batch_size'
     ]
-    return [run.workload, settings]
 
 
-def _compare_setting(setting: str, groups: Sequence[Group]) -> Iterator[HostRow]:
+def _other_work(group: Group, groups: Sequence[Group]) -> str:
+    """Returns how the work differs from the work of another group with the same settings."""
+    for other in groups:
+        work = workload_differences(other.first, group.first)
+        if work and _settings(other.first) == _settings(group.first):
+            return f'different work: {format_differences(work)}'
+    return ''
+
+
+def _compare_setting(setting: str, groups: Sequence[Group], other_work: str) -> Iterator[HostRow]:
     pairs = [
         (group, group.estimate)
         for group in groups
@@ -251,7 +268,7 @@ def _compare_setting(setting: str, groups: Sequence[Group]) -> Iterator[HostRow]
     ratios = {id(group): ratio for (group, _), ratio in zip(pairs, compared, strict=False)}
     for group in groups:
         ratio = ratios.get(id(group))
-        reason = 'no other host'
+        reason = other_work or 'no other host'
         if group.reason:
             reason = f'incomplete: {group.reason}'
         elif not group.interval:
