@@ -91,6 +91,36 @@ def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
         assert plan.machine['threads']['inter_op'] == threads[1]
 
 
+REPLICATED = '--variable_update=replicated'
+
+
+@pytest.mark.parametrize(
+    ('num_gpus', 'flags', 'tensors'),
+    [
+        (8, REPLICATED, 8),
+        (16, f'{REPLICATED} --variable_consistency=relaxed --local_parameter_device=cpu', 8),
+        (8, f'{REPLICATED} --hierarchical_copy --exchange_only', 8),
+        (7, REPLICATED, 0),
+        (8, f'{REPLICATED} --gradient_repacking=0', 0),
+        (8, f'{REPLICATED} --gradient_repacking=3', 3),
+        (8, f'{REPLICATED} --all_reduce_spec=psgpu', 0),
+        (8, f'{REPLICATED} --agg_small_grads_max_bytes=4096', 0),
+        # One tensor would become eight.
+        (8, f'{REPLICATED} --exchange_only --exchange_bytes=4096', 0),
+        (8, f'{REPLICATED} --forward_only', 0),
+        (8, f'{REPLICATED} --device=cpu', 0),
+        (8, '--variable_update=parameter_server', 0),
+    ],
+)
+def test_by_default_eight_gpus_repack_gradients_that_they_would_copy_one_by_one(
+    set_gpus, num_gpus, flags, tensors
+):
+    set_gpus(*[(8, 0)] * num_gpus)
+    plan = plan_of(f'--num_gpus={num_gpus} {flags}')
+    assert plan.params.values()['gradient_repacking'] == tensors
+    assert not [line for line in plan.warnings if 'repacking' in line]
+
+
 def test_the_users_variables_win_and_a_contradicting_flag_is_named(set_gpus, monkeypatch):
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')

@@ -125,12 +125,45 @@ def test_processes_with_a_server_keep_memory_unless_the_environment_sets_malloc(
     ],
 )
 def test_the_driver_keeps_all_kernels_that_it_compiles_unless_the_user_limits_them(
-    flags, variables, size
+    flags, variables, size, tmp_path
 ):
-    params, environment = params_of(flags), ProcessEnvironment(variables)
-    cluster_role = find_cluster_role(params, environment, [])
-    settings = choose_start(params, environment, cluster_role, '0', [])
+    settings, warnings = _start_with_cache(flags, tmp_path / 'cache', **variables)
     assert settings.variables.get('CUDA_CACHE_MAXSIZE') == size
+    assert not warnings
+    assert (tmp_path / 'cache').is_dir() == (size is not None)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'gpus', 'variables', 'is_told'),
+    [
+        ('', '0', {}, True),
+        ('', '0', {'CUDA_CACHE_DISABLE': '0'}, True),
+        ('', '0', {'CUDA_CACHE_DISABLE': '1'}, False),
+        ('--device=cpu', '0', {}, False),
+        ('', None, {}, False),
+    ],
+)
+def test_a_run_on_gpus_warns_if_the_driver_cannot_keep_its_kernels(
+    flags, gpus, variables, is_told, tmp_path
+):
+    # Not even root can make a folder below a file.
+    (tmp_path / 'file').touch()
+    folder = tmp_path / 'file' / 'cache'
+    _, warnings = _start_with_cache(flags, folder, gpus, **variables)
+    assert len(warnings) == is_told
+    for line in warnings:
+        check_line(line, f'{folder}:', 'Not a directory', 'CUDA_CACHE_PATH=FOLDER')
+
+
+def _start_with_cache(
+    flags: str, folder: Path, gpus: str | None = '0', **variables: str
+) -> tuple[ProcessSettings, list[str]]:
+    """Returns the settings of a process with this folder for compiled kernels, and warnings."""
+    params = params_of(flags)
+    environment = ProcessEnvironment({'CUDA_CACHE_PATH': str(folder), **variables})
+    warnings: list[str] = []
+    cluster_role = find_cluster_role(params, environment, warnings)
+    return choose_start(params, environment, cluster_role, gpus, warnings), warnings
 
 
 def test_a_later_run_with_other_settings_is_refused_and_changes_nothing():

@@ -124,6 +124,8 @@ def _gpu_machine(flags: str = '') -> Iterator[Path]:
         (folder / 'tensorflow' / 'libiomp5.so').touch()
         (folder / 'here').mkdir()
         os.environ.pop('CUDA_VISIBLE_DEVICES', None)
+        # The driver's cache of kernels is in this folder.
+        os.environ['HOME'] = name
         for word in re.findall('=(CIFAR|SHARDS|SAVED)', flags):
             shutil.copytree(Path(_folders().name) / word, folder / 'here' / word)
         with contextlib.chdir(folder / 'here'):

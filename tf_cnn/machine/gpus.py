@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tf_cnn.system.atomic import make_folder
 from tf_cnn.system.kernel_files import ROOT, read_text
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
@@ -95,6 +96,22 @@ def count_visible_gpus(environ: Mapping[str, str]) -> int | None:
     """Returns how many GPUs CUDA shows to a process; None if unknown."""
     listed = listed_gpus(environ)
     return count_gpus() if listed is None else len(listed)
+
+
+def kernel_cache_warning(environ: Mapping[str, str]) -> str | None:
+    """Returns a warning if the driver cannot keep the kernels that it compiles; else None."""
+    if environ.get('CUDA_CACHE_DISABLE') == '1':
+        return None
+    folder = Path(environ.get('CUDA_CACHE_PATH') or '~/.nv/ComputeCache')
+    try:
+        make_folder(folder.expanduser())
+    except (OSError, RuntimeError) as error:
+        return (
+            f'{folder}: the driver cannot keep the kernels that it compiles for GPUs there '
+            f'({getattr(error, "strerror", error)}), so each run compiles them again; use '
+            'CUDA_CACHE_PATH=FOLDER with a writable folder that outlives a container'
+        )
+    return None
 
 
 def gpus_on_bus(root: Path) -> list[Path]:

@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tf_cnn.flags.spec import Output
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.results.file_names import FIELD, RUN_FIELD, names_in_order
-from tf_cnn.system.atomic import resolve_safely
+from tf_cnn.system.atomic import make_folder, resolve_safely
 from tf_cnn.system.errors import STDIO, ErrorCollector, UsageError, format_flag
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
@@ -168,7 +167,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     # The folder is renamed into place when complete; until then the run writes
                     # to its parent.
                     folder = os.path.dirname(os.path.abspath(folder))
-                _make_folder(Path(folder))
+                make_folder(Path(folder))
     refusals.raise_all()
 
 
@@ -273,10 +272,4 @@ def _try_file(path: Path) -> None:
         file.open('ab').close()
         return
     # Do not create the file: another process might write it before this process removes it again.
-    _make_folder(file.parent)
-
-
-def _make_folder(folder: Path) -> None:
-    """Creates a folder if it is missing, and checks that it is writable."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
+    make_folder(file.parent)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
 from tf_cnn.machine.config import TARGETS, parse_gpu_indices
-from tf_cnn.machine.gpus import KERNEL_CACHE, VISIBLE_VARIABLE
+from tf_cnn.machine.gpus import KERNEL_CACHE, VISIBLE_VARIABLE, kernel_cache_warning
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
@@ -88,8 +88,8 @@ def choose_start(
     gpus: str | None,
     warnings: list[str],
 ) -> ProcessSettings:
-    """Chooses the settings that TensorFlow reads when it starts; warns of ignored flags about
-    OpenMP or memory.
+    """Chooses the settings that TensorFlow reads when it starts; warns of ignored settings of
+    OpenMP, and of kernels that the driver cannot keep.
     """
     flag_values = {flag: params.value(flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
@@ -120,6 +120,8 @@ def choose_start(
     )
     if may_use_gpus and not KERNEL_CACHE.keys() & environment.variables:
         variables |= KERNEL_CACHE
+        if warning := kernel_cache_warning(environment.variables):
+            warnings.append(warning)
     has_server = cluster_role.cluster is not None and cluster_role.horovod is None
     keeps_memory = has_server and not any(map(_MALLOC_VARIABLES.match, environment.variables))
     memory = memory_flags(params) if may_use_gpus else None

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def write_atomically(content: str | bytes, path: str | Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Creates a folder if it is missing. Raises OSError if it is not writable."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def resolve_safely(path: Path) -> Path:
