@@ -113,14 +113,19 @@ def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_p
     assert resumed != pytest.approx(first, rel=1e-3)
 
 
-@pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
-def test_training_on_records_uses_the_classes_of_the_folder(shards, augmentation):
-    trained = run(shards, f'{RECORDS_RUN} --augmentation={augmentation}')
+# With random crops the losses of single steps rise and fall. Of the means of 200 steps, with 12
+# seeds each, the largest were 0.09 and 0.51 of the first loss.
+@pytest.mark.parametrize(
+    ('augmentation', 'most'), [('none', 0.1), ('padded_crop', 0.2), ('resized_crop', 0.75)]
+)
+def test_training_on_records_uses_the_classes_of_the_folder(augmentation, most, shards):
+    steps = '--num_batches=300 --init_learning_rate=0.005'
+    trained = run(shards, f'{RECORDS_RUN} {steps} --augmentation={augmentation}')
     assert 'Dataset:     records (real)\n' in trained.out
-    assert 'Num epochs:  12.50\n' in trained.out
+    assert 'Num epochs:  150.00\n' in trained.out
     # Guesses among 5 classes have a loss of 1.6, among 1001 of 6.9; the first weights add to it.
     assert trained.losses[0] < 4
-    assert trained.losses[-1] < (0.1 if augmentation == 'none' else 1.0) * trained.losses[0]
+    assert np.mean(trained.losses[-200:]) < most * trained.losses[0]
 
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
