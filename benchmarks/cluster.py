@@ -39,7 +39,9 @@ MODES = {
         '--all_reduce_spec=collective',
     ],
 }
-NUM_WORKERS = 2
+# The job and the index of a task.
+Task = tuple[str, int]
+NUM_WORKERS, _CONTROLLER = 2, ('controller', 0)
 _UNITS = {'mbit': 1, 'gbit': 1000}
 _DEADLINE_SECS = 600
 
@@ -54,67 +56,67 @@ def parse_mbit(link: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _tasks_of(mode: str, num_ps: int) -> list[tuple[str, int]]:
-    """Returns the job and index of each task of a mode, workers first."""
-    jobs = [('worker', index) for index in range(NUM_WORKERS)]
+def _list_tasks(mode: str, num_ps: int) -> list[Task]:
+    """Returns the tasks of a mode, workers first."""
+    tasks = [('worker', index) for index in range(NUM_WORKERS)]
     if mode == 'distributed_all_reduce':
-        jobs.append(('controller', 0))
+        tasks.append(_CONTROLLER)
     elif mode != 'collective_all_reduce':
-        jobs += [('ps', index) for index in range(num_ps)]
-    return jobs
+        tasks += [('ps', index) for index in range(num_ps)]
+    return tasks
 
 
 @contextlib.contextmanager
 def _start_tasks(
     network: Network,
-    jobs: Sequence[tuple[str, int]],
+    tasks: Sequence[Task],
     command: Sequence[object],
     folder: Path,
     env: Mapping[str, str],
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
     """Starts a task on each host, with its log in `folder`; kills all at the end."""
     addresses: dict[str, list[str]] = {}
-    for (job, _), host in zip(jobs, network.hosts, strict=True):
+    for (job, _), host in zip(tasks, network.hosts, strict=True):
         addresses.setdefault(job, []).append(f'{host.address}:5000')
     hosts = [
         f'--{job}_host{"" if job == "controller" else "s"}={",".join(job_addresses)}'
         for job, job_addresses in addresses.items()
     ]
-    tasks = {}
+    processes = {}
     try:
-        for (job, index), host in zip(jobs, network.hosts, strict=True):
+        for (job, index), host in zip(tasks, network.hosts, strict=True):
             task_command = host.command(
                 *command, *hosts, f'--job_name={job}', f'--task_index={index}'
             )
             with (folder / f'{job}{index}.log').open('wb') as log:
-                tasks[f'{job}{index}'] = subprocess.Popen(
+                processes[f'{job}{index}'] = subprocess.Popen(
                     task_command, env=env, stdout=log, stderr=subprocess.STDOUT
                 )
-        yield tasks
+        yield processes
     finally:
         for pid in [pid for host in network.hosts for pid in host.processes()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for task in tasks.values():
-            task.wait()
+        for process in processes.values():
+            process.wait()
 
 
 def _train(
     network: Network,
-    jobs: Sequence[tuple[str, int]],
+    tasks: Sequence[Task],
     command: Sequence[object],
     env: Mapping[str, str],
 ) -> str:
     """Returns the line with the total."""
     # The controller prints the results of its workers.
-    chief = 'controller0' if ('controller', 0) in jobs else 'worker0'
+    chief = 'controller0' if _CONTROLLER in tasks else 'worker0'
     with tempfile.TemporaryDirectory() as name:
         log = Path(name, f'{chief}.log')
         settings = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **env}
         ignore_timeout = contextlib.suppress(subprocess.TimeoutExpired)
-        tasks_started = _start_tasks(network, jobs, command, Path(name), settings)
-        with tasks_started as tasks, ignore_timeout:
-            tasks[chief].wait(_DEADLINE_SECS)
+        running = _start_tasks(network, tasks, command, Path(name), settings)
+        with running as processes, ignore_timeout:
+            processes[chief].wait(_DEADLINE_SECS)
         text = log.read_text(errors='replace')
     if not (total := re.search(r'^total images/sec: [\d.]+$', text, re.MULTILINE)):
         last = (text.strip() or 'it printed nothing').splitlines()[-1]
@@ -173,9 +175,10 @@ def main() -> int:
         flags, env = [], {'TF_USE_LEGACY_KERAS': '1'}
         # A host's /tmp is separate, so these paths are mounted.
         shared = [args.original, args.original_python.parent.parent]
-    (mode, *_), jobs = args.modes, _tasks_of(args.modes[0], args.num_ps)
-    with make_hosts(len(jobs), rate_mbit=args.link, shared=shared) as network:
-        print(_train(network, jobs, [*command, *common, *MODES[mode], *flags], env))
+    mode = args.modes[0]
+    tasks = _list_tasks(mode, args.num_ps)
+    with make_hosts(len(tasks), rate_mbit=args.link, shared=shared) as network:
+        print(_train(network, tasks, [*command, *common, *MODES[mode], *flags], env))
     return 0
 
 
