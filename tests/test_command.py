@@ -118,6 +118,18 @@ def test_only_check_args_ends_before_the_run(tmp_path):
     check_error(run_main(*flags, '--num_gpus=0', '--device=gpu', code=2)[1], '--num_gpus=0')
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize(('flags', 'shown'), [('', 1), ('-v=0', 2), ('--verbosity=-2', 0)])
+def test_verbosity_is_the_level_of_absls_messages(flags, shown, tmp_path):
+    path = tmp_path / 'logs.py'
+    path.write_text(
+        'from absl import logging\nlogging.info("absl says")\nlogging.warning("absl says")\n'
+    )
+    process = run(f'{SMALL_RUN} --model_file={path} {flags}')
+    # The file registers no model.
+    assert (process.code, process.err.count('absl says')) == (2, shown), process.err
+
+
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     files = '--flush_stdout=true --graph_file=graph.pbtxt'

@@ -38,6 +38,11 @@ def main(argv: Sequence[str]) -> int:
                 console.warning(line)
             _note_default_model(console, arguments.params)
             return run_repeats(argv, arguments.params, console)
+        if arguments.absl_verbosity is not None:
+            from absl import logging
+
+            logging.use_absl_handler()
+            logging.set_verbosity(arguments.absl_verbosity)
         console.phase('Importing TensorFlow')
         plan = make_plan(arguments.params, ProcessEnvironment())
         # Warnings come after the checks, so that an error about flags stands alone.

@@ -21,6 +21,7 @@ class Status(enum.Enum):
 
     WORKS = 'works'
     RENAMED = 'works as another name'
+    ABSL = 'works as in absl'
     NO_EFFECT = 'has no effect'
     REFUSED = 'is refused'
 
@@ -30,8 +31,8 @@ class OriginalFlag:
     """One flag of the original; `spec` has its name, and reads its value.
 
     Attributes:
-      message: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the
-        remedy if REFUSED.
+      message: the name here if RENAMED, what happens (instead) if ABSL (NO_EFFECT), or the reason
+        and the remedy if REFUSED.
       accepted_value: the value that requests what this program always does, and causes no warning.
         With None, only an empty value causes no warning.
       on: for a RENAMED switch, the value of the other flag that it stands for; `off` if the switch
@@ -49,6 +50,7 @@ class OriginalFlag:
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str)}
 _HEADINGS = {
     Status.RENAMED: 'Other names of flags',
+    Status.ABSL: 'Flags of absl',
     Status.NO_EFFECT: 'Flags of the original without an effect here',
     Status.REFUSED: 'Flags of the original that are refused',
 }
@@ -63,8 +65,8 @@ def _read_row(row: Mapping[str, str]) -> OriginalFlag:
         group=_HEADINGS[status],
         help=row['help'],
         original=OTHER if row['version'] == 'other' else None,
-        # A flag without an effect may have any value.
-        lower_bound=-math.inf if status is Status.NO_EFFECT else 0,
+        # The level of absl for warnings is -1, and a flag without an effect may have any value.
+        lower_bound=0 if status is Status.RENAMED else -math.inf,
     )
     on, off = (SPECS[row['message']].read(row[key]) if row[key] else None for key in ('on', 'off'))
     return OriginalFlag(status, spec, row['message'], spec.read(row['accepted_value']), on, off)
@@ -165,7 +167,7 @@ def original_flag_warnings(name: str, value: object) -> list[str]:
     row = TABLE.get(name)
     if (
         row is None
-        or row.status in (Status.WORKS, Status.RENAMED)
+        or row.status in (Status.WORKS, Status.RENAMED, Status.ABSL)
         or value in (None, row.accepted_value)
     ):
         return []

@@ -36,11 +36,13 @@ class ParsedFlags:
     """The settings, and a warning for each given flag of the original that has no effect here.
 
     checks_only: whether the command shall end before the run.
+    absl_verbosity: the level of absl's log messages, if given: -1 for warnings, 0 for information.
     """
 
     params: Params
     warnings: tuple[str, ...]
     checks_only: bool = False
+    absl_verbosity: int | None = None
 
 
 def parse_argv(argv: Sequence[str]) -> ParsedFlags:
@@ -134,7 +136,13 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
         with refusals.collecting():
             lines += original_flag_warnings(name, value)
     refusals.raise_all()
-    return ParsedFlags(params, tuple(lines), read.get('only_check_args') is True)
+    level = read.get('verbosity', read.get('v'))
+    return ParsedFlags(
+        params,
+        tuple(lines),
+        checks_only=read.get('only_check_args') is True,
+        absl_verbosity=None if level is None else int(level),
+    )
 
 
 def _count_gpus() -> int:
