@@ -18,9 +18,28 @@ VERSION = re.findall(
     r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8')
 )[0]
 README = ROOT / 'README.md'
-# For the owner of a published copy to fill in, here and in SECURITY.md.
-REPOSITORY = 'https://github.com/OWNER/tf_cnn_benchmarks'
 
+
+def output_of_git(*words: str) -> str:
+    """Returns what git tells of this clone; nothing without git or a clone."""
+    if not ((ROOT / '.git').exists() and shutil.which('git')):
+        return ''
+    process = subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return process.stdout.strip()
+
+
+def find_repository() -> str:
+    """Returns the address on GitHub of the origin of this clone or source distribution; without
+    one, a placeholder.
+    """
+    distribution = ROOT / 'PKG-INFO'
+    text = distribution.read_text(encoding='utf-8') if distribution.exists() else ''
+    text = text or output_of_git('config', '--get', 'remote.origin.url')
+    match = re.search(r'github\.com[:/]([^/\s]+/[^/\s]+?)(\.git)?$', text, re.MULTILINE)
+    return f'https://github.com/{match[1] if match else "OWNER/tf_cnn_benchmarks"}'
+
+
+REPOSITORY = find_repository()
 # TensorFlow in the extra `dev`. For machines without a GPU, TENSORFLOW_PACKAGE=tensorflow-cpu
 # selects a smaller package.
 TENSORFLOW = os.environ.get('TENSORFLOW_PACKAGE', 'tensorflow')
@@ -138,14 +157,8 @@ class BuildWheel(build_py):
 
     def _write_version(self, package: Path) -> None:
         """Writes the version, and the commit if it is known, into the package; runs read both."""
-        commit = os.environ.get('GIT_COMMIT', '')
-        if not commit and (ROOT / '.git').exists() and shutil.which('git'):
-            process = subprocess.run(
-                ['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            commit = process.stdout
-        if commit.strip():
-            (package / 'commit.txt').write_text(f'{commit.strip()}\n', encoding='utf-8')
+        if commit := os.environ.get('GIT_COMMIT') or output_of_git('rev-parse', 'HEAD'):
+            (package / 'commit.txt').write_text(f'{commit}\n', encoding='utf-8')
         results = package / 'results' / '__init__.py'
         results.write_text(
             results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'")

@@ -39,6 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A copy keeps the build out of the checkout.
     shutil.copytree(ROOT, folder / 'copy', ignore=NOT_NEEDED)
     git(folder / 'copy', 'init', '--quiet')
+    git(folder / 'copy', 'remote', 'add', 'origin', 'git@github.com:a-team/benchmarks.git')
     author = ['-c', 'user.name=A', '-c', 'user.email=a@example.org']
     git(folder / 'copy', *author, 'commit', '--quiet', '--allow-empty', '-mA')
     options = f'--no-deps --no-index --no-build-isolation --wheel-dir={folder}'
@@ -112,8 +113,10 @@ def test_the_metadata_names_what_is_installed_and_completes_the_links_of_the_rea
     pictures, links = (re.findall(rf'{sign}\[[^]]*\]\((.*?)\)', text) for sign in ('!', r'\s'))
     assert len(pictures) == 2
     assert len(links) > 10
-    assert all(url.startswith('https://raw.githubusercontent.com/') for url in pictures)
+    origin = 'a-team/benchmarks'
+    assert all(url.startswith(f'https://raw.githubusercontent.com/{origin}/') for url in pictures)
     assert all(url.startswith('https://github.com/') for url in links)
+    assert f'Project-URL: Source, https://github.com/{origin}\n' in text
 
 
 # Loads every module and every name in the tables, then runs a model of a file in a mode of this
