@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tf_cnn.cluster.rendezvous import Rendezvous
+from tf_cnn.cluster.rendezvous import Incarnations, Rendezvous
 from tf_cnn.cluster.topology import Task, name_tasks
 from tf_cnn.system.errors import RunError, UsageError
 
-_INTERVAL_SECS = 0.5
+INTERVAL_SECS = 0.5
 # How long a task may refuse connections. A task that is slow to answer has longer, see
 # LivenessProbe.
 _SILENT_SECS = 2.0
@@ -144,11 +144,19 @@ class FailureDetector:
         # The time of each silent task's last answer (time.monotonic).
         self.silent_since: dict[Task, float] = {}
 
-    def check(self) -> PeerError | None:
-        """Returns the loss of a required task; None if all answer, or are only briefly silent."""
-        incarnations, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
+    def check(
+        self, incarnations: Incarnations | None = None, entries: Mapping[str, Any] | None = None
+    ) -> PeerError | None:
+        """Returns the loss of a required task; None if all answer, or are only briefly silent.
+
+        Asks the tasks and the store, unless their answers are given.
+        """
+        cluster = self._rendezvous.cluster
+        if incarnations is None:
+            incarnations = self._rendezvous.incarnations()
+            entries = self._rendezvous.entries(patient=False)
         # If the task with the store is too busy to answer, the exits read before are still valid.
-        self._entries = self._rendezvous.entries(patient=False) or self._entries
+        self._entries = entries or self._entries
         exits = self._rendezvous.exits(
             self._entries,
             {task: self._required_incarnations.get(str(task)) for task in cluster.tasks},
@@ -199,7 +207,7 @@ class FailureWatch(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        while not self._stopped.wait(_INTERVAL_SECS):
+        while not self._stopped.wait(INTERVAL_SECS):
             failure = self._detector.check() or (self._limit and self._limit.check())
             if failure and not self._stopped.is_set():
                 self._has_detected.set()
@@ -239,7 +247,7 @@ class FailureWatch(threading.Thread):
         ):
             if self._detector.silent_since or self._has_detected.is_set():
                 calm_since = time.monotonic()
-            time.sleep(_INTERVAL_SECS / 5)
+            time.sleep(INTERVAL_SECS / 5)
         return self.failure
 
 

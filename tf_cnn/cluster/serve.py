@@ -1,11 +1,13 @@
 """Runs a server of a cluster until the training tasks have exited."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.failure_detector import (
+    INTERVAL_SECS,
     FailureDetector,
     PeerError,
     failure_of_exit,
@@ -23,7 +25,8 @@ from tf_cnn.cluster.topology import Cluster, Task
 from tf_cnn.system.errors import BenchmarkError, UsageError
 from tf_cnn.system.signals import SIGNALS, Stopped
 
-_INTERVAL_SECS = 0.25
+# How often a server looks for the tasks before the training, and for a signal after it.
+_WAIT_SECS = 0.25
 # After this long without an answer a task is lost, not just slow.
 _LOST_SECS = 3.0
 # How long a server stays before its exit for the chief, which may save the variables.
@@ -95,7 +98,7 @@ def serve(
     """
     training_tasks, polls = rendezvous.cluster.training_tasks, _poll(rendezvous, check_signals)
     started_at = time.monotonic()
-    for incarnations, exits in polls:
+    for incarnations, _, exits in polls:
         # All may have exited before this server saw the training begin.
         if rendezvous.group or len(exits) == len(training_tasks):
             break
@@ -110,8 +113,8 @@ def serve(
     if rendezvous.group and len(exits) < len(training_tasks):
         detector = FailureDetector(rendezvous)
         last_answer = dict.fromkeys(training_tasks, time.monotonic())
-        for incarnations, exits in polls:
-            if failure := detector.check():
+        for incarnations, entries, exits in polls:
+            if failure := detector.check(incarnations, entries):
                 # The chief may still read the variables of this server to save them.
                 rendezvous.await_exits(training_tasks, _STAY_SECS)
                 raise failure
@@ -135,13 +138,15 @@ def serve(
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
         check_signals()
-        time.sleep(_INTERVAL_SECS)
+        time.sleep(_WAIT_SECS)
 
 
 def _poll(
     rendezvous: Rendezvous, check_signals: Callable[[], None]
-) -> Iterator[tuple[Incarnations, Exits]]:
-    """Yields (incarnations, exits of training tasks); joins the training when it has begun."""
+) -> Iterator[tuple[Incarnations, Mapping[str, Any] | None, Exits]]:
+    """Yields (incarnations, entries of the store, exits of training tasks); joins the training when
+    it has begun.
+    """
     training_exits: Exits = {}
     while True:
         incarnations = rendezvous.incarnations()
@@ -155,6 +160,6 @@ def _poll(
             training_exits = {
                 task: exits[task] for task in rendezvous.cluster.training_tasks if task in exits
             }
-        yield incarnations, training_exits
-        time.sleep(_INTERVAL_SECS)
+        yield incarnations, entries, training_exits
+        time.sleep(INTERVAL_SECS if rendezvous.group else _WAIT_SECS)
         check_signals()

@@ -100,7 +100,7 @@ class LivenessProbe:
         If patient, a task that is busy with a long step counts as up, and for some seconds also a
         task that does not answer on an open connection.
         """
-        calls = {}
+        statuses = {}
         for task in tasks:
             if task not in self._requests:
                 channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
@@ -108,12 +108,17 @@ class LivenessProbe:
                     channel.unary_unary(_METHOD, response_deserializer=_read_incarnation),
                     channel.unary_unary(_UNKNOWN_METHOD),
                 )
-            calls[task] = [
-                request.future(b'', timeout=_ANSWER_SECS) for request in self._requests[task]
-            ]
+            get_status, _ = self._requests[task]
+            statuses[task] = get_status.future(b'', timeout=_ANSWER_SECS)
+        # Each task asks all others, so a second question to each would cost a large cluster time.
+        pings = {
+            task: self._requests[task][1].future(b'', timeout=_ANSWER_SECS)
+            for task, status in statuses.items()
+            if status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        }
         return {
-            task: self._read_answer(task, *futures, patient=patient)
-            for task, futures in calls.items()
+            task: self._read_answer(task, status, pings.get(task), patient=patient)
+            for task, status in statuses.items()
         }
 
     def last_answer(self, task: Task) -> float:
@@ -121,11 +126,7 @@ class LivenessProbe:
         return self._last_answers.get(task, (0, time.monotonic()))[1]
 
     def _read_answer(self, task: Task, status: Any, ping: Any, *, patient: bool) -> int | None:
-        try:
-            incarnation = int(status.result())
-        except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                return None
+        if ping:
             last_incarnation, answered_at = self._last_answers.get(task, (None, 0.0))
             if last_incarnation is not None and ping.code() is grpc.StatusCode.UNIMPLEMENTED:
                 # A new process would not be busy yet, so this is the one that answered last.
@@ -133,6 +134,9 @@ class LivenessProbe:
                 self._last_answers[task] = last_incarnation, answered_at
             is_up = patient and time.monotonic() - answered_at < _BUSY_SECS
             return last_incarnation if is_up else None
+        if status.code() is not grpc.StatusCode.OK:
+            return None
+        incarnation = int(status.result())
         self._last_answers[task] = incarnation, time.monotonic()
         return incarnation
 
