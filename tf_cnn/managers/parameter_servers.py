@@ -19,13 +19,14 @@ Pairs = list[tuple[Tensor, Variable]]
 
 # Larger variables are split into slices (--slice_variables), one for each server, so that servers
 # hold about the same number of bytes. Where workers read updates, a variable has more slices: its
-# first values then return while its last gradients are on their way. Each slice costs time within
-# one host: with 233 slices, a step of AlexNet with staged variables took a quarter longer.
-_SLICE_BYTES, _MAX_SLICES = 512 << 10, 16
+# first values then return while its last gradients are on their way. Each slice costs time, so
+# these are no smaller than a segment.
+_SLICE_BYTES = 512 << 10
 # Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small
 # network has about 16 smaller segments, so that most transfers overlap: no value returns before the
-# first segments of all workers have arrived.
-_MIN_SEGMENT_BYTES, _SEGMENT_BYTES, _NUM_SEGMENTS = 256 << 10, 2 << 20, 16
+# first segments of all workers have arrived. So has a large one if workers read the updates, for
+# which a segment waits: a busy server takes some time for them.
+_SEGMENT_BYTES, _MIN_SEGMENT_BYTES, _NUM_SEGMENTS = 2 << 20, 256 << 10, 16
 
 
 class TransferQueue:
@@ -111,7 +112,7 @@ class ParameterServerVariables:
         # The cast value of each slice, by a reference to the slice's handle; refresh() writes it.
         self._compact_values: dict[Any, Variable] = {}
         self._keeps_compact = keeps_compact
-        self._max_slices = _MAX_SLICES if reads_updates else len(config.server_devices)
+        self._reads_updates = reads_updates
         self._scope = scope
         self.server_bytes = dict.fromkeys(config.server_devices, 0)
         self._config = config
@@ -149,11 +150,15 @@ class ParameterServerVariables:
     def _plan_slices(self, shape: list[int]) -> list[tuple[str, list[int], list[int]]]:
         """Returns the device, offset and shape of each slice."""
         emptiest_first = sorted(self.server_bytes, key=self.server_bytes.__getitem__)
-        num_slices = min(-(-num_bytes(shape) // _SLICE_BYTES), self._max_slices)
+        total, num_servers = num_bytes(shape), len(emptiest_first)
+        num_slices = min(-(-total // _SLICE_BYTES), num_servers)
+        if self._reads_updates:
+            segment_bytes = -(-(sum(self.server_bytes.values()) + total) // _NUM_SEGMENTS)
+            num_slices = max(num_slices, -(-total // max(_SLICE_BYTES, segment_bytes)))
         if num_slices < 2 or not self._config.flags.slice_variables:
             return [(emptiest_first[0], [0] * len(shape), shape)]
         # Each server gets the same number of slices.
-        num_slices = -(-num_slices // len(emptiest_first)) * len(emptiest_first)
+        num_slices = -(-num_slices // num_servers) * num_servers
         axis, placements, start = int(np.argmax(shape)), [], 0
         lengths = even_sizes(shape[axis], min(num_slices, shape[axis]))
         for device, length in zip(itertools.cycle(emptiest_first), lengths, strict=False):
@@ -219,12 +224,13 @@ class ParameterServerVariables:
 
     def make_queues(self) -> dict[str, TransferQueue]:
         """Returns a queue for each server, with segments that fit the size of its variables."""
-        return {
-            device: TransferQueue(
-                min(_SEGMENT_BYTES, max(_MIN_SEGMENT_BYTES, size // _NUM_SEGMENTS))
+        queues = {}
+        for device, size in self.server_bytes.items():
+            most_bytes = max(_MIN_SEGMENT_BYTES, size // _NUM_SEGMENTS)
+            queues[device] = TransferQueue(
+                most_bytes if self._reads_updates else min(_SEGMENT_BYTES, most_bytes)
             )
-            for device, size in self.server_bytes.items()
-        }
+        return queues
 
     def pack(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
         """Packs (name, gradient) pairs on the host of this worker, in sending order."""
