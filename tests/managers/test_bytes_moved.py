@@ -73,9 +73,9 @@ def test_one_value_and_one_gradient_of_each_variable_cross(mode, transfer):
             for variable in replica.manager.trainable_variables_on_device(0)
             for part in slices[variable.name]
         ]
-        # The largest weight is cut in four where values return early, else in one part for each
+        # The largest weight is cut in six where values return early, else in one part for each
         # server.
-        assert len(shapes) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 3)
+        assert len(shapes) == (4 + NUM_SERVERS - 1 if mode == PS else 6 + 3)
         for way in BOTH_WAYS:
             crossed = crossings(replica, *way)
             assert sorted(value.shape.as_list() for value in crossed) == sorted(shapes)
@@ -123,12 +123,12 @@ def test_the_reported_bytes_of_a_step_cross_between_the_tasks(mode, step, transf
 
 def test_gradients_cross_in_buckets():
     unpacked = crossings(cached_build(REPLICATED, 0, network=wide, transfer=None), 'worker', 'ps')
-    assert len(unpacked) == 7
-    # The parts of the large gradient are larger than 256 KiB; one server has two of the small ones
+    assert len(unpacked) == 9
+    # The parts of the large gradient are larger than 128 KiB; one server has two of the small ones
     # in a row.
     for packing, expected in (
         (VariableConfig(gradient_repacking=3), 3 * NUM_SERVERS),
-        (VariableConfig(agg_small_grads_max_bytes=1 << 18), 6),
+        (VariableConfig(agg_small_grads_max_bytes=1 << 17), 8),
     ):
         packed = crossings(build(REPLICATED, network=wide, flags=packing), 'worker', 'ps')
         assert len(packed) == expected

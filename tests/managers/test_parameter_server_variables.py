@@ -65,10 +65,10 @@ def test_the_parts_of_a_large_variable_tile_it():
     for parts in variables.slices.values():
         full = parts[0].full_shape
         created_bytes += num_bytes(full)
-        assert (len(parts) > 1) is (num_bytes(full) > 512 << 10)
+        assert (len(parts) > 1) is (num_bytes(full) > 256 << 10)
         if len(parts) > 1:
-            # A part is about as large as one of 16 segments. The largest is one row above the mean.
-            largest = max(512 << 10, created_bytes / 16)
+            # A part is about as large as one of 32 segments. The largest is one row above the mean.
+            largest = max(256 << 10, created_bytes / 32)
             assert num_bytes(full) / len(parts) <= largest
             assert len(parts) == 3 or num_bytes(full) > (len(parts) - 3) * largest
             assert Counter(part.variable.device for part in parts) == dict.fromkeys(

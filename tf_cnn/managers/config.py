@@ -100,9 +100,9 @@ class VariableConfig:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into slices, so that parameter servers hold about the same '
-        'number of bytes, and values return while gradients are sent. Without it, each variable is '
-        'whole on one server, as in the original program.',
+        'Cut large variables into slices, so that parameter servers hold about the same number of '
+        'bytes, and values return while gradients are sent. Without it, each variable is whole on '
+        'one server, as in the original program.',
         original=NEW,
     )
     horovod_device: str | None = flag(

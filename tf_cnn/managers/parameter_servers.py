@@ -18,15 +18,15 @@ Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]
 
 # Larger variables are split into slices (--slice_variables), one for each server, so that servers
-# hold about the same number of bytes. Where workers read updates, a variable has more slices: its
-# first values then return while its last gradients are on their way. Each slice costs time, so
-# these are no smaller than a segment.
+# hold about the same number of bytes.
 _SLICE_BYTES = 512 << 10
-# Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small
-# network has about 16 smaller segments, so that most transfers overlap: no value returns before the
-# first segments of all workers have arrived. So has a large one if workers read the updates, for
-# which a segment waits: a busy server takes some time for them.
-_SEGMENT_BYTES, _MIN_SEGMENT_BYTES, _NUM_SEGMENTS = 2 << 20, 256 << 10, 16
+# Gradients are sent in segments, two at a time: enough to fill a link of 10 Gbit/s for 3 ms. A
+# small network has about 32 smaller ones, so that most transfers overlap: no value returns before
+# the first segments of all workers have arrived. Where workers read updates, a large network has
+# larger ones, since a busy server takes some time to sum a segment; and its variables have more
+# slices, about as large as a segment. Their first values return while their last gradients are on
+# their way, but each slice costs time.
+_SEGMENT_BYTES, _MIN_SEGMENT_BYTES, _NUM_SEGMENTS = 2 << 20, 256 << 10, 32
 
 
 class TransferQueue:
@@ -154,7 +154,7 @@ class ParameterServerVariables:
         num_slices = min(-(-total // _SLICE_BYTES), num_servers)
         if self._reads_updates:
             segment_bytes = -(-(sum(self.server_bytes.values()) + total) // _NUM_SEGMENTS)
-            num_slices = max(num_slices, -(-total // max(_SLICE_BYTES, segment_bytes)))
+            num_slices = max(num_slices, -(-total // max(_MIN_SEGMENT_BYTES, segment_bytes)))
         if num_slices < 2 or not self._config.flags.slice_variables:
             return [(emptiest_first[0], [0] * len(shape), shape)]
         # Each server gets the same number of slices.
