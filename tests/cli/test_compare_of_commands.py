@@ -71,7 +71,7 @@ def test_without_a_rate_the_wall_times_are_compared():
     (row,) = rows_of('out/results/a', 'out/results/b')
     seconds = row['baseline_wall_seconds']
     assert max(1.5, row['baseline_low']) <= seconds <= row['baseline_high']
-    assert f'{seconds:.3f} s' in out
+    assert f'{seconds:.2f} s' in out
     assert row['images_per_second'] is None
     assert row['ratio'] == pytest.approx(seconds / row['wall_seconds'])
 
