@@ -202,10 +202,10 @@ def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(mode, 
 
 
 def test_parameter_servers_exchange_two_signals_for_each_of_32_segments():
-    for model in ('two_norms', 'four_large_layers', 'five_large_layers'):
-        gpu_graph = build_small(1, 'servers, staged', model=model)
-        most = 2 * 32 + MOST_SIGNALS_PER_DEVICE * gpu_graph.num_devices
-        assert len(signals(gpu_graph)) <= most, model
+    for model in ('four_large_layers', 'five_large_layers'):
+        num_signals = len(signals(build_small(1, 'servers, staged', model=model)))
+        # Other signals do not grow with the segments.
+        assert 2 * 32 <= num_signals <= 2 * 32 + 2 * MOST_SIGNALS_PER_DEVICE, model
 
 
 @pytest.mark.parametrize(

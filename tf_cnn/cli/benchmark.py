@@ -39,10 +39,7 @@ def main(argv: Sequence[str]) -> int:
             _note_default_model(console, arguments.params)
             return run_repeats(argv, arguments.params, console)
         if arguments.absl_verbosity is not None:
-            from absl import logging
-
-            logging.use_absl_handler()
-            logging.set_verbosity(arguments.absl_verbosity)
+            _set_absl_verbosity(arguments.absl_verbosity)
         console.phase('Importing TensorFlow')
         plan = make_plan(arguments.params, ProcessEnvironment())
         # Warnings come after the checks, so that an error about flags stands alone.
@@ -78,6 +75,13 @@ def main(argv: Sequence[str]) -> int:
             warn=console.warning,
         )
     return 0
+
+
+def _set_absl_verbosity(level: int) -> None:
+    from absl import logging
+
+    logging.use_absl_handler()
+    logging.set_verbosity(level)
 
 
 def _note_default_model(console: Console, params: Params) -> None:
