@@ -128,6 +128,7 @@ def test_verbosity_is_the_level_of_absls_messages(flags, shown, tmp_path):
     process = run(f'{SMALL_RUN} --model_file={path} {flags}')
     # The file registers no model.
     assert (process.code, process.err.count('absl says')) == (2, shown), process.err
+    assert 'before flag parsing' not in process.err
 
 
 @pytest.mark.graph

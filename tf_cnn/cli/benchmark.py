@@ -78,8 +78,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _set_absl_verbosity(level: int) -> None:
-    from absl import logging
+    from absl import flags, logging
 
+    # Otherwise absl says that messages before the parsing of its flags go to standard error.
+    flags.FLAGS.mark_as_parsed()
+    flags.FLAGS.logtostderr = True
     logging.use_absl_handler()
     logging.set_verbosity(level)
 
