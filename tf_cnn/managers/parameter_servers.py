@@ -12,7 +12,7 @@ from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Variable, create_variable, num_bytes
 from tf_cnn.managers.all_reduce import Packer, even_sizes, group_indices
 from tf_cnn.managers.manager_config import ManagerConfig
-from tf_cnn.training.checkpoints import Slice, join_slices
+from tf_cnn.training.checkpoints import Slice, join_slices, split_value
 
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]
@@ -92,7 +92,7 @@ class ParameterServerVariables:
     """The variables on the parameter servers, by name, each in one or more slices.
 
     A variable is placed on the server with the fewest bytes so far; a large variable is first
-    split along its longest axis.
+    split along its first axis with several indices, or its longest.
 
     Args:
       keeps_compact: whether refresh() casts each trainable variable to config.transfer once for
@@ -137,13 +137,11 @@ class ParameterServerVariables:
         if not self._config.is_chief:
             return tf.no_op()
         with tf.device(slices[0].variable.device):
-            value = make_value()
+            values = split_value(slices, make_value())
             return tf.group(
                 *(
-                    variable_slice.variable.assign(
-                        tf.slice(value, variable_slice.offset, variable_slice.variable.shape)
-                    )
-                    for variable_slice in slices
+                    variable_slice.variable.assign(value)
+                    for variable_slice, value in zip(slices, values, strict=True)
                 )
             )
 
@@ -159,7 +157,7 @@ class ParameterServerVariables:
             return [(emptiest_first[0], [0] * len(shape), shape)]
         # Each server gets the same number of slices.
         num_slices = -(-num_slices // num_servers) * num_servers
-        axis, placements, start = int(np.argmax(shape)), [], 0
+        axis, placements, start = _axis_to_split(shape, num_slices), [], 0
         lengths = even_sizes(shape[axis], min(num_slices, shape[axis]))
         for device, length in zip(itertools.cycle(emptiest_first), lengths, strict=False):
             offset, size = [0] * len(shape), list(shape)
@@ -239,13 +237,10 @@ class ParameterServerVariables:
             # Cast on the gradient's device: a GPU then sends half as many bytes to its host.
             with tf.device(gradient.device):
                 compact_gradient = self._compact(gradient)
-            for variable_slice in self.slices[name]:
-                slice_gradient = compact_gradient
-                if variable_slice.variable.shape != variable_slice.full_shape:
-                    with tf.device(HOST_DEVICE):
-                        slice_gradient = tf.slice(
-                            compact_gradient, variable_slice.offset, variable_slice.variable.shape
-                        )
+            slices = self.slices[name]
+            with tf.device(HOST_DEVICE):
+                slice_gradients = split_value(slices, compact_gradient)
+            for variable_slice, slice_gradient in zip(slices, slice_gradients, strict=True):
                 by_device.setdefault(variable_slice.variable.device, []).append(
                     (slice_gradient, variable_slice.variable)
                 )
@@ -278,3 +273,12 @@ class ParameterServerVariables:
     def _compact(self, tensor: Tensor) -> Tensor:
         # Casting a compact value again changes nothing.
         return tensor if self._config.transfer is None else tf.cast(tensor, self._config.transfer)
+
+
+def _axis_to_split(shape: Sequence[int], num_slices: int) -> int:
+    """Returns the first axis with several indices if slices along it are about equally large, as
+    they are contiguous, and need no copy; otherwise the longest axis.
+    """
+    axis = next(number for number, length in enumerate(shape) if length > 1)
+    is_even = shape[axis] % num_slices == 0 or shape[axis] >= 8 * num_slices
+    return axis if is_even else int(np.argmax(shape))

@@ -85,15 +85,35 @@ def full_slice(variable: Variable) -> Slice:
 
 def join_slices(slices: Sequence[Slice], values: Sequence[Any]) -> Any:
     """Concatenates the values of the slices of a variable."""
+    return values[0] if len(slices) == 1 else tf.concat(values, _split_axis(slices))
+
+
+def split_value(slices: Sequence[Slice], value: Any) -> list[Any]:
+    """Returns the part of a value of the full variable that belongs to each slice."""
     if len(slices) == 1:
-        return values[0]
+        return [value]
+    shape, axis = slices[0].full_shape, _split_axis(slices)
+    num_ones = next(number for number, length in enumerate(shape) if length > 1)
+    # Along the first axis tf.split copies nothing.
+    parts = tf.split(
+        tf.reshape(value, shape[num_ones:]),
+        [variable_slice.variable.shape[axis] for variable_slice in slices],
+        axis - num_ones,
+    )
+    return [
+        tf.reshape(part, variable_slice.variable.shape)
+        for part, variable_slice in zip(parts, slices, strict=True)
+    ]
+
+
+def _split_axis(slices: Sequence[Slice]) -> int:
     first = slices[0]
     (axis,) = (
         number
         for number, length in enumerate(first.full_shape)
         if first.variable.shape[number] != length
     )
-    return tf.concat(values, axis)
+    return axis
 
 
 class Checkpointer:
