@@ -53,7 +53,8 @@ def compare_pairs(
     """Compares the first command of each pair with the second, the baseline.
 
     commands: the words of each command, by its name.
-    rate: the value of --rate. Returns the highest exit code; a signal ends the comparisons.
+    rate: the value of --rate. Returns the highest exit code. Wrong use or a signal ends the
+      comparisons.
     """
     exit_code = 0
     for name, baseline in pairs:
@@ -66,6 +67,6 @@ def compare_pairs(
             folder = re.sub(r'[^\w.=-]+', '-', f'{name}-{baseline}')
             words.append(format_flag('output', args.output / folder))
         exit_code = max(exit_code, main(['compare', *words]))
-        if exit_code > 2:
+        if exit_code > 1:
             break
     return exit_code

@@ -29,6 +29,9 @@ def test_each_pair_is_compared_also_after_one_that_fails(tmp_path, capsys):
     check_line(error, '--command=false', 'exit code 1')
     (group,) = read_run_set(str(tmp_path / 'b-a/results/b')).groups
     assert (len(group.runs), group.rate) == (3, 25)
+    args.rounds = 1
+    assert compare_pairs(commands, [('b', 'a'), ('a', 'b')], args) == 2
+    check_line(capsys.readouterr().err, '--rounds=1', '--rounds=3')
 
 
 def test_a_peer_prints_the_rate_of_its_timed_steps(capsys):
