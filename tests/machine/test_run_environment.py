@@ -119,6 +119,56 @@ def test_the_limit_of_a_group_holds_for_the_groups_in_it():
     assert cgroups.cpu_seconds(root) == pytest.approx(8.0)
 
 
+def use_combined_mount(cgroup: Path) -> None:
+    """RHEL mounts both controllers in one folder."""
+    shutil.copytree(cgroup / 'cpuacct', cgroup / 'cpu', dirs_exist_ok=True)
+    shutil.rmtree(cgroup / 'cpuacct')
+    (cgroup / 'cpu').rename(cgroup / 'cpu,cpuacct')
+
+
+def use_container(cgroup: Path) -> None:
+    """The group of a container, /job_7, is the top of what is mounted there."""
+    for controller in ('cpu', 'cpuacct', 'memory'):
+        (cgroup / controller / 'job_7').rename(cgroup / 'job_7')
+        shutil.rmtree(cgroup / controller)
+        (cgroup / 'job_7').rename(cgroup / controller)
+
+
+def use_version_2(cgroup: Path) -> None:
+    """The kernel can leave controllers to version 2, whose mount is beside those of version 1."""
+    (cgroup.parents[2] / 'proc/self/cgroup').write_text('4:devices:/\n0::/job_7\n')
+    files = {
+        'cpu.max': '50000 100000\n',
+        'cpu.stat': 'usage_usec 19429159\nthrottled_usec 1840917\n',
+        'memory.max': '6442450944\n',
+        'memory.current': '10862592\n',
+    }
+    write_files(cgroup / 'unified/job_7', files)
+
+
+@pytest.mark.parametrize(
+    'change', [lambda cgroup: None, use_combined_mount, use_container, use_version_2]
+)
+def test_limits_and_counters_are_the_same_however_groups_are_mounted(tmp_path, change):
+    # Two processes worked in a step of a job with half a core and 6 GiB, and read a file.
+    root = shutil.copytree(MACHINES / 'cgroup_v1', tmp_path / 'root')
+    change(root / 'sys/fs/cgroup')
+    assert (cgroups.cpu_limit(root), cgroups.memory_limit(root)) == (0.5, 6 * 2**30)
+    assert cgroups.throttled_seconds(root) == pytest.approx(1.840917)
+    assert cgroups.cpu_seconds(root) == pytest.approx(19.429159)
+    # 89 MB are in use, 78 MB of them by pages of files.
+    assert cgroups.available_memory(root) == 6 * 2**30 - 10_862_592
+
+
+def test_a_process_in_the_root_group_has_no_limit(tmp_path):
+    root = shutil.copytree(MACHINES / 'cgroup_v1', tmp_path / 'root')
+    lines = (root / 'proc/self/cgroup').read_text().replace('/job_7/step_0', '/')
+    write_files(root, {'proc/self/cgroup': lines})
+    limits = [cgroups.cpu_limit, cgroups.memory_limit, cgroups.available_memory]
+    assert [limit(root) for limit in limits] == [None, None, None]
+    assert cgroups.throttled_seconds(root) == 0.0
+
+
 def test_free_memory_of_a_group_includes_the_pages_of_files(tmp_path, monkeypatch):
     use_host(monkeypatch)
     root = shutil.copytree(MACHINES / 'container', tmp_path / 'container')
