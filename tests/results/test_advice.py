@@ -292,10 +292,12 @@ def test_threads_without_cores_give_a_warning():
     check_warning(quota, 'fewer_cores', '1 of the 2 cores', 'cgroup')
 
 
-def test_where_tensorflow_leaves_onednn_off_a_command_that_measures_both_is_advised():
+def test_where_tensorflow_leaves_onednn_off_the_flag_is_advised():
     document = changed('run', onednn=False)
+    (warning,) = advice.find_warnings(record_of(document))
+    assert warning.text.endswith('add --onednn')
     runs = "compare --run='--model=lenet --onednn=false' --run='--model=lenet --onednn=true'"
-    check_warning(document, 'onednn_off', runs)
+    check_warning(document, 'onednn_off', 'add --onednn', runs)
     # The user chose the value, or oneDNN computes none of the steps.
     for section, values in (
         ('environment', {'TF_ENABLE_ONEDNN_OPTS': '0'}),

@@ -108,7 +108,8 @@ def find_warnings(result: AnyResult, rerun_flags: Sequence[str] = ()) -> list[Wa
 
     Args:
       result: a result; `result.warnings` is not read. Unknown values lead to no warning.
-      rerun_flags: the flags that measure this setting again in one process, for commands.
+      rerun_flags: the flags that measure this setting again in one process; with them, advice has
+        whole commands.
     """
     # The advice on causes of noise reads only what a CommandResult has, too.
     codes = ADVICE if isinstance(result, Result) else _CAUSES
@@ -580,14 +581,17 @@ def _onednn(analysis: _Analysis) -> str | None:
         or run.role not in ('training', 'forward-only')
     ):
         return None
+    advice = (
+        'TensorFlow leaves oneDNN off on this processor, and steps may be much faster with it; add '
+        '--onednn'
+    )
+    if not analysis.rerun_flags:
+        return advice
     run_flags = ' '.join(
         f'--run={shlex.quote(shlex.join([*analysis.rerun_flags, format_flag("onednn", value)]))}'
         for value in ('false', 'true')
     )
-    return (
-        'TensorFlow leaves oneDNN off on this processor, and steps may be much faster with it; '
-        f'measure both: tf_cnn_benchmarks.py compare {run_flags}'
-    )
+    return f'{advice}, or measure both: tf_cnn_benchmarks.py compare {run_flags}'
 
 
 def _format_percent(share: float) -> str:

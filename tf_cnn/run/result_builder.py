@@ -147,14 +147,18 @@ def build_result(
 
 
 def _rerun_flags(plan: Plan, batch_size: int) -> list[str]:
-    """Returns the flags that measure the setting of this run again in one process."""
+    """Returns the flags that measure the setting of this run again in one process; with --verbose
+    only, since commands are long.
+    """
+    if not plan.params.run.verbose:
+        return []
     if plan.cluster_role.cluster:
         # The flags of one task of a cluster mean nothing to a process alone.
         return [format_flag('model', plan.model_name), format_flag('batch_size', batch_size)]
     return [
         text
         for name, text in plan.params.given_flags.items()
-        if name not in ('repeat', *ROLE_FLAGS, *output_flags())
+        if name not in ('repeat', 'verbose', *ROLE_FLAGS, *output_flags())
     ]
 
 
