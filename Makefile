@@ -51,15 +51,21 @@ $(INSTALLED): $(VENV)/bin/pip setup.py pyproject.toml $(LOCK)
 	  { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP) | $(PROGRESS); }; \
 	touch $@; $(call END,installed)
 
-# TensorFlow has no packages for later versions. Where python3 is one, an older Python does it, which uv can fetch.
+# TensorFlow has no packages for later versions. Where python3 is one, an older Python does it, which uv can fetch. Debian has
+# ensurepip, without which `venv` leaves half an environment, in a package of its own.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 OTHERS := $(if $(filter file,$(origin PYTHON)),python3.13 python3.12 python3.11)
 
 $(VENV)/bin/pip:
 	@for python in $(PYTHON) $(OTHERS); do \
-	  if $$python -c '$(SUPPORTED)' 2> /dev/null; then $$python -m venv $(VENV); exit; fi; \
+	  $$python -c '$(SUPPORTED)' 2> /dev/null || continue; \
+	  if $$python -c 'import ensurepip' 2> /dev/null; then $$python -m venv $(VENV); exit; fi; \
+	  without_venv=$${without_venv:-$${python##*/}}; \
 	done; \
 	if [ -n '$(OTHERS)' ] && command -v uv > /dev/null; then uv venv --quiet --seed --python=3.13 $(VENV); exit; fi; \
+	if [ -n "$$without_venv" ]; then \
+	  echo "make: $$without_venv cannot make $(VENV): its module ensurepip is missing; apt install $$without_venv-venv" >&2; exit 1; \
+	fi; \
 	echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; use make install PYTHON=python3.12, or install uv' \
 	  '(https://docs.astral.sh/uv), which fetches a Python' >&2; exit 1
 

@@ -1,12 +1,14 @@
-"""`make install` adds TensorFlow's libraries for GPUs if NVIDIA's driver is there."""
+"""`make install`: what it installs, what it prints, and what it needs."""
 
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.support.outputs import check_line
 from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.unit
@@ -71,6 +73,18 @@ def test_make_install_names_large_packages_while_it_installs_and_fails_with_pip(
         assert 'unpacking' in output
         assert 'absl' not in output
         (venv / '.installed').unlink(missing_ok=True)
+
+
+def test_a_python_without_ensurepip_is_refused_with_the_package_that_has_it(tmp_path):
+    (tmp_path / 'ensurepip.py').write_text('raise ImportError')
+    python, venv = Path(sys.executable).with_name('python3'), tmp_path / 'venv'
+    command = ['make', '--no-print-directory', f'PYTHON={python}', f'VENV={venv}', 'install']
+    environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    message, end = process.stderr.splitlines()
+    check_line(message, f'make: python3 cannot make {venv}', 'apt install python3-venv')
+    assert 'Error 1' in end
+    assert not venv.exists()
 
 
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])
