@@ -87,6 +87,29 @@ def test_a_python_without_ensurepip_is_refused_with_the_package_that_has_it(tmp_
     assert not venv.exists()
 
 
+@pytest.mark.parametrize(
+    ('code', 'has_driver', 'settings'),
+    [('onednn_off', False, 'false,true'), ('onednn_off', True, None), ('too_short', False, None)],
+)
+def test_make_bench_trains_with_and_without_onednn_where_the_modes_ran_without(
+    tmp_path, code, has_driver, settings
+):
+    # Writes its flags to a file, and for the modes a result with this warning.
+    program, results = tmp_path / 'program.sh', 'data/modes/results'
+    program.write_text(
+        f'echo "$@" >> flags; case "$*" in *modes.toml*) mkdir -p {results}; '
+        f'echo \'"{code}"\' > {results}/1.json;; esac'
+    )
+    files = ['--old-file=.venv/.installed', '--old-file=data/.records-complete']
+    variables = ['RUN=sh program.sh', f'NVIDIA_DRIVER={"." if has_driver else "none"}']
+    command = ['make', f'--makefile={ROOT}/Makefile', *files, 'bench', *variables]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    _, training, report = (tmp_path / 'flags').read_text().splitlines()
+    assert '--model=resnet50' in training
+    assert re.findall(r'--grid=onednn=(\S+)', training) == ([settings] if settings else [])
+    assert 'report data/resnet50 data/modes' in report
+
+
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])
 def test_a_variable_chooses_the_tensorflow_without_gpus(package):
     setup = 'run_setup("setup.py", stop_after="init")'

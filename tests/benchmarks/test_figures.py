@@ -18,12 +18,13 @@ SWEEPS = [*(folder for folder, _ in figures.PLOTS.values()), figures.RESULTS[1]]
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Results of all pictures, as `make bench` and sweeps write them."""
-    write_sample(tmp_path / figures.RESULTS[0], flags={'model': 'resnet50'})
+    write_sample(tmp_path / figures.RESULTS[0] / 'run.json', flags={'model': 'resnet50'})
     for folder in SWEEPS:
         for mode in ('replicated', 'parameter_server'):
             path = tmp_path / folder / 'results' / f'{mode}.1.json'
             write_sample(path, flags={'variable_update': mode})
         (tmp_path / folder / 'table.md').touch()
+    (tmp_path / figures.PAGE).touch()
     return tmp_path
 
 
