@@ -135,7 +135,7 @@ def use_container(cgroup: Path) -> None:
 
 
 def use_version_2(cgroup: Path) -> None:
-    """The kernel can leave controllers to version 2, whose mount is beside those of version 1."""
+    """The controllers are of version 2, which is mounted beside version 1."""
     (cgroup.parents[2] / 'proc/self/cgroup').write_text('4:devices:/\n0::/job_7\n')
     files = {
         'cpu.max': '50000 100000\n',

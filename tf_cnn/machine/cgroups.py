@@ -95,8 +95,8 @@ def _memory_limit(folder: Path) -> int | None:
 def _group_folders(root: Path, controller: str) -> list[Path]:
     """Returns the folders of the process's control group and of its ancestors, innermost first.
 
-    The group is the one that has the controller: of version 1 if the kernel lists the controller
-    there, as where both versions are mounted, else of version 2.
+    It is the group of this controller with version 1, if the kernel lists one, even where version 2
+    is mounted, too; else the group of version 2.
     """
     mounts = root / 'sys/fs/cgroup'
     # The line of version 2, which names no controller, is the last.
