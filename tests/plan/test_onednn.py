@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.outputs import check_line, refused
+from tests.support.files import quoted
+from tests.support.outputs import check_line, refused, warnings_in
 from tests.support.programs import run, run_main, run_python
 from tests.support.runs import params_of
+from tests.support.surroundings import WITHOUT_ONEDNN
 from tf_cnn.machine.this_process import ProcessEnvironment, ProcessSettings, ThisProcess
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.process_settings import choose_start
@@ -39,7 +41,8 @@ for flags in sys.argv[1:]:
 
 def files_of(name: str, folder: Path) -> str:
     """The flags that write the result of a run, and its graph as TensorFlow runs it."""
-    return f'--result_file={folder}/{name}.json --partitioned_graph_file_prefix={folder}/{name}'
+    prefix = quoted(folder / name)
+    return f'--result_file={prefix}.json --partitioned_graph_file_prefix={prefix}'
 
 
 def test_the_flag_decides_which_kernels_run_and_runs_of_one_process_share_it(tmp_path):
@@ -63,6 +66,17 @@ def test_the_flag_decides_which_kernels_run_and_runs_of_one_process_share_it(tmp
         assert ('_Mkl' in graph) is is_on
     comparison, _ = run_main('compare', tmp_path / 'off.json', tmp_path / 'on.json')
     assert 'flags: onednn False -> True' in comparison
+
+
+@pytest.mark.surroundings
+def test_where_tensorflow_leaves_onednn_off_one_warning_says_so_and_no_test_counts_it(tmp_path):
+    flags = f'{RUN} --result_file={quoted(tmp_path)}/r.json'
+    process = run(flags, PYTHONPATH=str(WITHOUT_ONEDNN), TF_ENABLE_ONEDNN_OPTS=None)
+    [result] = process.results
+    assert (process.code, result.run.onednn) == (0, False)
+    assert 'onednn_off' in [warning.code for warning in result.warnings]
+    assert process.err.count('[onednn_off]') == 1
+    assert warnings_in(process.err) == []
 
 
 def start_settings(flags: str, variables: Mapping[str, str]) -> ProcessSettings:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
+from tf_cnn.results.advice import ADVICE
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 
 Error = TypeVar('Error', bound=BenchmarkError)
@@ -46,23 +47,21 @@ failed = functools.partial(_raises, RunError, 1)
 # ---- warnings ------------------------------------------------------------------------------------
 
 _START = 'tf_cnn_benchmarks: warning: '
-# Warnings about short runs, which tests make, and about runs on a busy machine.
-_NOISE = re.compile(
-    'timed, too few for the noise|too short a time to compare|'
-    r'the first \w+ .*times the median|outliers? among|steps spread by|'
-    'the second half of the timed steps|passed between the steps|other processes used|'
-    r'\(steal\)|the CPU quota of|slowed down'
-)
+# The codes of warnings that the machine and its speed decide, with which these warnings end.
+_OF_THE_MACHINE = ADVICE.keys() - {'loss_not_finite'}
 
 
 def warnings_in(err: str) -> list[str]:
-    """Returns the warnings on standard error, except about noise, without their fixed beginning."""
-    return [line for line in _all_warnings(err) if not _NOISE.search(line)]
+    """Returns the warnings on standard error that are the same on every machine, without their
+    fixed beginning.
+    """
+    lines = [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
+    return [line for line in lines if line.rpartition(' [')[2].rstrip(']') not in _OF_THE_MACHINE]
 
 
 def check_warning(err: str, *facts: object) -> str:
     """Returns the only warning with all facts; fails unless there is exactly one."""
-    lines = _all_warnings(err)
+    lines = warnings_in(err)
     matches = [line for line in lines if all(str(fact) in line for fact in facts)]
     assert len(matches) == 1, f'{[str(fact) for fact in facts]} not in just one of: {lines}'
     return check_line(matches[0], *facts)
@@ -74,10 +73,6 @@ def check_error(err: str, *facts: object) -> None:
     errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
     assert errors == lines[-1:], err
     check_line(errors[0], *facts)
-
-
-def _all_warnings(err: str) -> list[str]:
-    return [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
 
 
 # ---- standard output -----------------------------------------------------------------------------

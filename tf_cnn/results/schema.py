@@ -3,6 +3,7 @@
 `python -m tf_cnn.results.schema` writes a JSON Schema; with --markdown it prints a page.
 """
 
+import inspect
 import json
 import re
 import sys
@@ -25,7 +26,12 @@ The values that `--result_file` writes. [results.md](results.md) explains how th
 
 
 def _schema() -> dict[str, Any]:
-    return msgspec.json.schema(AnyResult | Failure)
+    schema = msgspec.json.schema(AnyResult | Failure)
+    for definition in schema['$defs'].values():
+        # Python 3.13 removes the indentation of docstrings, older ones keep it.
+        if 'description' in definition:
+            definition['description'] = inspect.cleandoc(definition['description'])
+    return schema
 
 
 def make_schema() -> str:

@@ -219,7 +219,7 @@ class RunReport:
         for warning in result.warnings:
             # Warnings about settings were printed before the run.
             if warning.code != 'settings':
-                self._console.advice(warning.text)
+                self._console.advice(f'{warning.text} [{warning.code}]')
 
 
 def _write_elsewhere(text: str, path: str) -> str:
