@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.outputs import check_error, check_line, check_warning, read_output, warnings_in
 from tests.support.programs import (
     PROGRAM,
@@ -111,7 +112,7 @@ def test_the_version_is_one_line():
 
 @pytest.mark.graph
 def test_only_check_args_ends_before_the_run(tmp_path):
-    flags = f'{SMALL_RUN} --only_check_args --result_file={tmp_path}/r.json'.split()
+    flags = [*SMALL_RUN.split(), '--only_check_args', f'--result_file={tmp_path}/r.json']
     out, err = run_main(*flags, '--momentum=0.5', '--repeat=2')
     assert (out, [*tmp_path.iterdir()]) == ('', [])
     check_warning(err, '--momentum=0.5')
@@ -125,12 +126,13 @@ def test_verbosity_is_the_level_of_absls_messages(flags, shown, tmp_path):
     path.write_text(
         'from absl import logging\nlogging.info("absl says")\nlogging.warning("absl says")\n'
     )
-    process = run(f'{SMALL_RUN} --model_file={path} {flags}')
+    process = run(f'{SMALL_RUN} --model_file={quoted(path)} {flags}')
     # The file registers no model.
     assert (process.code, process.err.count('absl says')) == (2, shown), process.err
     assert 'before flag parsing' not in process.err
 
 
+@pytest.mark.surroundings
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path):
     files = '--flush_stdout=true --graph_file=graph.pbtxt'

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import python_block
+from tests.support.files import quoted
 from tests.support.outputs import check_line
 from tests.support.programs import PROGRAM, ROOT, run_process
 
@@ -42,8 +43,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder / 'copy', 'remote', 'add', 'origin', 'git@github.com:a-team/benchmarks.git')
     author = ['-c', 'user.name=A', '-c', 'user.email=a@example.org']
     git(folder / 'copy', *author, 'commit', '--quiet', '--allow-empty', '-mA')
-    options = f'--no-deps --no-index --no-build-isolation --wheel-dir={folder}'
-    pip(f'wheel {options} {folder}/copy')
+    options = ['--no-deps', '--no-index', '--no-build-isolation', f'--wheel-dir={folder}']
+    pip('wheel', *options, folder / 'copy')
     (path,) = folder.glob('*.whl')
     return path
 
@@ -60,7 +61,8 @@ def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         '\n'.join(sysconfig.get_path(name) for name in ('purelib', 'platlib'))
     )
     bin_ = folder / 'bin'
-    pip(f'--python={bin_}/python install --no-deps --no-index --ignore-installed {wheel}')
+    options = ['--no-deps', '--no-index', '--ignore-installed']
+    pip(f'--python={bin_ / "python"}', 'install', *options, wheel)
     return bin_
 
 
@@ -85,9 +87,9 @@ def git(folder: Path, *arguments: str) -> str:
     return output_of(['git', *arguments], folder, {}).strip()
 
 
-def pip(arguments: str) -> None:
+def pip(*arguments: object) -> None:
     command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', '--quiet']
-    output_of([*command, *arguments.split()], ROOT, {})
+    output_of([*command, *arguments], ROOT, {})
 
 
 def test_the_wheel_has_two_packages_with_all_files_of_the_program_and_no_tests(wheel):
@@ -237,7 +239,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(binaries, 
     )
     records = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
     refusal = refusal_of(records, PYTHONPATH=str(tmp_path))
-    assert refusal.endswith(f'run: {binaries / "python"} -m pip install pillow')
+    assert refusal.endswith(f'run: {quoted(binaries / "python")} -m pip install pillow')
     pipx_metadata = binaries.parent / 'pipx_metadata.json'
     pipx_metadata.touch()
     refusal = refusal_of(records, PYTHONPATH=str(tmp_path))

@@ -14,30 +14,43 @@ from tests.support.programs import ROOT
 pytestmark = pytest.mark.unit
 
 
+def link_project(folder: Path) -> Path:
+    """Links the files that the Makefile reads into a folder, where make makes its own."""
+    for name in ('Makefile', 'setup.py', 'pyproject.toml', 'deploy'):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.mark.surroundings
 @pytest.mark.parametrize(('has_driver', 'extras'), [(False, 'dev'), (True, 'dev,cuda')])
 def test_make_install_adds_the_libraries_of_cuda_if_there_is_a_driver(tmp_path, has_driver, extras):
-    driver = tmp_path / 'nvidiactl'
     if has_driver:
-        driver.touch()
+        (tmp_path / 'nvidiactl').touch()
     # Prints the commands of an installation from nothing.
     command = [
         'make',
         '--dry-run',
         '--always-make',
         'install',
-        f'NVIDIA_DRIVER={tmp_path}/version {driver}',
+        'NVIDIA_DRIVER=version nvidiactl',
     ]
     environment = {
         name: value for name, value in os.environ.items() if name not in ('EXTRAS', 'MAKEFLAGS')
     }
     process = subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment
+        command,
+        cwd=link_project(tmp_path),
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert {*re.findall(r"--editable '\.\[(.+?)\]'", process.stdout)} == {extras}
 
 
+@pytest.mark.surroundings
 def test_make_install_names_large_packages_while_it_installs_and_fails_with_pip(tmp_path):
-    venv, go_on, pip = tmp_path / 'venv', tmp_path / 'go_on', tmp_path / 'pip.sh'
+    venv, go_on = link_project(tmp_path) / '.venv', tmp_path / 'go_on'
     (venv / 'bin').mkdir(parents=True)
     (venv / 'bin/pip').touch()
     lines = [
@@ -46,17 +59,16 @@ def test_make_install_names_large_packages_while_it_installs_and_fails_with_pip(
         '  Using cached absl_py-2.4.0-py3-none-any.whl (135 kB)',
     ]
     printed = '\n'.join(lines)
-    pip.write_text(
-        f"echo '{printed}'; until [ -e {go_on} ]; do sleep 0.05; done\n"
+    (tmp_path / 'pip.sh').write_text(
+        f"echo '{printed}'; until [ -e go_on ]; do sleep 0.05; done\n"
         "echo 'Installing collected packages: a, b'; exit $FAULT\n"
     )
-    variables = [f'VENV={venv}', f'PIP=sh {pip}']
-    command = ['make', '--no-print-directory', '--old-file=setup.py', 'install', *variables]
+    command = ['make', '--no-print-directory', '--old-file=setup.py', 'install', 'PIP=sh pip.sh']
     for fault in (0, 7):
         go_on.unlink(missing_ok=True)
         with subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

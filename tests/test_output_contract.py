@@ -2,10 +2,13 @@
 clusters.
 """
 
+import shlex
+
 import numpy as np
 import pytest
 
 import tf_cnn_benchmarks
+from tests.support.files import quoted
 from tests.support.images import write_mnist
 from tests.support.outputs import Output, read_output
 
@@ -19,7 +22,7 @@ _LABELS = (
 
 
 def read(capfd: pytest.CaptureFixture[str], flags: str, *, with_accuracy: bool = False) -> Output:
-    assert tf_cnn_benchmarks.main(f'{flags} {_SMALL}'.split()) == 0
+    assert tf_cnn_benchmarks.main(shlex.split(f'{flags} {_SMALL}')) == 0
     # capfd also captures native code.
     out, err = capfd.readouterr()
     assert 'Traceback' not in err
@@ -49,12 +52,14 @@ def test_steps_with_accuracies_print_what_scripts_parse(flag, mode, capfd):
     assert all(0 <= top_1 <= top_5 <= 1 for *_, top_1, top_5 in output.steps)
 
 
+@pytest.mark.surroundings
 def test_an_evaluation_prints_its_accuracy_and_its_own_total(tmp_path, capfd):
     random = np.random.default_rng(1)
     for subset, count in (('train', 40), ('validation', 12)):
         digits = random.integers(0, 256, [count, 28, 28])
         write_mnist(tmp_path, digits, random.integers(0, 10, count), subset)
-    flags = f'--model=mnist --data_dir={tmp_path} --train_dir={tmp_path}/t --eval_batch_size=5'
+    flags = f'--data_dir={quoted(tmp_path)} --train_dir={quoted(tmp_path)}/t'
+    flags += ' --model=mnist --eval_batch_size=5'
     within = read(capfd, f'{flags} --eval_during_training_every_n_steps=2')
     assert [number for number, *_ in within.steps] == [1, 2, 3]
     assert {count for *_, count in within.accuracies} == {12}

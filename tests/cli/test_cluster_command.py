@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.machines import use_pynvml
 from tests.support.outputs import check_line, refused
 from tf_cnn.cli import cluster as cluster_command
@@ -49,7 +51,7 @@ def test_only_the_chief_writes_files_that_any_task_could_write(tmp_path):
     flag_file = tmp_path / 'flags'
     flag_file.write_text('--graph_file=graph\n')
     files = '--trace_file=trace --partitioned_graph_file_prefix=parts --tfprof_file=profile'
-    flags = f'--flagfile={flag_file} --train_dir=d {files}'.split()
+    flags = [f'--flagfile={flag_file}', '--train_dir=d', *files.split()]
     for command in make_commands(flags, SERVED, {}):
         params = parse_argv(command.argv[2:]).params
         assert params.checkpoints.train_dir == 'd'
@@ -139,8 +141,8 @@ print('total images/sec: 2.00')
 def test_a_cluster_prints_its_result_once(capsys, monkeypatch, tmp_path, argv):
     replace_program(tmp_path, monkeypatch, PROGRAM)
     monkeypatch.setenv('TF_CONFIG', '{}')
-    flags = f'{argv} --model=lenet --graph_file={tmp_path}/graph'
-    assert cluster_command.main(flags.split()) == 0
+    flags = f'{argv} --model=lenet --graph_file={quoted(tmp_path)}/graph'
+    assert cluster_command.main(shlex.split(flags)) == 0
     out, err = capsys.readouterr()
     assert out == 'total images/sec: 2.00\n'
     warning, *lines = err.splitlines()

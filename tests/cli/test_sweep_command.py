@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused
 from tests.support.programs import PROGRAM, run, run_main, run_process
@@ -93,7 +94,7 @@ def test_the_largest_batch_size_is_a_column(tmp_path, capsys):
 
 @pytest.mark.distributed
 def test_real_runs_of_one_process_and_of_a_cluster(tmp_path):
-    grid = f'--grid=--shape=1*1,1*1+1 --output={tmp_path}/out'
+    grid = f'--grid=--shape=1*1,1*1+1 --output={quoted(tmp_path)}/out'
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1'
     code, out, err = run(f'sweep {grid} -- {flags}')
     assert code == 0, err

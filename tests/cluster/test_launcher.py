@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.outputs import check_error, check_line, check_warning, failed
 from tests.support.programs import ROOT, Task, Terminal, assert_ended, launched
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
@@ -335,13 +336,10 @@ OBEDIENT = program('worker 0', READY + 'wait()')
 SERVER = program('ps 0', READY + 'wait()', is_server=True)
 
 
-# Runs launch() as a command. SIGINT is ignored where the tests run in the background of a shell,
-# SIGHUP under nohup.
+# Runs launch() as a command.
 LAUNCH = """
-import signal, sys
+import sys
 from tf_cnn.launch.launcher import Command, launch
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.exit(launch(COMMANDS))
 """
 
@@ -362,6 +360,7 @@ def launching(folder: Path, *commands: Command) -> Iterator[tuple[Task, list[int
         yield launcher, pids_in(launcher.err)
 
 
+@pytest.mark.surroundings
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_ends_all_processes(number, tmp_path):
     with launching(tmp_path, SERVER, OBEDIENT) as (launcher, pids):
@@ -423,7 +422,7 @@ def test_no_process_outlives_a_launcher_that_is_killed(tmp_path):
 
 def test_a_launcher_that_loses_its_terminal_ends_with_the_code_of_sighup(fifo, tmp_path):
     path = fifo('stderr')
-    command = ['sh', '-c', f'exec "$@" 2> {path}', 'sh', *launch_command(OBEDIENT)]
+    command = ['sh', '-c', f'exec "$@" 2> {quoted(path)}', 'sh', *launch_command(OBEDIENT)]
     with launched(command, tmp_path, cwd=ROOT) as launcher:
         with open(path) as stderr:
             lines = stderr.readline() + stderr.readline()

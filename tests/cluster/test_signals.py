@@ -15,11 +15,10 @@ def ended(code: str) -> Finished:
     return run_process([sys.executable, '-c', preamble + code], ROOT, 60.0)
 
 
+@pytest.mark.surroundings
 @pytest.mark.parametrize('number', [1, 2, 10, 12, 14, 15, 24])
 def test_a_signal_where_an_exception_would_be_lost_is_raised_by_the_next_phase(number):
     name = signal.Signals(number).name
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f'{name} is ignored here')
     code = f"""
 class Swallowing:
     def __del__(self):

@@ -38,9 +38,7 @@ def interrupt_mid_write(
     """Sends a signal after the first report, when most files are still to be written. Returns the
     exit code and stderr, which ends when the decoding processes have ended, too.
     """
-    program = [*PROGRAM, 'records', f'--input={photos}']
-    # Shells make processes in the background ignore Ctrl-C.
-    command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4']
+    command = [*PROGRAM, 'records', f'--input={photos}', f'--output={output}', '--shards=4']
     with subprocess.Popen(
         [*command, '--num_processes=2', *flags],
         stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ from tests.distributed.clusters import (
     assert_each_names,
     training,
 )
+from tests.support.files import quoted
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist
 from tests.support.outputs import failed
@@ -108,7 +109,7 @@ def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables
             'tensors': [tf.zeros([1])],
         }
         session.run(tf.raw_ops.SaveV2(prefix=f'{tmp_path}/model.ckpt-7', **of_another_model))
-    with training('asynchronous', f'{ENDLESS} --train_dir={tmp_path}', tmp_path) as tasks:
+    with training('asynchronous', f'{ENDLESS} --train_dir={quoted(tmp_path)}', tmp_path) as tasks:
         tasks.start()
         tasks.assert_end(1)
         assert_each_names(tasks.all_but('worker 0'), tasks['worker 0'].title, 'model.ckpt-7')
@@ -145,7 +146,7 @@ def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
     first.write_text(text)
     second.write_text(f'{text}# Changed.\n')
     digest = hashlib.sha256(second.read_bytes()).hexdigest()[:12]
-    flags = f'{ENDLESS} {other} --{flag}={first}'
+    flags = f'{ENDLESS} {other} --{flag}={quoted(first)}'
     with training('parameter_server', flags, tmp_path) as tasks:
         tasks[task].argv.append(f'--{flag}={second}')
         tasks.start()
@@ -174,7 +175,7 @@ def test_all_tasks_name_the_line_of_a_manager_that_fails_in_one_worker(tmp_path)
         1 // (1 - parts.worker)
 """
     path.write_text(MANAGER.replace('    pass\n', body))
-    flags = f'{ENDLESS} --variable_mgr_file={path} --variable_update=mine'
+    flags = f'{ENDLESS} --variable_mgr_file={quoted(path)} --variable_update=mine'
     with training('parameter_server', flags, tmp_path) as tasks:
         tasks.start()
         tasks.assert_end(WRONG_USE)
@@ -214,7 +215,7 @@ def test_workers_with_different_numbers_of_images_are_refused_if_epochs_count(tm
         for subset in ('train', 'validation'):
             images = np.zeros([count, 28, 28], np.uint8)
             write_mnist(tmp_path / name, images, np.zeros([count], np.uint8), subset)
-    flags = f'--model=lenet --data_name=mnist --num_epochs=1 --data_dir={tmp_path}/a'
+    flags = f'--model=lenet --data_name=mnist --num_epochs=1 --data_dir={quoted(tmp_path)}/a'
     with training('collective_all_reduce', flags, tmp_path) as tasks:
         tasks['worker 1'].argv.append(f'--data_dir={tmp_path}/b')
         tasks.start()

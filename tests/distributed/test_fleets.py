@@ -53,9 +53,9 @@ def test_a_host_with_two_names_is_refused_before_anything_runs(network, tmp_path
 
 
 def test_a_sweep_over_hosts_has_a_row_of_one_host_and_an_efficiency(network, tmp_path):
-    words = f'sweep --grid=shape=1*1,2*1 --output={tmp_path}/out -- --hosts=node1,node2'
+    words = ['--grid=shape=1*1,2*1', f'--output={tmp_path}/out', '--', '--hosts=node1,node2']
     flags = f'--model=trivial --variable_update=collective_all_reduce {STEPS}'
-    process = run_process(network.command(*PROGRAM, *words.split(), *flags.split()))
+    process = run_process(network.command(*PROGRAM, 'sweep', *words, *flags.split()))
     assert process.code == 0, process.err
     lines = [line for line in process.out.splitlines() if line.startswith('|')]
     titles, _, *rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]

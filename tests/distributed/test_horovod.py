@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from tests.distributed.whole_batch import (
     assert_trained_alike,
     one_tower,
 )
+from tests.support.files import quoted
 from tests.support.images import write_noise
 from tests.support.outputs import check_warning
 from tests.support.programs import PROGRAM, Task, Tasks, processes, run_process
@@ -70,7 +72,7 @@ def horovod_processes(flags: str, folder: Path) -> Iterator[Tasks]:
     commands = []
     for slot in plan:
         variables = {**common, **gloo_run.create_slot_env_vars(slot)}
-        argv = [*PROGRAM, MODE, *flags.replace('RANK', str(slot.rank)).split()]
+        argv = [*PROGRAM, MODE, *shlex.split(flags.replace('RANK', str(slot.rank)))]
         environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         commands.append(Command(f'worker {slot.rank}', argv, environ))
     try:
@@ -156,8 +158,8 @@ def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(finis
 
 def test_all_processes_skip_the_same_steps(tmp_path):
     scale = '--precision=fp16 --fp16_enable_auto_loss_scale --fp16_inc_loss_scale_every_n=1'
-    flags = f'{RUN} --num_batches=6 {scale} --fp16_loss_scale={2**24} --train_dir={tmp_path}'
-    tasks = run(flags, tmp_path)
+    flags = f'{RUN} --num_batches=6 {scale} --fp16_loss_scale={2**24}'
+    tasks = run(f'{flags} --train_dir={quoted(tmp_path)}', tmp_path)
     reader = tf.train.load_checkpoint(str(tmp_path))
     num_skipped = int(reader.get_tensor('loss_scale/skipped_steps'))
     assert [task.lines(SKIPPED) for task in tasks.values()] == [[str(num_skipped)]] * 2
@@ -166,7 +168,7 @@ def test_all_processes_skip_the_same_steps(tmp_path):
 
 
 def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path):
-    flags = f'{RUN} {ENDLESS} --display_every=1 --train_dir={tmp_path}/train'
+    flags = f'{RUN} {ENDLESS} --display_every=1 --train_dir={quoted(tmp_path)}/train'
     with horovod_processes(flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         # Worker 1 first, which is the harder case.
@@ -195,15 +197,15 @@ def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path):
 def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
     # Not divisible by the batch size or the global batch size.
     write_noise(tmp_path, 11)
-    common = f'--model=lenet --device=cpu --precision=bf16 --data_dir={tmp_path}'
-    common += f' --train_dir={tmp_path}/train'
+    common = f'--model=lenet --device=cpu --precision=bf16 --data_dir={quoted(tmp_path)}'
+    common += f' --train_dir={quoted(tmp_path)}/train'
     flags = (
         f'{MODE} {common} --batch_size=2 --num_batches=3 --num_warmup_batches=1 '
-        f'--eval_during_training_every_n_steps=2 --trace_file={tmp_path}/trace.json'
+        f'--eval_during_training_every_n_steps=2 --trace_file={quoted(tmp_path)}/trace.json'
     )
     launcher = [sys.executable, '-m', 'horovod.runner.launch', '--gloo', '-np', '2']
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    process = run_process([*launcher, *PROGRAM, *flags.split()], PATH=path)
+    process = run_process([*launcher, *PROGRAM, *shlex.split(flags)], PATH=path)
     print(process.out, process.err)
     assert process.code == 0
     assert (tmp_path / 'trace.json').stat().st_size > 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.clusters import ENDLESS, MODES, TRAIN, UNDER_WAY, all_modes
+from tests.support.files import quoted
 from tests.support.outputs import check_line
 from tests.support.programs import (
     ROOT,
@@ -129,7 +130,7 @@ def test_nothing_outside_reaches_a_cluster_and_tasks_that_it_stops_name_the_lost
     """The launcher's signal arrives before the tasks notice the loss."""
     mode_flags, jobs = MODES[mode]
     servers = f'--ps={jobs["ps"]}' if 'ps' in jobs else ''
-    flags = f'{TRAIN} {mode_flags} {ENDLESS} --result_file={tmp_path}/result.json'
+    flags = f'{TRAIN} {mode_flags} {ENDLESS} --result_file={quoted(tmp_path)}/result.json'
     words = f'cluster {servers} --verbose -- {flags}'
     reason = rf'{lost} \(127\.0\.0\.1:\d+\) was lost'
     with launched(words, tmp_path, environment(PYTHONUNBUFFERED='1')) as launcher:

@@ -62,9 +62,9 @@ def command(words: Sequence[str], *flags: str) -> list[str]:
     return [sys.executable, str(ROOT / words[0]), *words[1:], *flags]
 
 
-def run_here(words: Sequence[str], flags: str) -> Result:
+def run_here(words: Sequence[str], *flags: str) -> Result:
     """Runs a command of the recipe in this process, with more flags."""
-    return BenchmarkCNN(parse_argv([*words[1:], *flags.split()]).params).run()
+    return BenchmarkCNN(parse_argv([*words[1:], *flags]).params).run()
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -120,8 +120,8 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(recipe, kille
 
 
 def test_a_trained_network_is_exported(killed, tmp_path):
-    flags = f'--train_dir={killed.train_dir} --export_saved_model={tmp_path}/model'
-    [evaluation] = run_here(EXPORT, flags).evaluations
+    flags = [f'--train_dir={killed.train_dir}', f'--export_saved_model={tmp_path}/model']
+    [evaluation] = run_here(EXPORT, *flags).evaluations
     assert evaluation.step == killed.step
     served = tf.compat.v2.saved_model.load(f'{tmp_path}/model').signatures['serving_default']
     assert served(images=tf.zeros([2, 28, 28, 3], tf.uint8))['classes'].shape == [2]
@@ -158,9 +158,8 @@ register_model('small', network, image_size=28, learning_rate=0.1)
 )
 def test_16_bits_are_enough_to_learn(flags, tmp_path):
     (tmp_path / 'small.py').write_text(SMALL_MODEL)
-    model = f'--model=small --model_file={tmp_path}/small.py'
-    common = f'{model} --train_dir={tmp_path}/train {EVERY}={NUM_STEPS}'
-    result = run_here(TRAIN, f'{common} {flags}')
+    files = [f'--model_file={tmp_path}/small.py', f'--train_dir={tmp_path}/train']
+    result = run_here(TRAIN, '--model=small', *files, f'{EVERY}={NUM_STEPS}', *flags.split())
     [evaluation] = result.evaluations
     assert evaluation.num_images == NUM_HELD_OUT
     assert (evaluation.top_1 or 0) >= GOAL

@@ -42,16 +42,16 @@ def test_commands_create_and_remove_nothing_in_other_folders(tmp_path):
     write_files(results / 'photos', photos)
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1'
     # The folder of checkpoints looks like a temporary one.
-    train = results / 'tf_cnn_benchmarks_20261124_train'
+    train = 'tf_cnn_benchmarks_20261124_train'
     for command in (
-        f'cluster --workers=1 -- {flags} --train_dir={train} '
-        f'--export_saved_model={results}/model --result_file={results}/r.json',
-        f'{flags} --repeat=2 --result_file={results}/repeats/r.json',
-        f'records --input={results}/photos --output={results}/shards --shards=1',
-        f'report {results}/repeats --output={results}/page.html',
+        f'cluster --workers=1 -- {flags} --train_dir=../out/{train} '
+        '--export_saved_model=../out/model --result_file=../out/r.json',
+        f'{flags} --repeat=2 --result_file=../out/repeats/r.json',
+        'records --input=../out/photos --output=../out/shards --shards=1',
+        'report ../out/repeats --output=../out/page.html',
     ):
         process = run(command, working, **UNSET, TMPDIR=str(tmp), HOME=str(home))
         assert process.code == 0, process.err
     assert times() == before
     assert all((results / file).read_text() == 'mine' for file in files)
-    assert (train / 'model.ckpt-3.index').exists()
+    assert (results / train / 'model.ckpt-3.index').exists()

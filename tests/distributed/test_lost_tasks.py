@@ -6,8 +6,8 @@ A signal to all tasks ends them, and the chief saves its last step.
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
+from numpy.linalg import norm
 
 from tests.distributed.clusters import (
     ENDLESS,
@@ -18,6 +18,7 @@ from tests.distributed.clusters import (
     training,
 )
 from tests.distributed.whole_batch import model_names, one_tower
+from tests.support.files import quoted
 from tests.support.oracles import Weights
 from tests.support.programs import Tasks
 from tests.support.runs import values_in
@@ -55,6 +56,12 @@ USUAL = [
 ALL_LOSSES = [(*loss, name) for loss in LOSSES for name in ('SIGKILL', 'SIGTERM')]
 
 
+# Sums of 8 gradients in each of some 300 steps: √2400 roundings of float32, 6e-8 each. On another
+# processor a unit near zero may also pass ReLU for one image more, once: this moved one of the 4096
+# biases by 2e-5 of the largest, and their norm by 3e-6.
+TOLERANCE = 1e-5
+
+
 def weights_after(num_steps: int) -> Weights:
     """Returns the weights of one tower with the flags of TRAIN."""
     trained = one_tower(
@@ -71,13 +78,13 @@ def weights_after(num_steps: int) -> Weights:
 def differences(weights: Weights, num_steps: int) -> dict[str, float]:
     """Compares weights with one tower after this number of steps.
 
-    Returns the largest difference in each weight, relative to the weight's largest magnitude.
+    Returns the Euclidean norm of the difference in each weight, relative to the norm of the weight.
     """
     expected = weights_after(num_steps)
     assert weights.keys() == expected.keys()
     # Optimizer slots shrink, and a difference relative to them would say nothing.
     return {
-        name: float(np.abs(weights[name] - expected[name]).max() / np.abs(expected[name]).max())
+        name: float(norm(weights[name] - expected[name]) / norm(expected[name]))
         for name in model_names(expected)
     }
 
@@ -87,7 +94,7 @@ def assert_trained(mode: str, weights: Weights, num_steps: int) -> None:
     assert weights['global_step'] == num_steps
     # After an interruption, the first staged step computes with current variables.
     if mode not in ('staged', 'asynchronous') and num_steps:
-        assert max(differences(weights, num_steps).values()) < 1e-5
+        assert max(differences(weights, num_steps).values()) < TOLERANCE
 
 
 def assert_last_step_saved(
@@ -107,7 +114,7 @@ def assert_last_step_saved(
 
 def test_one_step_less_changes_the_weights():
     """The other tests rely on this."""
-    assert min(differences(weights_after(NUM_STEPS - 1), NUM_STEPS).values()) > 1e-5
+    assert min(differences(weights_after(NUM_STEPS - 1), NUM_STEPS).values()) > 10 * TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -116,7 +123,10 @@ def test_one_step_less_changes_the_weights():
 def test_when_a_task_is_lost_all_others_name_it_and_end_and_the_chief_saves_its_last_step(
     mode, lost, name, tmp_path
 ):
-    flags = f'{ENDLESS} --train_dir={tmp_path}/train --result_file={tmp_path}/result.json'
+    flags = (
+        f'{ENDLESS} --train_dir={quoted(tmp_path)}/train '
+        f'--result_file={quoted(tmp_path)}/result.json'
+    )
     with training(mode, flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].send(signal.Signals[name])
@@ -137,7 +147,7 @@ def test_when_a_task_is_lost_all_others_name_it_and_end_and_the_chief_saves_its_
 @pytest.mark.parametrize('lost', ['worker 0', 'worker 1'])
 def test_an_asynchronous_worker_goes_on_when_the_other_is_killed(lost, tmp_path):
     with training(
-        'asynchronous', f'{ASYNCHRONOUS_STEPS} --train_dir={tmp_path}', tmp_path
+        'asynchronous', f'{ASYNCHRONOUS_STEPS} --train_dir={quoted(tmp_path)}', tmp_path
     ) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].kill()
@@ -153,7 +163,7 @@ def test_an_asynchronous_worker_goes_on_when_the_other_is_killed(lost, tmp_path)
 @pytest.mark.all_modes
 @pytest.mark.parametrize('lost', ['worker 0', 'worker 1'])
 def test_an_asynchronous_worker_can_be_restarted_alone(lost, tmp_path):
-    flags = f'{ASYNCHRONOUS_STEPS} --train_dir={tmp_path}/train'
+    flags = f'{ASYNCHRONOUS_STEPS} --train_dir={quoted(tmp_path)}/train'
     with training('asynchronous', flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         tasks[lost].kill()
@@ -172,8 +182,8 @@ def test_an_asynchronous_worker_can_be_restarted_alone(lost, tmp_path):
 def test_a_restarted_cluster_ends_at_the_same_step(mode, lost, tmp_path):
     """When the task is lost, the others name it, and the chief saves its last step."""
     flags = (
-        f'{STEPS} --train_dir={tmp_path}/train --save_model_steps=40 '
-        f'--result_file={tmp_path}/result.json'
+        f'{STEPS} --train_dir={quoted(tmp_path)}/train --save_model_steps=40 '
+        f'--result_file={quoted(tmp_path)}/result.json'
     )
     with training(mode, flags, tmp_path) as tasks:
         tasks.start(UNDER_WAY)
@@ -215,7 +225,7 @@ INCOMPLETE = r'the run is incomplete: it timed (\d+) step'
     ],
 )
 def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode, name, tmp_path):
-    with training(mode, f'{ENDLESS} --train_dir={tmp_path}/train', tmp_path) as tasks:
+    with training(mode, f'{ENDLESS} --train_dir={quoted(tmp_path)}/train', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         for task in tasks.values():
             task.send(signal.Signals[name])
@@ -232,7 +242,7 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode, name,
 )
 def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode, tmp_path):
     """This happens when all receive the signal and one ends first."""
-    with training(mode, f'{ENDLESS} --train_dir={tmp_path}/train', tmp_path) as tasks:
+    with training(mode, f'{ENDLESS} --train_dir={quoted(tmp_path)}/train', tmp_path) as tasks:
         tasks.start(UNDER_WAY)
         chief, worker = tasks['worker 0'], tasks['worker 1']
         worker.send(signal.SIGSTOP)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.distributed.clusters import ENDLESS, UNDER_WAY, all_modes, assert_each_names, training
 from tests.distributed.test_launched_clusters import needs_namespace
+from tests.support.files import quoted
 from tests.support.programs import run_process
 from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.system.tether import die_with_parent
@@ -95,7 +96,7 @@ register_model('slow', network, data_set='cifar10', image_size=32, learning_rate
 @pytest.mark.parametrize('mode', ['collective_all_reduce', *all_modes(('parameter_server',))])
 def test_a_step_that_occupies_the_only_thread_does_not_count_as_a_lost_worker(mode, tmp_path):
     (tmp_path / 'slow.py').write_text(SLOW_MODEL)
-    flags = f'--model=slow --model_file={tmp_path}/slow.py --num_inter_threads=1'
+    flags = f'--model=slow --model_file={quoted(tmp_path)}/slow.py --num_inter_threads=1'
     with training(mode, f'{flags} --num_warmup_batches=0 --num_batches=1', tmp_path) as tasks:
         tasks.start()
         tasks.assert_end(0)

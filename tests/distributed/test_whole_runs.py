@@ -1,6 +1,7 @@
 """Whole runs of clusters: evaluations by all workers, skipped steps, users' models, exports."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.distributed.clusters import (
     assert_each_names,
     training,
 )
+from tests.support.files import quoted
 from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.programs import (
@@ -65,10 +67,15 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def folders(data_dir: Path, folder: Path) -> str:
+    return f'--data_dir={quoted(data_dir)} --train_dir={quoted(folder)}/train'
+
+
 def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[list[Task], list[list]]:
     """Runs two workers; returns them, and the accuracies that each of them printed."""
-    common = f'{FLAGS} --num_batches=4 --data_dir={data_dir} --train_dir={folder}/train'
-    trained = run(f'{common} {flags}', jobs={'ps': num_ps})
+    trained = run(
+        f'{FLAGS} --num_batches=4 {folders(data_dir, folder)} {flags}', jobs={'ps': num_ps}
+    )
     assert trained.code == 0
     workers = trained.tasks.trainers
     return workers, [worker.lines(ACCURACY) for worker in workers]
@@ -76,7 +83,7 @@ def train(flags: str, data_dir: Path, folder: Path, num_ps: int) -> tuple[list[T
 
 def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tuple[str, str, str]]:
     """Evaluates the last checkpoint; returns its step, and the accuracy as workers print it."""
-    flags = f'--eval {model} --device=cpu --data_dir={data_dir} --train_dir={folder}/train'
+    flags = f'--eval {model} --device=cpu {folders(data_dir, folder)}'
     [row] = run_benchmark(flags).result.evaluations
     assert row.num_images == NUM_VALIDATION
     return row.step, (f'{row.top_1:.4f}', f'{row.top_5:.4f}', str(NUM_VALIDATION))
@@ -100,7 +107,7 @@ def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tupl
 def test_all_workers_print_the_accuracy_that_one_process_measures(
     name, flags, num_ps, steps, data_dir, tmp_path
 ):
-    model = f'--model={name} --model_file={data_dir}/model.py'
+    model = f'--model={name} --model_file={quoted(data_dir)}/model.py'
     workers, printed = train(f'{model} {flags}', data_dir, tmp_path, num_ps)
     assert evaluate(model, data_dir, tmp_path) == (steps[-1], printed[0][-1])
     assert printed[1] == printed[0]
@@ -121,8 +128,7 @@ def test_the_chief_alone_evaluates_asynchronous_training(data_dir, tmp_path):
 
 @pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
 def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_path):
-    training = f'--model=lenet --num_batches=4 --data_dir={data_dir} --train_dir={tmp_path}/train'
-    run_benchmark(f'{FLAGS} {training}')
+    run_benchmark(f'{FLAGS} --model=lenet --num_batches=4 {folders(data_dir, tmp_path)}')
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert checkpoint_step(before) == 4
@@ -136,7 +142,7 @@ def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_pat
 def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
     flags = (
         f'{CPU} --model=trivial --data_name=cifar10 --batch_size=1 --num_batches=8 '
-        f'--train_dir={tmp_path}/train --precision=fp16 --fp16_enable_auto_loss_scale '
+        f'--train_dir={quoted(tmp_path)}/train --precision=fp16 --fp16_enable_auto_loss_scale '
         f'--fp16_loss_scale={2**30} --fp16_inc_loss_scale_every_n=1 {COLLECTIVE}'
     )
     trained = run(flags, jobs={'workers': 2})
@@ -153,7 +159,7 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
     write_noise(tmp_path, NUM_VALIDATION)
     flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
-    failed = run(f'{flags} --num_batches=8 --data_dir={tmp_path}', jobs={'ps': 1})
+    failed = run(f'{flags} --num_batches=8 --data_dir={quoted(tmp_path)}', jobs={'ps': 1})
     assert failed.code == 1
     for task in failed.tasks.values():
         assert any(re.search(r'\b(nan|inf)\b', line) for line in task.errors), task.name
@@ -182,8 +188,8 @@ def write_bars(folder: Path, num_wrong_labels: int = 0) -> str:
     write_cifar(folder, images[:13], labels[:13], 'validation')
     (folder / 'own.py').write_text(USER_MODEL)
     return (
-        f'--model=own --model_file={folder}/own.py --data_dir={folder} --device=cpu '
-        '--num_warmup_batches=1 --augmentation=none'
+        f'--model=own --model_file={quoted(folder)}/own.py --data_dir={quoted(folder)} '
+        '--device=cpu --num_warmup_batches=1 --augmentation=none'
     )
 
 
@@ -191,10 +197,10 @@ def write_bars(folder: Path, num_wrong_labels: int = 0) -> str:
 def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
     """A controller also evaluates with the workers."""
     flags = f'{write_bars(tmp_path)} --batch_size=10 --num_batches=20'
-    served = run(f'{flags} {PS} --train_dir={tmp_path}/served', jobs={'ps': 1})
+    served = run(f'{flags} {PS} --train_dir={quoted(tmp_path)}/served', jobs={'ps': 1})
     controlled = run(
-        f'{flags} --variable_update=distributed_all_reduce --train_dir={tmp_path}/controlled '
-        '--eval_during_training_at_specified_steps=21',
+        f'{flags} --variable_update=distributed_all_reduce '
+        f'--train_dir={quoted(tmp_path)}/controlled --eval_during_training_at_specified_steps=21',
         jobs={'controllers': 1},
     )
     assert not served.tasks['worker 0'].lines(ACCURACY)
@@ -207,7 +213,7 @@ def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
 def test_a_forward_only_cluster_computes_with_a_checkpoint_and_its_chief_prints_the_accuracy(
     tmp_path,
 ):
-    flags = f'{write_bars(tmp_path, num_wrong_labels=3)} --train_dir={tmp_path}/train'
+    flags = f'{write_bars(tmp_path, num_wrong_labels=3)} --train_dir={quoted(tmp_path)}/train'
     run(f'{flags} --batch_size=10 --num_batches=40')
     for mode, jobs, num_towers in (
         (PS, {'ps': 1}, 1),
@@ -220,7 +226,8 @@ def test_a_forward_only_cluster_computes_with_a_checkpoint_and_its_chief_prints_
         assert top_1 == f'{10 / 13:.4f}'
         # Beside parameter servers, workers share the steps as they come.
         assert int(num_images) % (13 * num_towers) == 0
-        assert len(chief.lines(rf'weights of step 41: {tmp_path}/train/model.ckpt-41$')) == 1
+        checkpoint = re.escape(f'{tmp_path}/train/model.ckpt-41')
+        assert len(chief.lines(f'weights of step 41: {checkpoint}$')) == 1
         assert not any(worker.lines(ACCURACY) for worker in others)
 
 
@@ -231,13 +238,14 @@ def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batc
     images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
     write_cifar(tmp_path, images, np.arange(40) % 10)
     flags = (
-        f'--model=trivial --data_dir={tmp_path} --data_name=cifar10 --augmentation=none '
-        '--device=cpu --num_warmup_batches=1 --num_batches=6 --init_learning_rate=0.01 '
-        f'--input_pipeline={pipeline}'
+        f'--model=trivial --data_dir={quoted(tmp_path)} --data_name=cifar10 '
+        '--augmentation=none --device=cpu --num_warmup_batches=1 --num_batches=6 '
+        f'--init_learning_rate=0.01 --input_pipeline={pipeline}'
     )
-    alone = f'{flags} --batch_size=8 --train_dir={tmp_path}/alone'
-    assert tf_cnn_benchmarks.main(alone.split()) == 0
-    run(f'{flags} {COLLECTIVE} --batch_size=4 --train_dir={tmp_path}/two', jobs={'workers': 2})
+    alone = f'{flags} --batch_size=8 --train_dir={quoted(tmp_path)}/alone'
+    assert tf_cnn_benchmarks.main(shlex.split(alone)) == 0
+    two = f'{flags} {COLLECTIVE} --batch_size=4 --train_dir={quoted(tmp_path)}/two'
+    run(two, jobs={'workers': 2})
     expected = values_in(tmp_path / 'alone')
     for name, value in values_in(tmp_path / 'two').items():
         np.testing.assert_allclose(value, expected[name], 1e-5, 1e-6, err_msg=name)
@@ -268,7 +276,8 @@ def test_an_asynchronous_total_is_of_a_worker_that_timed_steps_else_a_fault(
 ):
     path = tmp_path / 'unequal.py'
     path.write_text(UNEQUAL_MODEL.replace('WORKER_1_ENDS_AT', str(end)))
-    flags = f'--model_file={path} --model=unequal --result_file={tmp_path}/result.json'
+    flags = f'--model=unequal --model_file={quoted(path)}'
+    flags += f' --result_file={quoted(tmp_path)}/result.json'
     lengths = '--num_warmup_batches=3 --num_batches=1'
     with training('asynchronous', f'{flags} {lengths}', tmp_path) as tasks:
         tasks.start()
@@ -308,11 +317,11 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
     flags = '--model=lenet --device=cpu --batch_size=4 --init_learning_rate=0.01'
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
     backbone = tmp_path / 'backbone'
-    run_benchmark(f'{flags} {earlier} --train_dir={backbone}')
+    run_benchmark(f'{flags} {earlier} --train_dir={quoted(backbone)}')
     trained = run(
         f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
-        f'--train_dir={tmp_path}/trained --export_saved_model={tmp_path}/model '
-        f'--backbone_model_path={backbone} --profile_dir={tmp_path}/profile',
+        f'--train_dir={quoted(tmp_path)}/trained --export_saved_model={quoted(tmp_path)}/model '
+        f'--backbone_model_path={quoted(backbone)} --profile_dir={quoted(tmp_path)}/profile',
         jobs={'ps': 2},
     )
     # The chief alone reports how many variables it read, and how many the model has.

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from models.model_spec import ModelSpec
 from models.registry import MODELS
 from preprocessing import ImageOptions
+from tests.support.files import quoted
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import (
     BETAS,
@@ -65,7 +66,7 @@ class Row(NamedTuple):
         """Returns the flags of processes that train as one_tower does, with num_towers each."""
         return (
             f'--model=lenet --device=cpu --num_gpus={num_towers} --batch_size={BATCH} '
-            f'--num_warmup_batches=0 --display_every=1 --train_dir={train_dir} '
+            f'--num_warmup_batches=0 --display_every=1 --train_dir={quoted(train_dir)} '
             f'--optimizer={self.optimizer} {OPTIMIZER_FLAGS[self.optimizer]} '
             f'--init_learning_rate={LEARNING_RATE} --weight_decay={WEIGHT_DECAY} '
             f'--tf_random_seed={SEED}'

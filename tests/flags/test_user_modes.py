@@ -153,8 +153,9 @@ def test_a_file_with_a_renamed_mode_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('is_in_file', [False, True])
-def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file, tmp_path):
-    files = [str(write(tmp_path / name, f'{MANAGER}# {name}\n')) for name in ('a', 'b')]
+def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = [str(write(Path(name), f'{MANAGER}# {name}\n')) for name in ('a', 'b')]
     request = [
         '--grid=--variable_update=mine,replicated',
         f'--grid=--variable_mgr_file={",".join(files)}',
@@ -162,7 +163,7 @@ def test_versions_of_a_file_are_compared_in_a_sweep(is_in_file, tmp_path):
     if is_in_file:
         grid = f"variable_update = ['mine', 'replicated']\nvariable_mgr_file = {files}\n"
         (tmp_path / 'versions.toml').write_text(f'[grid]\n{grid}')
-        request = [f'{tmp_path}/versions.toml']
+        request = ['./versions.toml']
     out, _ = run_main('sweep', '--dry_run', *request, '--', '--model=lenet', '--device=cpu')
     assert out.count(' --variable_mgr_file=') == 4
 

@@ -173,7 +173,7 @@ def test_missing_files_and_folders_are_named(tmp_path):
 
 def test_no_function_of_a_pickle_is_called(tmp_path):
     path, witness = tmp_path / 'test_batch', tmp_path / 'called'
-    path.write_bytes(f"cposix\nsystem\n(S'touch {witness}'\ntR.".encode())
+    path.write_bytes(f'cposix\nsystem\n(S"touch \'{witness}\'"\ntR.'.encode())
     with refused(path, 'posix.system'):
         load_arrays('cifar10', str(tmp_path), 'validation')
     assert not witness.exists()

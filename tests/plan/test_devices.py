@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.support.files import quoted
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run, run_in_fork
 from tests.support.runs import params_of, plan_of
@@ -191,7 +192,7 @@ def test_zero_gpus_mean_one_device_of_the_cpu(device):
 def test_xla_compiles(tmp_path):
     # A separate process, since TensorFlow decides once.
     flags = '--model=lenet --device=cpu --batch_size=2 --num_batches=2 --num_warmup_batches=1 --xla'
-    process = run(f'{flags} --partitioned_graph_file_prefix={tmp_path}/part')
+    process = run(f'{flags} --partitioned_graph_file_prefix={quoted(tmp_path)}/part')
     assert process.code == 0, process.err
     assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.outputs import check_error, check_line
 from tests.support.programs import PROGRAM, run_main
 from tests.support.sample_results import write_sample
@@ -58,11 +59,12 @@ def _try_to_read(pipe: Path) -> bytes:
         return b''
 
 
+@pytest.mark.surroundings
 def test_a_dash_is_standard_input_or_output(text, tmp_path):
-    words = (f'compare - {tmp_path}/b.json', f'report - {tmp_path}/b.json --output=-')
+    other = str(tmp_path / 'b.json')
     outputs = [
-        subprocess.run([*PROGRAM, *command.split()], input=text, capture_output=True, text=True)
-        for command in words
+        subprocess.run([*PROGRAM, *words], input=text, capture_output=True, text=True)
+        for words in (['compare', '-', other], ['report', '-', other, '--output=-'])
     ]
     assert [process.returncode for process in outputs] == [0, 0]
     assert 'standard input' in outputs[0].stdout
@@ -73,5 +75,5 @@ def test_a_dash_is_standard_input_or_output(text, tmp_path):
     _, error = run_main('sweep', 'precision', '--output=-', code=2)
     check_line(error, '--output=-:', './-')
     assert not Path('-').exists()
-    script = f'{" ".join(PROGRAM)} report {tmp_path}/a.json --output=/dev/stdout | head -1'
+    script = f'{" ".join(PROGRAM)} report {quoted(tmp_path)}/a.json --output=/dev/stdout | head -1'
     assert subprocess.check_output(['bash', '-c', script], text=True) == '<!doctype html>\n'

@@ -11,7 +11,7 @@ from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
-from tests.support.programs import ROOT, environment, launched
+from tests.support.programs import ROOT, launched
 from tests.support.runs import losses, make_benchmark, params_of
 from tf_cnn.plan.params import RuleContext
 
@@ -76,18 +76,19 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path, modes):
     write_noise(tmp_path / 'records', 12)
     script = tmp_path / 'script.py'
     script.write_text(
-        'import sys\nfrom tf_cnn.graph.tensorflow_import import import_tensorflow\n'
+        f'import sys; sys.path.insert(0, {str(ROOT)!r})\n'
+        'from tf_cnn.graph.tensorflow_import import import_tensorflow\n'
         'import_tensorflow()\nfrom tests.run.test_determinism import main\nmain(*sys.argv[1:])\n'
     )
     logs = [tmp_path / 'forked', tmp_path / 'fresh']
     for folder in logs:
         folder.mkdir()
     repeated = [modes[0], f'{modes[0]} --tf_random_seed=5']
-    command, env = [sys.executable, str(script), *modes], environment(PYTHONPATH=str(ROOT))
+    command = [sys.executable, str(script), *modes]
     # Python's hashes have another seed in each of these processes.
     with (
         launched([*command, *repeated], logs[0], cwd=tmp_path) as forked,
-        launched(command, logs[1], env, fresh=True, cwd=tmp_path) as fresh,
+        launched(command, logs[1], fresh=True, cwd=tmp_path) as fresh,
     ):
         for process in (forked, fresh):
             assert process.has_ended()

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from models.networks import label_ranks
 from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
+from tests.support.files import quoted
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.images import encoded, example, write_mnist, write_shard
 from tests.support.outputs import check_line, check_warning, failed, refused
@@ -285,7 +286,7 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(digits, tmp_
     train_dir = tmp_path / 'train'
     task = {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
     flags = f'--model=lenet --device=cpu --batch_size={BATCH} --eval_interval_secs=0.2'
-    flags += f' --data_dir={digits} --train_dir={train_dir}'
+    flags += f' --data_dir={quoted(digits)} --train_dir={quoted(train_dir)}'
     env = {'PATH': '', 'TF_CONFIG': json.dumps(task)}
     with launched(flags, tmp_path, env) as follower:
         train(digits, '--model=lenet --num_batches=5 --save_model_steps=3', train_dir=train_dir)
@@ -303,7 +304,7 @@ def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(di
     train(digits, '--model=lenet', train_dir=tmp_path)
     flags = (
         f'--model=lenet --data_name=mnist --device=cpu --batch_size={BATCH} --num_batches=3 '
-        f'--train_dir={tmp_path}'
+        f'--train_dir={quoted(tmp_path)}'
     )
 
     def train_on(*arguments: Any) -> None:

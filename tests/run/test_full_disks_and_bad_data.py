@@ -16,7 +16,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.registry import register_model
-from tests.support.files import file_size_limit, write_files
+from tests.support.files import file_size_limit, quoted, write_files
 from tests.support.images import encoded, example, header_of, write_shard
 from tests.support.outputs import check_error, failed
 from tests.support.programs import launched, run, run_main
@@ -36,9 +36,9 @@ _RUN = '--model=trivial --device=cpu --batch_size=2 --num_batches=4 --num_warmup
 
 def test_summaries_that_cannot_be_written_end_the_run(tmp_path):
     # The summary has the graph, of 57 KB.
-    flags = f'{_RUN} --save_summaries_steps=1 --summary_verbosity=1 --train_dir={tmp_path}'
+    flags = f'{_RUN} --save_summaries_steps=1 --summary_verbosity=1'
     with file_size_limit(30_000):
-        _, err = run_main(*flags.split(), code=1)
+        _, err = run_main(*flags.split(), f'--train_dir={tmp_path}', code=1)
     check_error(err, f'--train_dir={tmp_path}')
 
 
@@ -52,13 +52,14 @@ def test_records_fails_if_its_shards_do_not_fit_on_the_disk(tmp_path):
     noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
     write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
     shards = tmp_path / 'shards'
-    command = f'records --input={tmp_path}/photos --output={shards} --shards=1 --num_processes=1'
+    files = [f'--input={tmp_path}/photos', f'--output={shards}']
+    command = ['records', *files, '--shards=1', '--num_processes=1']
     with file_size_limit(60_000):
-        out, err = run_main(*command.split(), code=1)
+        out, err = run_main(*command, code=1)
     assert out == ''
     check_error(err, f'--output={shards}')
     assert list(shards.iterdir()) == []
-    run_main(*command.split())
+    run_main(*command)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +78,8 @@ def test_a_file_about_a_run_that_does_not_fit_leaves_nothing_and_keeps_the_old_f
     (tmp_path / 'file').write_text('of an earlier run')
     steps = '--profile_steps=2,3' if flag == 'profile_dir' else ''
     with file_size_limit(2_000):
-        flags = f'{_RUN} --num_warmup_batches=1 {steps} --{flag}={tmp_path}/{name}'
-        _, err = run_main(*flags.split(), code=1)
+        flags = f'{_RUN} --num_warmup_batches=1 {steps}'
+        _, err = run_main(*flags.split(), f'--{flag}={tmp_path}/{name}', code=1)
     check_error(err, f'--{flag}={tmp_path}/{name}')
     assert (tmp_path / 'file').read_text() == 'of an earlier run'
     assert [path.name for path in tmp_path.rglob('*') if path.is_file()] == ['file']
@@ -168,7 +169,7 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_its_name(tmp_path):
     """The process ends while threads of TensorFlow read and decode."""
     shard, *_ = write_shards(tmp_path / 'shards')
     write_shard(shard, [RECORD] * 40 + [example(b'not an image at all', 1)])
-    process = run(f'{_RUN} --num_batches=200 --data_dir={shard.parent}')
+    process = run(f'{_RUN} --num_batches=200 --data_dir={quoted(shard.parent)}')
     assert process.code == 1
     check_error(process.err, shard, 'record 40', 'JPEG')
 
@@ -193,8 +194,8 @@ def test_no_record_is_looked_for_where_none_can_be_the_cause(has_shards, error, 
 def test_a_run_ends_when_no_record_is_left(tmp_path):
     """The process must end within a step."""
     shards = write_shards(tmp_path / 'shards')
-    flags = f'{_RUN} --num_batches=1000000 --data_dir={tmp_path}/shards --display_every=10'
-    flags += f' --result_file={tmp_path}/result.json'
+    flags = f'{_RUN} --num_batches=1000000 --data_dir={quoted(tmp_path)}/shards --display_every=10'
+    flags += f' --result_file={quoted(tmp_path)}/result.json'
     with launched(flags, tmp_path) as process:
         process.await_line('^10\t')
         for shard in shards:

@@ -35,6 +35,7 @@ def run(
     return document_in(path), out, err
 
 
+@pytest.mark.surroundings
 def test_the_total_is_the_throughput_up_to_the_stage_and_a_table_follows(tmp_path, noise):
     document, out, err = run(noise, tmp_path, '--input_only=transfer --num_gpus=2 --optimizer=adam')
     stages = document['input']['stages']

@@ -147,6 +147,7 @@ def test_forward_only_reads_validation_shards_or_else_training_shards(shards, tm
         run(tmp_path)
 
 
+@pytest.mark.surroundings
 def test_a_warning_and_the_result_count_missing_shards(shards, tmp_path):
     for name in ('train-00000-of-00002', 'labels.txt'):
         shutil.copy(shards / name, tmp_path)

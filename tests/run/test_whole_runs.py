@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
+from tests.support.files import quoted
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import PROGRAM, launched, run
@@ -75,7 +76,7 @@ def test_the_document_goes_to_standard_output_alone(capfd):
 def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path):
     path, start = tmp_path / 'r.json', time.monotonic()
     flags = '--model=trivial --device=cpu --batch_size=2 --num_batches=1 --num_warmup_batches=0'
-    assert run(f'{flags} --result_file={path}', fresh=True).code == 0
+    assert run(f'{flags} --result_file={quoted(path)}', fresh=True).code == 0
     # The import of TensorFlow takes most of the phase.
     assert 0.5 < document_in(path)['phases']['import'] < time.monotonic() - start
 
@@ -121,7 +122,9 @@ def test_impossible_flags_are_refused_before_the_run(flags, facts):
         make_benchmark(flags)
 
 
-def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path):
+def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path, monkeypatch):
+    # The result goes into the working directory instead.
+    monkeypatch.chdir(tmp_path)
     out = io.StringIO()
     with failed('--result_file=/dev/full') as caught:
         make_benchmark('--result_file=/dev/full', Console(out, io.StringIO())).run()

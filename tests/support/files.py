@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import resource
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +14,11 @@ def read_rows(name: str) -> list[dict[str, str]]:
     """Returns the rows of a table in tests/data."""
     with open(DATA / name, encoding='utf-8') as file:
         return [*csv.DictReader(file)]
+
+
+def quoted(path: object) -> str:
+    """Returns a path as a word of a command line: folders of temporary files may have blanks."""
+    return shlex.quote(str(path))
 
 
 def write_files(root: Path, files: Mapping[str, str | bytes]) -> Path:

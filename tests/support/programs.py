@@ -317,7 +317,7 @@ def cluster(
             ClusterTask(job, number - jobs.index(job), places[number][0])
             for number, job in enumerate(jobs)
         ]
-        commands = make_commands(flags.split(), cluster_tasks, environment())
+        commands = make_commands(shlex.split(flags), cluster_tasks, environment())
         tasks = [
             Task(command, folder, *place, fresh=command.name in fresh)
             for command, place in zip(commands, places, strict=False)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import ROOT, assert_ended
 from tests.sweep.fake_runs import (
@@ -94,6 +95,7 @@ def test_a_sweep_that_was_killed_continues_with_what_is_missing(sizes, tmp_path)
     assert len(sizes_in(tmp_path)) == 7
 
 
+@pytest.mark.surroundings
 @pytest.mark.parametrize(('number', 'exit_code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_and_says_how_to_continue(number, exit_code, sizes, tmp_path):
     with sweeping(tmp_path, *sizes, waits='--batch_size=2') as process:
@@ -103,7 +105,7 @@ def test_a_signal_ends_the_run_and_says_how_to_continue(number, exit_code, sizes
         assert process.returncode == exit_code, messages
     assert_ended(pids)
     *_, advice, error = messages.splitlines()
-    check_line(advice, '1 of 6', f'sweep --resume {tmp_path}/out')
+    check_line(advice, '1 of 6', f'sweep --resume {quoted(tmp_path / "out")}')
     assert error.startswith('tf_cnn_benchmarks: error: ')
     assert [path.name for path in (tmp_path / 'out/results').iterdir()] == ['1-1-1x1.1.json']
 

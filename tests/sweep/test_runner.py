@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import quoted
 from tests.support.outputs import check_line, failed
 from tests.support.programs import assert_ended
 from tests.sweep.fake_runs import FAKE, fake_runner, make_sweep, sizes_in
@@ -166,10 +167,11 @@ def test_a_process_that_ignores_sigterm_is_killed_with_its_descendants(tmp_path)
     assert_ended([int((tmp_path / 'log').read_text())])
 
 
+@pytest.mark.surroundings
 def test_commands_run_at_the_same_time_with_an_exit_code_and_a_log_each(tmp_path):
     # Each end of a pipe waits for the other one.
     os.mkfifo(pipe := tmp_path / 'pipe')
-    commands = {'a': f'echo text > {pipe}', 'b': f'cat {pipe}; exit 3'}
+    commands = {'a': f'echo text > {quoted(pipe)}', 'b': f'cat {quoted(pipe)}; exit 3'}
     exits = run_processes({tmp_path / name: ['sh', '-c', line] for name, line in commands.items()})
     assert [(process.exit_code, process.cause) for process in exits] == [(0, None), (3, 'error')]
     assert (tmp_path / 'b').read_text() == 'text\n'
@@ -183,10 +185,11 @@ def test_a_command_that_takes_too_long_does_not_end_the_others(tmp_path):
     assert fast.seconds < 0.5 <= slow.seconds
 
 
-def test_commands_that_take_too_long_are_stopped_together(tmp_path):
+def test_commands_that_take_too_long_are_stopped_together(tmp_path, monkeypatch):
     # Each ends only after all have the signal.
-    others = f'until [ $(ls {tmp_path} | grep -c stopped) = 3 ]; do sleep 0.01; done; exit 5'
-    line = f"trap 'touch {tmp_path}/stopped$$; {others}' TERM; while :; do sleep 0.05; done"
+    others = 'until [ $(ls | grep -c stopped) = 3 ]; do sleep 0.01; done; exit 5'
+    line = f"trap 'touch stopped$$; {others}' TERM; while :; do sleep 0.05; done"
+    monkeypatch.chdir(tmp_path)
     commands = {tmp_path / str(number): ['sh', '-c', line] for number in range(3)}
     exits = run_processes(commands, timeout_secs=0.3)
     assert [process.exit_code for process in exits] == [5, 5, 5]

@@ -47,6 +47,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(folder / 'pretrained', weights)
 
 
+@pytest.mark.surroundings
 def test_training_starts_from_the_variables_that_fit(backbone, tmp_path):
     two_towers: Flags = {'num_gpus': 2, 'batch_size': 2}
     modes: dict[str, Flags] = {
@@ -87,6 +88,7 @@ def check_lines(err: str, backbone: Path) -> None:
     assert len(warnings_in(err)) == 2
 
 
+@pytest.mark.surroundings
 def test_a_folder_stands_for_its_newest_checkpoint(tmp_path):
     other, train = tmp_path / 'other', tmp_path / 'train'
     run(train_dir=str(other), optimizer='adam')
