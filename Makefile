@@ -11,7 +11,7 @@ NVIDIA_DRIVER := /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/lib
 comma := ,
 EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 
-.PHONY: help install lock bench reference figures test test-fast test-matrix check docs clean
+.PHONY: help install lock bench reference figures test test-fast test-surroundings test-matrix check docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make figures   make the pictures of README.md and docs/lab.md anew; measures what data/ lacks: ten minutes'
 	@echo 'make test      run the tests (ten to fifteen minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (two minutes)'
+	@echo 'make test-surroundings  run those that depend on signals, paths and the processor where these differ (a minute)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
 	@echo 'make check     check format, lint, types, spelling and words'
 	@echo 'make docs      write docs/flags.md and docs/result_file.md: every flag, and every value of a result'
@@ -127,6 +128,9 @@ test: $(INSTALLED)
 
 test-fast: $(INSTALLED)
 	$(PYTEST) -m '(unit or graph) and not long'
+
+test-surroundings: $(INSTALLED)
+	$(RUN) -m tests.support.surroundings
 
 UNIT := -m uv run --quiet --isolated --no-project --no-python-downloads --with-editable '.[dev]'
 

@@ -1,9 +1,10 @@
-"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; which tests may be
-skipped; fixtures.
+"""Settings of all tests: their surroundings; TensorFlow logs only errors; the option --all_modes;
+which tests may be skipped; fixtures.
 """
 
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,9 +13,15 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.surroundings import restore_signals, why_not
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.this_process import INTRA, THIS_PROCESS, ThisProcess
 
+_IS_OF_XDIST = 'PYTEST_XDIST_WORKER' in os.environ
+if _IS_OF_XDIST and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # A new session gets no SIGHUP when the user of nohup logs out.
+    os.setsid()
+restore_signals()
 # Each run of the tests draws the same examples; slow machines get no deadline.
 # `--hypothesis-profile=default` draws others.
 settings.register_profile(
@@ -28,7 +35,6 @@ _FONTS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
 os.environ.setdefault('MPLCONFIGDIR', _FONTS.name)
 # Otherwise the first run decides, and later runs with fewer towers are refused.
 THIS_PROCESS.record({INTRA: 0})
-_IS_OF_XDIST = 'PYTEST_XDIST_WORKER' in os.environ
 if _IS_OF_XDIST:
     # Each of these processes imports all tests, and with them TensorFlow. Keras can wait.
     import_tensorflow()
@@ -86,6 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not _IS_OF_XDIST and (reason := why_not()):
+        pytest.exit(f'no test can run here: {reason}', returncode=1)
     config.addinivalue_line(
         'markers', 'all_modes: takes minutes; a similar test always runs; --all_modes runs this one'
     )
@@ -109,7 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # Resources that a machine may lack. With CI=true, a test that is skipped for another reason fails.
 _MAY_LACK = re.compile(
     '--all_modes|GPU|CUDA|driver|libraries|core|root|small disk|hosts are|links cannot|'
-    'browser|Slurm|Open MPI|no wheel|C compiler|optional|not every supported TensorFlow'
+    'browser|namespace|network|lscpu|there is no ss|Slurm|Open MPI|no wheel|C compiler|optional|'
+    'not every supported TensorFlow'
 )
 
 
