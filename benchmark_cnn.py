@@ -5,8 +5,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -32,9 +31,8 @@ from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, run_steps
-from tf_cnn.step.build import build_evaluation, build_step, export
+from tf_cnn.step.build import build_evaluation, build_step
 from tf_cnn.step.evaluation import Evaluation, sliced_variables
-from tf_cnn.step.export import read_model, run_each
 from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
@@ -147,10 +145,10 @@ class BenchmarkCNN:
                 schedule = self._prepare(session)
                 with self._lifecycle.save_if_interrupted():
                     yield from self._take_steps(session, schedule, stack)
-                    values = self._finish(session)
+                    self._finish(session)
             # All steps are saved: a process that restarts now finds that training is over.
             worker.stop_watching()
-            self._write_outputs(values)
+            self._write_outputs()
             self._state.forget_training()
 
     def _make_report(self) -> RunReport:
@@ -195,9 +193,6 @@ class BenchmarkCNN:
             if plan.params.run.steps_per_run > 1:
                 self._graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
             self._state = RunState(plan, step_graph, worker, self._console)
-            self._model_values: Mapping[str, tf.Tensor] | None = None
-            if plan.params.checkpoints.export_saved_model:
-                self._model_values = read_model(step_graph.model_slices)
         self._report.meters.transfer = step_graph.transfer
         self._report.meters.input_buffers = buffers = step_graph.step_input.buffers
         if buffers and plan.params.run.verbose:
@@ -340,16 +335,12 @@ class BenchmarkCNN:
 
     # ---- finish ----------------------------------------------------------------------------------
 
-    def _finish(self, session: tf.Session) -> Mapping[str, Any] | None:
-        """Saves the last checkpoint. Returns the values of the model's variables, by name, if the
-        model will be exported.
-        """
+    def _finish(self, session: tf.Session) -> None:
         with self._save_lock:
             self._state.finish(session)
             self._session = None
-        return run_each(session, self._model_values) if self._model_values else None
 
-    def _write_outputs(self, values: Mapping[str, Any] | None) -> None:
+    def _write_outputs(self) -> None:
         SIGNALS.check()
         if self.plan.params.results.measure_peak:
             self._console.progress('Measuring the peak of the devices')
@@ -360,10 +351,6 @@ class BenchmarkCNN:
             )
         if self._summaries:
             self._summaries.close()
-        SIGNALS.check()
-        if values and (folder := self.plan.params.checkpoints.export_saved_model):
-            self._console.progress(f'Writing the model to {folder}')
-            export(self.plan, values, folder, self._state.class_names)
 
     def _save_early(self) -> None:
         """Saves the trained variables when the run ends early, if training had begun."""

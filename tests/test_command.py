@@ -325,7 +325,7 @@ def test_a_run_goes_on_if_standard_error_is_on_a_full_disk():
 @pytest.mark.unit
 def test_a_removed_working_directory_is_named(tmp_path):
     (folder := tmp_path / 'folder').mkdir()
-    command = [*PROGRAM, '--export_saved_model=model', f'--train_dir={tmp_path}']
+    command = [*PROGRAM, '--backbone_model_path=model', f'--train_dir={tmp_path}']
     process = run_process(['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command], folder)
     assert process.code == 1
     check_error(process.err, 'working directory')

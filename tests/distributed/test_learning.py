@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -32,7 +31,7 @@ SECTION = re.search(
 )
 assert SECTION
 # What follows `python` in each command.
-SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, EXPORT, REPLICATED, CLUSTER = (
+SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, REPLICATED, CLUSTER = (
     shlex.split(line)[1:]
     for line in re.findall(r'^ {4}(python .*)$', SECTION[1].replace('\\\n', ''), re.M)
 )
@@ -117,14 +116,6 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(recipe, kille
     assert (evaluation.top_1 or 0) >= GOAL
     # `cluster` shows the lines of the chief.
     assert process.lines(ACCURACY) == [(f'{evaluation.top_1:.4f}', str(NUM_HELD_OUT))]
-
-
-def test_a_trained_network_is_exported(killed, tmp_path):
-    flags = [f'--train_dir={killed.train_dir}', f'--export_saved_model={tmp_path}/model']
-    [evaluation] = run_here(EXPORT, *flags).evaluations
-    assert evaluation.step == killed.step
-    served = tf.compat.v2.saved_model.load(f'{tmp_path}/model').signatures['serving_default']
-    assert served(images=tf.zeros([2, 28, 28, 3], tf.uint8))['classes'].shape == [2]
 
 
 # Batch norm computes in 32 bits; convolutions and the rest do not.

@@ -44,8 +44,7 @@ def test_commands_create_and_remove_nothing_in_other_folders(tmp_path):
     # The folder of checkpoints looks like a temporary one.
     train = 'tf_cnn_benchmarks_20261124_train'
     for command in (
-        f'cluster --workers=1 -- {flags} --train_dir=../out/{train} '
-        '--export_saved_model=../out/model --result_file=../out/r.json',
+        f'cluster --workers=1 -- {flags} --train_dir=../out/{train} --result_file=../out/r.json',
         f'{flags} --repeat=2 --result_file=../out/repeats/r.json',
         'records --input=../out/photos --output=../out/shards --shards=1',
         'report ../out/repeats --output=../out/page.html',

@@ -1,4 +1,4 @@
-"""Whole runs of clusters: evaluations by all workers, skipped steps, users' models, exports."""
+"""Whole runs of clusters: evaluations by all workers, skipped steps, users' models."""
 
 import re
 import shlex
@@ -312,7 +312,7 @@ def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
     assert tasks['worker'].lines(TOTAL_LINE) == [total]
 
 
-def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
+def test_the_chief_starts_from_a_backbone_and_profiles(tmp_path):
     """Two parameter servers hold slices of the largest variable; the precision is 16 bits."""
     flags = '--model=lenet --device=cpu --batch_size=4 --init_learning_rate=0.01'
     earlier = '--num_batches=1 --num_warmup_batches=0 --tf_random_seed=5'
@@ -320,7 +320,7 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
     run_benchmark(f'{flags} {earlier} --train_dir={quoted(backbone)}')
     trained = run(
         f'{flags} --num_batches=3 --num_warmup_batches=1 --precision=bf16 --profile_steps=1,2 '
-        f'--train_dir={quoted(tmp_path)}/trained --export_saved_model={quoted(tmp_path)}/model '
+        f'--train_dir={quoted(tmp_path)}/trained '
         f'--backbone_model_path={quoted(backbone)} --profile_dir={quoted(tmp_path)}/profile',
         jobs={'ps': 2},
     )
@@ -332,13 +332,4 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path):
         if name != 'global_step':
             np.testing.assert_array_equal(start[name], value)
     assert len([*tmp_path.glob('profile/plugins/profile/*/*.xplane.pb')]) == 1
-    loaded = tf.compat.v2.saved_model.load(str(tmp_path / 'model'))
-    del last['global_step']
-    assert loaded.variables_by_name.keys() == last.keys()
-    for name, value in last.items():
-        np.testing.assert_array_equal(loaded.variables_by_name[name].numpy(), value)
-        assert np.any(value != start[name])
-    images = np.random.default_rng(0).integers(0, 256, [2, 28, 28, 3], np.uint8)
-    served = loaded.signatures['serving_default'](images=tf.constant(images))
-    assert served['logits'].shape == [2, 1001]
-    assert np.ptp(served['logits'].numpy(), axis=0).max() > 0
+    assert all(np.any(value != start[name]) for name, value in last.items())

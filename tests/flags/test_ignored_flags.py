@@ -43,9 +43,7 @@ IGNORED = """
 --backbone_model_path=b --profile_steps=1,2 --profile_dir=p --train_dir=t --eval |
     --backbone_model_path=b --eval |
     --profile_steps=1,2 --eval | --profile_dir=p --eval
---backbone_model_path=b --export_saved_model=m --forward_only | --backbone_model_path=b
-    --forward_only |
-    --export_saved_model=m --forward_only
+--backbone_model_path=b --forward_only | --backbone_model_path=b --forward_only
 --compact_gradient_transfer --variable_update=replicated --num_gpus=2 --forward_only |
     --compact_gradient_transfer=True --forward_only
 --precision=bf16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=True --precision=fp16
@@ -129,8 +127,7 @@ def warnings(argv: str, *, is_single_process: bool | None = None) -> list[str]:
         # Explicit defaults.
         '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 '
         '--use_chrome_trace_format',
-        '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
-        '--export_saved_model=m --train_dir=t --eval',
+        '--train_dir=t --backbone_model_path=t',
         '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
         '--compact_gradient_transfer --forward_only --ps_hosts=a:1 --worker_hosts=b:1,c:1',
         # The original demands it.

@@ -40,20 +40,15 @@ def test_missing_folders_of_outputs_are_made(tmp_path):
 
 
 def test_only_the_chief_prepares_outputs_of_the_chief(tmp_path):
-    params = outputs(tmp_path, profile_dir='p', export_saved_model='models/1')
+    params = outputs(tmp_path, profile_dir='p')
     check_outputs(params, is_chief=False)
     assert list(tmp_path.iterdir()) == []
     check_outputs(params)
-    assert sorted(tmp_path.rglob('*')) == [tmp_path / 'models', tmp_path / 'p']
-    (tmp_path / 'models' / '1').mkdir()
-    check_outputs(params)
-    (tmp_path / 'models' / '1' / 'saved_model.pb').touch()
-    check_outputs(params, is_chief=False)
+    assert list(tmp_path.iterdir()) == [tmp_path / 'p']
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / 'file').touch()
-    (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
     for name, path, fact in (
         ('graph_file', '.', 'is a directory'),
         ('tfprof_file', 'file/t', ''),
@@ -62,11 +57,6 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path):
         ('result_file', 'x' * 256, 'file name too long'),
         ('partitioned_graph_file_prefix', 'x' * 250, 'file name too long'),
         ('profile_dir', 'file/p', ''),
-        ('export_saved_model', '', ''),
-        ('export_saved_model', 'file/m', ''),
-        ('export_saved_model', 'link', ''),
-        # A folder that is mounted is not replaced.
-        ('export_saved_model', '/proc', ''),
     ):
         flag = f'--{name}={tmp_path / path}'
         with refused(flag) as caught:
@@ -124,7 +114,6 @@ def test_outputs_at_the_same_path_are_refused(tmp_path, monkeypatch):
         '--result_file=td --train_dir=td',
         '--result_file=folder/../td/model.ckpt-3.index --train_dir=td',
         '--trace_file=a --graph_file=a/b',
-        '--export_saved_model=m --train_dir=./m/train',
         '--graph_file=data/train-00000-of-00002 --data_dir=data',
         '--graph_file=m.py --model_file=./m.py',
     ):

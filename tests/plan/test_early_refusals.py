@@ -31,7 +31,7 @@ REFUSED = {
     '--device=cpu --train_dir=new/model.ckpt-100': ['--train_dir=new/model.ckpt-100'],
     '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
     '--model_file=no/such': ['--model_file=no/such'],
-    '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
+    '--export_saved_model=m': ['--export_saved_model: unknown flag; tf.train.load_checkpoint'],
     '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker '
     '--variable_update=collective_all_reduce': ['--worker_hosts=a:1,a:1: a:1'],
     # Independent mistakes are reported together.
@@ -68,7 +68,6 @@ print(json.dumps(answers))
 
 
 def test_wrong_use_is_refused_without_tensorflow_in_one_answer(tmp_path):
-    (tmp_path / 'full' / 'something').mkdir(parents=True)
     (tmp_path / 'file').touch()
     (tmp_path / 'linked').mkdir()
     (tmp_path / 'linked' / 'train-00000-of-00002').write_bytes(b'x')

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.flags.help import flag_help, wrap_text
-from tf_cnn.plan.original_flags import ELSEWHERE, FLAGS, TABLE, find_flag_with_choice
+from tf_cnn.plan.original_flags import ELSEWHERE, FLAGS, REMOVED, TABLE, find_flag_with_choice
 from tf_cnn.plan.params import SPECS
 from tf_cnn.system.errors import UsageError, format_flag, nearest
 
@@ -63,7 +63,8 @@ def describe_flag(name: str) -> str:
             or find_flag_with_choice(plain)
             or nearest(plain, [*FLAGS, *SUBCOMMANDS])
         )
-        hint = f'did you mean --help={near}?' if near else '--help=all lists all flags'
+        suggestion = f'did you mean --help={near}?' if near else '--help=all lists all flags'
+        hint = REMOVED.get(plain) or suggestion
         raise UsageError(f'{format_flag("help", name)}: unknown flag or subcommand; {hint}')
     spec, row = FLAGS[plain], TABLE.get(plain)
     facts = {

@@ -110,9 +110,6 @@ class Output(enum.Enum):
     FOLDER = 'a folder'
     # Only the chief writes there.
     CHIEF_FOLDER = 'a folder of the chief'
-    NEW_FOLDER = (
-        'a folder of the chief, which must not exist or be empty, and appears when it is complete'
-    )
 
 
 # Values of FlagSpec.original for flags that the original does not have.

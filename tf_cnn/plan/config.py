@@ -249,7 +249,6 @@ class RunConfig:
             *params.evaluation.SCHEDULE_FLAGS,
             'train_dir',
             'backbone_model_path',
-            'export_saved_model',
         ):
             if params.value(name) not in (None, False):
                 yield params.conflict(

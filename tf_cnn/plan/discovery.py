@@ -44,11 +44,9 @@ def evaluator_params(params: Params, environ: Environ) -> Params:
             '--train_dir=DIR'
         )
     overrides: dict[str, Any] = dict.fromkeys(params.evaluation.SCHEDULE_FLAGS)
-    # The training tasks export the model. The evaluator does not train, so it uses the mode for one
-    # process.
+    # The evaluator does not train, so it uses the mode for one process.
     overrides |= {
         'stop_at_top_1_accuracy': None,
-        'export_saved_model': None,
         'variable_update': DEFAULT_MODE,
     }
     # These flags set the length of the training. With --eval they would limit the evaluation.

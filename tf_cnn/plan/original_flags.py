@@ -94,6 +94,11 @@ ELSEWHERE = {
     'epochs': 'num_epochs',
     'steps': 'num_batches',
 }
+# Former flags of this program, and what stands in their place.
+REMOVED = {
+    'export_saved_model': 'tf.train.load_checkpoint reads the weights in --train_dir, see '
+    'docs/training.md',
+}
 # The set of an early version; --data_name=records knows its five classes.
 _OLDER_DATA_NAME = 'flowers'
 # Switches that are ignored when they are off, their default in the original.

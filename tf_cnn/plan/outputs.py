@@ -21,7 +21,7 @@ from tf_cnn.results.file_names import FIELD, RUN_FIELD, names_in_order
 from tf_cnn.system.atomic import make_folder, resolve_safely
 from tf_cnn.system.errors import STDIO, ErrorCollector, UsageError, format_flag
 
-_FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
+_FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER)
 
 
 def field_values(params: Params, *, model: str, batch_size: int, shape: object) -> dict[str, Any]:
@@ -152,21 +152,6 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     for name in output_flags(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := params.value(name)) and not (name == 'train_dir' and params.evaluation.eval):
             with refusals.collecting(), _refusing(name, folder):
-                if SPECS[name].output is Output.NEW_FOLDER:
-                    # Renaming the complete folder into place replaces an existing one.
-                    if (
-                        os.path.islink(folder)
-                        or os.path.ismount(folder)
-                        # Raises OSError if the name is too long for the file system.
-                        or (Path(folder).exists() and os.listdir(folder))
-                    ):
-                        raise UsageError(
-                            f'{format_flag(name, folder)}: it is not empty, or a link; use a '
-                            'new path'
-                        )
-                    # The folder is renamed into place when complete; until then the run writes
-                    # to its parent.
-                    folder = os.path.dirname(os.path.abspath(folder))
                 make_folder(Path(folder))
     refusals.raise_all()
 
@@ -230,7 +215,7 @@ def check_path_conflicts(paths: Mapping[str, str]) -> None:
     Follows links.
     """
     real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDIO}
-    for output in output_flags(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
+    for output in output_flags(Output.FILE, Output.CHIEF_FILE):
         if output not in real or (
             os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)
         ):

@@ -203,7 +203,6 @@ WITHOUT_TENSORFLOW = (
     'data',
     'inputs',
     'evaluation',
-    'checkpoints',
     'instruments',
     'results',
 )

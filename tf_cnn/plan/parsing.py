@@ -20,6 +20,7 @@ from tf_cnn.managers.user_modes import read_modes
 from tf_cnn.plan.original_flags import (
     ELSEWHERE,
     FLAGS,
+    REMOVED,
     find_flag_with_choice,
     original_flag_warnings,
     replace_older_names,
@@ -156,7 +157,8 @@ def _count_gpus() -> int:
 def _unknown(name: str) -> str:
     owner = find_flag_with_choice(name)
     near = ELSEWHERE.get(name) or (owner and f'{owner}={name}') or nearest(name, FLAGS)
-    return f'--{name}: unknown flag; {f"did you mean --{near}?" if near else _SEE}'
+    hint = REMOVED.get(name) or (f'did you mean --{near}?' if near else _SEE)
+    return f'--{name}: unknown flag; {hint}'
 
 
 def seconds_since_start() -> float:

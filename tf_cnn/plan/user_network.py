@@ -11,7 +11,7 @@ from tf_cnn.training.precision import make_precision
 
 
 def check_user_network(params: Params, model: ModelSpec, data: Data) -> None:
-    """Builds a user's network for each use in the run: steps, evaluations, export.
+    """Builds a user's network for each use in the run: steps and evaluations.
 
     Raises UsageError, with the line of the file, if it fails. params: resolved.
     """
@@ -24,8 +24,6 @@ def check_user_network(params: Params, model: ModelSpec, data: Data) -> None:
         uses.append((params.run.batch_size, data_format, dtype, params.trains))
     if params.evaluates:
         uses.append((params.evaluation.eval_batch_size, data_format, dtype, False))
-    if params.checkpoints.export_saved_model:
-        uses.append((None, 'NHWC', tf.float32, False))
     for batch_size, layout, compute_dtype, is_training in uses:
         with tf.Graph().as_default(), user_code(model.network.registration):
             variables = PlaceholderVariables()

@@ -14,11 +14,10 @@ from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
-from tf_cnn.step.build import build_evaluation, export
+from tf_cnn.step.build import build_evaluation
 from tf_cnn.step.constant_weights import names_in_training
 from tf_cnn.step.evaluation import RestoredVariables
-from tf_cnn.step.export import read_model, run_each
-from tf_cnn.system.errors import RunError, format_flag
+from tf_cnn.system.errors import RunError
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (
     checkpoint_step,
@@ -29,7 +28,7 @@ from tf_cnn.training.checkpoint_files import (
     parse_checkpoint_prefix,
 )
 from tf_cnn.training.checkpoints import Checkpointer
-from tf_cnn.training.contents import check_classes, read_class_names
+from tf_cnn.training.contents import check_classes
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Result:
@@ -55,11 +54,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
             }
             max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
             saver = Checkpointer(folder, slices, HOST_DEVICE, max_checkpoints)
-            export_folder = plan.params.checkpoints.export_saved_model
-            model_values = read_model(towers[0].slices) if export_folder else None
         report.print_banner()
-        last = values = None
-        class_names = plan.class_names
+        last = None
         report.meters.begin_phase('initialise')
         with lifecycle.open_session(graph) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
@@ -72,21 +68,9 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
                     if line and last is None:
                         console.note(line)
                     saver.restore(session, prefix, for_training=False, names_in_training=read_names)
-                    # Synthetic images have no class names.
-                    class_names = plan.class_names or read_class_names(prefix)
                     step = checkpoint_step(prefix)
                     report.evaluate(evaluation, session, step, worker, str(number))
                 last = prefix
-            if model_values and last:
-                values = run_each(session, model_values)
-        if values and export_folder:
-            console.progress(f'Writing {last} to {export_folder}')
-            export(plan, values, export_folder, class_names)
-        elif export_folder:
-            console.warning(
-                f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; '
-                'nothing is written'
-            )
     return report.result
 
 

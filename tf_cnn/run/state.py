@@ -45,9 +45,9 @@ class RunState:
         self._set_step = step_graph.global_step.assign(self._new_step)
         # The names of labels 0, 1, ..., or None. Training on images without class names does not
         # remove the names from the checkpoint.
-        self.class_names = plan.class_names
-        if self.class_names is None and plan.resume_from:
-            self.class_names = read_class_names(plan.resume_from)
+        class_names = plan.class_names
+        if class_names is None and plan.resume_from:
+            class_names = read_class_names(plan.resume_from)
         self._saver = None
         if self._folder:
             max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
@@ -56,7 +56,7 @@ class RunState:
                 step_graph.slices,
                 HOST_DEVICE,
                 max_checkpoints,
-                self.class_names,
+                class_names,
                 plan.images_per_global_step,
             )
         # The slices of a network with constant weights, which are restored already, are empty.

@@ -1,6 +1,6 @@
-"""Builds the graphs of a run from its plan: a step, an evaluation, the exported model."""
+"""Builds the graphs of a run from its plan: a step, an evaluation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -17,8 +17,7 @@ from tf_cnn.plan.plan import Plan
 from tf_cnn.step.constant_weights import freeze
 from tf_cnn.step.evaluation import Evaluation, InferenceVariables
 from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
-from tf_cnn.step.export import Array, export_saved_model
-from tf_cnn.step.make_input import SEEDS_PER_RESTART, image_scale, make_input, make_validation_input
+from tf_cnn.step.make_input import SEEDS_PER_RESTART, make_input, make_validation_input
 from tf_cnn.step.step_graph import StepConfig, StepGraph, build_step_graph
 from tf_cnn.system.errors import plural
 from tf_cnn.system.user_file import user_code
@@ -72,15 +71,6 @@ def build_evaluation(
         plan.params.evaluation.eval_batch_size,
         plan.evaluations.num_batches,
     )
-
-
-def export(
-    plan: Plan, values: Mapping[str, Array], folder: str, class_names: Sequence[str] | None
-) -> None:
-    """Writes the model as a SavedModel, with the values of its variables by name."""
-    num_classes, image_shape = plan.data.data_set.num_classes, plan.data.image_shape
-    network, scale = plan.model.network, image_scale(plan)
-    export_saved_model(folder, values, network, num_classes, image_shape, scale, class_names)
 
 
 def _step_config(plan: Plan, seed: int) -> StepConfig:

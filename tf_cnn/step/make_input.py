@@ -75,7 +75,7 @@ def make_validation_input(plan: Plan, process_index: int, num_processes: int) ->
         num_examples = math.ceil(epochs_to_steps(evaluations.num_passes, num_images, 1))
     share = Share(process_index, num_processes, num_examples)
     examples = _example_reader(plan, data.validation, options, share)
-    return ValidationInput(devices, batch_size, examples, image_scale(plan))
+    return ValidationInput(devices, batch_size, examples, _image_scale(plan))
 
 
 def image_options(plan: Plan, *, training: bool = False, seed: int = 0) -> ImageOptions:
@@ -92,12 +92,12 @@ def image_options(plan: Plan, *, training: bool = False, seed: int = 0) -> Image
         scaled_decode=flags.scaled_decode,
         seed=seed,
         augmentation=plan.data.augmentation,
-        scale=image_scale(plan),
+        scale=_image_scale(plan),
         shorter_side=plan.data.preprocessor.shorter_side,
     )
 
 
-def image_scale(plan: Plan) -> Scale:
+def _image_scale(plan: Plan) -> Scale:
     return Scale(plan.data.preprocessor.factor, plan.data.preprocessor.offsets)
 
 

@@ -399,15 +399,6 @@ class CheckpointConfig:
         is_path=True,
         inside=('checkpoint', 'model.ckpt-*'),
     )
-    export_saved_model: str | None = flag(
-        None,
-        'New folder for a SavedModel of the trained or evaluated model.',
-        original=NEW,
-        output=Output.NEW_FOLDER,
-    )
-
-    def resolve(self, params: 'Params', context: 'Context') -> Self:
-        return self if context.cluster_role.is_chief else replace(self, export_saved_model=None)
 
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
         return iter(())
@@ -423,7 +414,7 @@ class CheckpointConfig:
             yield of_checkpoints, NO_FOLDER
         if params.run.forward_only:
             yield of_checkpoints, '--forward_only saves no checkpoints'
-            yield ('backbone_model_path', 'export_saved_model'), TRAINS_NOTHING
+            yield ('backbone_model_path',), TRAINS_NOTHING
             writes_summaries = instruments.save_summaries_steps and instruments.summary_verbosity
             if not writes_summaries and not rules.has_checkpoint:
                 yield (
