@@ -28,7 +28,6 @@ from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.framing import ScanSummary, scan_shards
-from tf_cnn.inputs.shard_check import first_fault
 from tf_cnn.run.shard_faults import check_record_lengths
 
 pytestmark = pytest.mark.graph
@@ -53,16 +52,13 @@ def scan(*paths: Path, deadline_secs: float = 60) -> ScanSummary:
 def check_named(
     shards: list[Path], capsys: pytest.CaptureFixture[str], kind: str, facts: str
 ) -> str:
-    """Returns the line about the second shard, which the subcommand and the search after a failed
-    step report.
-    """
+    """Returns the line about the second shard."""
     folder = shards[0].parent
     with failed(f'--check={folder}', shards[1], *facts.split(', ')):
         records.main([f'--check={folder}'])
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.endswith(f' {kind} 1')]
     [line] = [line for line in lines if line.startswith(f'{shards[1]}')]
-    assert first_fault([*map(str, shards)], 4, deadline_secs=60) == line
     return check_line(line, *facts.split(', '))
 
 
@@ -136,21 +132,12 @@ def test_a_damaged_record_is_found_named_and_counted(shards, capsys, record, kin
 def test_good_shards_have_no_fault(shards):
     for number, mode in enumerate(('L', 'CMYK')):
         replace_record(shards[0], number, example(encoded(picture(mode=mode)), 1))
-    assert first_fault([*map(str, shards)], 4, deadline_secs=60) is None
+    assert records.main([f'--check={shards[0].parent}']) == 0
     assert scan(*shards) == ScanSummary(num_records=24)
 
 
 def test_shards_that_cannot_be_looked_at_in_time_are_counted(shards):
     assert scan(*shards, deadline_secs=-1).num_unfinished == 4
-    flip_a_bit(shards[3])
-    assert first_fault([*map(str, shards)], 4, deadline_secs=0) is None
-
-
-def test_a_corrupt_shard_is_named_before_a_bad_record_of_an_earlier_one(shards):
-    replace_record(shards[0], 3, example(JPEG, -1))
-    flip_a_bit(shards[3])
-    fault = first_fault([*map(str, shards)], 4, deadline_secs=60)
-    check_line(fault, f'{shards[3]}, record ')
 
 
 def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path):
@@ -174,7 +161,7 @@ def with_info(shards: list[Path], name: str, value: object) -> Path:
 def test_a_run_compares_the_counts_of_dataset_json_with_the_shards(shards):
     def check() -> None:
         folder = open_folder(str(shards[0].parent), 'records')
-        check_record_lengths(folder.shards['train'], {}, pytest.fail)
+        check_record_lengths(folder.shards['train'], pytest.fail)
 
     check()
     with failed(with_info(shards, 'images', 1_000_000), '1,000,000'):
@@ -235,6 +222,6 @@ def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(shards
 def test_a_shard_without_a_record_is_named_before_training(shards):
     shards[2].write_bytes(b'')
     warnings: list[str] = []
-    check_record_lengths(Shards('train', tuple(map(str, shards)), 0), {}, warnings.append)
+    check_record_lengths(Shards('train', tuple(map(str, shards)), 0), warnings.append)
     [warning] = warnings
     check_line(warning, shards[2])

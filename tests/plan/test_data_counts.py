@@ -60,7 +60,7 @@ def test_dataset_json_saves_the_count_unless_it_is_of_other_shards_or_another_pr
     assert wrong.params.run.num_timed == 10
     # Before the first step.
     with failed(folder / 'dataset.json', 20, 16):
-        check_record_lengths(wrong.data.shards, {}, pytest.fail)
+        check_record_lengths(wrong.data.shards, pytest.fail)
     write_info(folder, images=20, shards=2)
     assert plan_of_two_epochs(folder).params.run.num_timed == 8
     (folder / 'dataset.json').write_text('{"of": "another program"}')
@@ -75,7 +75,7 @@ def test_a_count_that_takes_too_long_leaves_the_published_number_and_a_warning(n
     check_line(line, f'--data_dir={noise}', '30 s', '1,281,167', 'imagenet')
     assert plan.data.shards
     warnings: list[str] = []
-    check_record_lengths(plan.data.shards, {}, warnings.append)
+    check_record_lengths(plan.data.shards, warnings.append)
     assert len(warnings) == 1
 
 
@@ -86,9 +86,9 @@ def test_the_check_before_the_first_step_scans_only_shards_that_changed_after_th
     before = os.stat(path)
     Path(path).write_bytes(b'\1' * before.st_size)
     with failed(path):
-        check_record_lengths(shards, {}, pytest.fail)
+        check_record_lengths(shards, pytest.fail)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    check_record_lengths(shards, {}, pytest.fail)
+    check_record_lengths(shards, pytest.fail)
 
 
 def test_a_worker_with_a_damaged_shard_joins_and_names_it(folder):
@@ -97,4 +97,4 @@ def test_a_worker_with_a_damaged_shard_joins_and_names_it(folder):
     plan = plan_of_two_epochs(folder)
     assert 'training images' not in plan.shared_data
     with failed(shard, 'cut short'):
-        check_record_lengths(plan.data.shards, {}, pytest.fail)
+        check_record_lengths(plan.data.shards, pytest.fail)

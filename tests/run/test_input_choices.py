@@ -83,10 +83,10 @@ def test_training_and_evaluations_normalise_alike(tmp_path, ml_perf):
 @pytest.mark.parametrize(
     'bad', [b'no picture', encoded(np.zeros([8, 8, 3], np.uint8))], ids=['no JPEG', 'label']
 )
-def test_a_bad_record_is_named_with_its_shard(tmp_path, bad):
+def test_a_bad_record_ends_the_run_with_what_names_it(tmp_path, bad):
     write_noise(tmp_path, 10)
     shard = tmp_path / shard_name('train', 0, 1)
     write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(bad, 1001)])
     for flags in ('--use_datasets', '--input_pipeline=device --augmentation=none'):
-        with failed(shard, 'record 1'):
+        with failed(f'--data_dir={tmp_path}', f'records --check={tmp_path}'):
             run(tmp_path, flags)

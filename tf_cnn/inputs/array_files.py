@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,8 @@ _CIFAR_PYTHON_FILES = {
 }
 # The files of CIFAR-10 have 31 MB.
 _MAX_PICKLE_BYTES = 1 << 30
+# What an array is made of in a pickle.
+_PICKLED_NAMES = ('ndarray', 'dtype', '_reconstruct', '_frombuffer')
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number (its last two bytes are the type
 # of the values, 8 for unsigned bytes, and the number of dimensions); the dimensions as big-endian
@@ -166,48 +168,13 @@ def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return _planes_to_images(rows), np.concatenate(labels)
 
 
-class _PickledArray:
-    """Stands in for any NumPy object in a pickle; keeps its arguments and state."""
+class _Unpickler(pickle.Unpickler):
+    """Makes NumPy arrays, and calls nothing else: a pickle could call any function."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-        if len(arguments) == 4:
-            # Protocol 5 makes an array from its bytes, and sets no state.
-            pixels, dtype, shape, order = arguments
-            self.state = (1, shape, dtype, order != 'C', pixels)
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-# The Python implementation, since the C one hides the keys from a subclass. Its stack has no types.
-_PythonUnpickler: Any = pickle._Unpickler
-
-
-class _Unpickler(_PythonUnpickler):
-    """Calls no function, since a pickle could call any, and accepts only text as keys.
-
-    Hashing a tuple visits all tuples in it: 2^40 visits if 40 are nested, each twice in the next.
-    """
-
-    dispatch: ClassVar[dict[int, Callable[['_Unpickler'], None]]] = dict(_PythonUnpickler.dispatch)
-
-    def _load_keys(self, code: int, keys: Sequence[Any]) -> None:
-        if not all(isinstance(key, (bytes, str)) for key in keys):
-            raise ValueError('a key is neither bytes nor text')
-        _PythonUnpickler.dispatch[code](self)
-
-    # Keys and values alternate on the stack.
-    dispatch[pickle.SETITEM[0]] = lambda self: self._load_keys(pickle.SETITEM[0], self.stack[-2:-1])
-    dispatch[pickle.SETITEMS[0]] = lambda self: self._load_keys(pickle.SETITEMS[0], self.stack[::2])
-    dispatch[pickle.DICT[0]] = lambda self: self._load_keys(pickle.DICT[0], self.stack[::2])
-    # CIFAR-10 has no sets.
-    del dispatch[pickle.FROZENSET[0]], dispatch[pickle.ADDITEMS[0]]
-
-    def find_class(self, module: str, name: str) -> type[_PickledArray]:
-        if module.partition('.')[0] != 'numpy':
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition('.')[0] != 'numpy' or name not in _PICKLED_NAMES:
             raise ValueError(f'it calls {module}.{name}')
-        return _PickledArray
+        return super().find_class(module, name)
 
 
 def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -215,15 +182,9 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         file = io.BytesIO(read_file(path, _MAX_PICKLE_BYTES))
         entries = _Unpickler(file, encoding='bytes').load()
-        _, (count, size), dtype, is_fortran, pixels = entries[b'data'].state
-        is_uint8 = dtype.arguments[0] in (b'u1', 'u1') and not is_fortran
-        if size != _CIFAR_BYTES - 1 or not is_uint8:
-            raise ValueError('its data is not an array of 3072 * uint8 for each image')
-        rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
-        # NumPy would search nested lists, and a damaged file may nest too many.
-        if not all(type(label) is int for label in entries[b'labels']):
-            raise ValueError('its labels are not all numbers')
-        labels = np.array(entries[b'labels'], np.int64).reshape(count)
+        rows, labels = entries[b'data'], np.array(entries[b'labels'], np.int64)
+        if rows.dtype != np.uint8 or rows.shape != (labels.size, _CIFAR_BYTES - 1):
+            raise ValueError('its data is not an array of 3072 * uint8 for each label')
     except OSError as error:
         raise _unreadable_file_error(path, error) from error
     # A damaged pickle can raise almost any error.

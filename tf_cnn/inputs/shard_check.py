@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -250,22 +249,3 @@ def check_shards(
         yield from ordered_map(
             executor, num_threads, functools.partial(_check_record, readers, num_classes), items
         )
-
-
-def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
-    """Describes the first fault in one line; None if deadline_secs seconds reveal none.
-
-    Reads all shards first, which finds truncated and corrupt ones, then checks the records.
-    """
-    deadline = time.monotonic() + deadline_secs
-    framing_faults = (
-        item if isinstance(item, Fault) else None for path in paths for item in _read_records(path)
-    )
-    content_faults = (check.fault for check in check_shards(paths, num_classes))
-    fault: Fault | None
-    for fault in itertools.chain(framing_faults, content_faults):
-        if fault:
-            return str(fault)
-        if time.monotonic() > deadline:
-            return None
-    return None

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +15,6 @@ from tf_cnn.cluster.cluster_worker import ClusterWorker
 from tf_cnn.cluster.horovod_worker import HorovodWorker
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ForeignTaskError, ResumePoint
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
@@ -26,7 +24,6 @@ from tf_cnn.run.shard_faults import (
     check_record_lengths,
     explain_fault,
     to_tensorflow_error,
-    wait_for_empty_shards,
 )
 from tf_cnn.run.step_loop import Hook
 from tf_cnn.system.atomic import lock_folder
@@ -60,10 +57,8 @@ class RunLifecycle(Hook[StepValues]):
         # Held until the process has saved what it could after a fault.
         self._locks = contextlib.ExitStack()
         self.is_in_step = False
-        self._shard_sizes: dict[str, int] = {}
         self._graph: tf.Graph | None = None
         self._is_evaluating = False
-        self._has_ended = threading.Event()
 
     def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
         """Waits for the other processes of the cluster, then checks the shards and locks the
@@ -75,11 +70,6 @@ class RunLifecycle(Hook[StepValues]):
         # Checked after joining, so that the other tasks learn the reason, and before TensorFlow
         # reads a wrong length.
         self._check_record_lengths()
-        # Shards that are read only before the first step are not needed later.
-        if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
-            threading.Thread(
-                target=self._watch_shards, args=[shards], name='shards', daemon=True
-            ).start()
         if folder := self._plan.checkpoint_folder:
             conflict = RunError(
                 f'--train_dir={folder}: another run saves its checkpoints there; give each run a '
@@ -103,21 +93,9 @@ class RunLifecycle(Hook[StepValues]):
         self._report.meters.begin_phase('build')
         return worker
 
-    def _check_record_lengths(self, *, after_steps: bool = False) -> None:
-        data = self._plan.data
-        step_shards = None if after_steps and data.input_row.in_memory else data.shards
-        for shards in (step_shards, data.validation_shards):
-            check_record_lengths(shards, self._shard_sizes, self._console.warning)
-
-    def _watch_shards(self, shards: Shards) -> None:
-        """Ends this process if no record is left: nothing can cancel a step that waits for one."""
-        line = wait_for_empty_shards(shards, self._has_ended)
-        if line is None:
-            return
-        try:
-            self._fail(RunError(line))
-        finally:
-            self._abort(line, RunError.exit_code)
+    def _check_record_lengths(self) -> None:
+        for shards in (self._plan.data.shards, self._plan.data.validation_shards):
+            check_record_lengths(shards, self._console.warning)
 
     def _abort(self, reason: str, exit_code: int) -> NoReturn:
         """Exits while the main thread is in a call that nothing can interrupt."""
@@ -151,8 +129,6 @@ class RunLifecycle(Hook[StepValues]):
         with self._locks, self._handle_signals():
             try:
                 yield
-                # A shard that was cut during the run may have lost records silently.
-                self._check_record_lengths(after_steps=True)
                 self._report.recorder.check_total()
                 self._report.finish(ExitSection(0, None), self.worker)
             except RunError as fault:
@@ -185,7 +161,6 @@ class RunLifecycle(Hook[StepValues]):
                 self._save_measurements(error)
                 raise
             finally:
-                self._has_ended.set()
                 self._console.close()
             self.worker.leave(0)
 
@@ -346,7 +321,6 @@ class RunLifecycle(Hook[StepValues]):
             error,
             self._plan,
             self._graph,
-            self._console.progress,
             is_evaluating=self._is_evaluating,
         )
         return RunError(self.worker.explain_step_error(error, line))

@@ -1,18 +1,16 @@
 """Faults of a run, mostly in its shards, that TensorFlow reports badly or not at all."""
 
 import contextlib
-import os
 import re
-import threading
+import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.inputs.framing import FRAME_BYTES, RUN_SCAN_SECS, file_states, scan_shards
+from tf_cnn.inputs.framing import RUN_SCAN_SECS, file_states, scan_shards
 from tf_cnn.inputs.layout import DATASET_INFO_FILE
-from tf_cnn.inputs.shard_check import error_cause, first_fault
+from tf_cnn.inputs.shard_check import error_cause
 from tf_cnn.machine.tensorflow_build import explain_kernel_fault
 from tf_cnn.plan.plan import Plan
 from tf_cnn.system.errors import RunError, plural
@@ -28,31 +26,21 @@ _OPERATION = re.compile(
     r'(?:steps/while/step/)?(?P<name>[^\[\]{}]+)',
     re.MULTILINE,
 )
-# How long to look for the record that made a step fail.
-_FAULT_SEARCH_SECS = 120.0
-# How often to check whether any record is left.
-_SHARD_WATCH_SECS = 5.0
 
 
 def explain_fault(
     error: tf.errors.OpError,
     plan: Plan,
     graph: tf.Graph | None,
-    progress: Callable[[str], None],
     *,
     is_evaluating: bool,
 ) -> str:
-    """Returns the fault in the data, the GPU or a user's file that explains the error, else
-    TensorFlow's message.
-
-    Searches the shards for up to _FAULT_SEARCH_SECS.
+    """Returns TensorFlow's message in one line, with the flag, GPU or user's file that explains
+    it.
     """
     shards, batch_size = plan.data.shards, f'--batch_size={plan.params.run.batch_size}'
-    if is_evaluating and plan.evaluations:
-        shards, batch_size = (
-            plan.data.validation_shards,
-            f'--eval_batch_size={plan.params.evaluation.eval_batch_size}',
-        )
+    if is_evaluating:
+        batch_size = f'--eval_batch_size={plan.params.evaluation.eval_batch_size}'
     cause = error_cause(error)
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -63,12 +51,10 @@ def explain_fault(
         return f'{user_line}: {line}'
     if shards is None or not isinstance(error, _RECORD_ERRORS):
         return line
-    progress('A step failed; looking for the record that made it fail')
-    fault = first_fault(shards.paths, plan.data.data_set.num_classes, _FAULT_SEARCH_SECS)
+    check = shlex.join(['records', f'--check={plan.params.data.data_dir}'])
     return (
-        fault
-        or f'{line} (--data_dir={plan.params.data.data_dir}; tf_cnn_benchmarks records --check may '
-        'find more)'
+        f'--data_dir={plan.params.data.data_dir}: {line}; if a record is the cause, '
+        f'tf_cnn_benchmarks {check} names it'
     )
 
 
@@ -116,18 +102,14 @@ def to_tensorflow_error(error: UnicodeDecodeError) -> tf.errors.OpError:
     )
 
 
-def check_record_lengths(
-    shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]
-) -> None:
+def check_record_lengths(shards: Shards | None, warn: Callable[[str], None]) -> None:
     """Checks for faults in shards that TensorFlow does not report.
 
     TensorFlow crashes with signal 11 when it reads a wrong record length. It silently ignores the
     rest of a shard that was cut, and waits for ever if no other record is left.
 
-    The first call stores the bytes of each shard in sizes; later calls compare.
-
     Raises:
-      RunError: a record length is wrong, records are missing, or a shard has shrunk.
+      RunError: a record length is wrong, or records are missing.
     """
     if shards is None:
         return
@@ -148,7 +130,7 @@ def check_record_lengths(
             f'{shards.num_expected_images:,} {shards.subset} images, and the shards hold '
             f'{scan.num_records:,}; remove it, then the shards are counted'
         )
-    if scan.empty_paths and not sizes:
+    if scan.empty_paths:
         other_shards = (
             f', as do {plural(len(scan.empty_paths) - 1, "other")}'
             if len(scan.empty_paths) > 1
@@ -158,30 +140,3 @@ def check_record_lengths(
             f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again if it '
             'should have some'
         )
-    for path in shards.paths:
-        size = os.path.getsize(path)
-        if size < sizes.setdefault(path, size):
-            raise RunError(
-                f'{path}: the shard lost records during the run: it has {size:,} of '
-                f'{sizes[path]:,} bytes; leave shards alone while a run reads them'
-            )
-
-
-def wait_for_empty_shards(shards: Shards, has_ended: threading.Event) -> str | None:
-    """Waits until all shards are too short for a record, and returns the error line; None if
-    has_ended is set first.
-
-    TensorFlow would look for records for ever, in a step that nothing can cancel. To TensorFlow, a
-    shard that ends within its first header is empty.
-    """
-    while not has_ended.wait(_SHARD_WATCH_SECS):
-        try:
-            if all(Path(path).stat().st_size < FRAME_BYTES for path in shards.paths):
-                return (
-                    f'--data_dir={shards.folder}: all shards became empty during the run; no '
-                    'record is left'
-                )
-        except OSError:
-            # TensorFlow reports a shard that is missing.
-            continue
-    return None
