@@ -48,7 +48,7 @@ def list_costs(pattern: str = '*') -> list[ModelCost]:
     costs = []
     for model in MODELS.list_specs(pattern):
         key = (model.name, model.data_set, model.image_size)
-        row = cost_table.get(key) if model.network.registration is None else None
+        row = cost_table.get(key) if model.network.is_built_in else None
         parameters, multiply_adds = row or _count_cost(model)
         costs.append(ModelCost(model, parameters, multiply_adds / 1e9))
     return costs

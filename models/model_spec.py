@@ -36,14 +36,16 @@ class Network:
         in this package, 'module:function'.
       options: keyword arguments of the function.
       file: the --model_file that registered the network, if one did.
-      registration: where a user registered it, for errors; None for a built-in network.
     """
 
     builder: Build | str
     options: Mapping[str, object] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
     file: UserFile | None = None
-    registration: str | None = None
+
+    @property
+    def is_built_in(self) -> bool:
+        return isinstance(self.builder, str)
 
 
 @dataclass(frozen=True)

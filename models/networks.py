@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.system.user_file import user_code
 
 
 class Logits(NamedTuple):
@@ -51,9 +50,8 @@ def build_network(
     build = network.builder
     if isinstance(build, str):
         build = resolve_name(f'{__package__}.{build}')
-    with user_code(network.registration):
-        output = build(cnn, cnn.images(images), num_classes, **network.options)
-        logits, auxiliary = _split_heads(output, images.shape[0], num_classes)
+    output = build(cnn, cnn.images(images), num_classes, **network.options)
+    logits, auxiliary = _split_heads(output, images.shape[0], num_classes)
     # The softmax sums many exponentials and needs the precision of float32.
     return Logits(
         tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32)

@@ -3,7 +3,6 @@ TensorFlow.
 """
 
 import fnmatch
-import traceback
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,14 +10,8 @@ from dataclasses import replace
 from models.catalog import read_catalog
 from models.model_spec import BatchNorm, Build, ModelSpec, Network
 from tf_cnn.inputs.data_sets import DATA_SETS, RECORDS
-from tf_cnn.system.errors import (
-    BenchmarkError,
-    UsageError,
-    format_flag,
-    join_with_or,
-    similar_names,
-)
-from tf_cnn.system.user_file import UserFile, check_type, find_line
+from tf_cnn.system.errors import UsageError, format_flag, join_with_or, similar_names
+from tf_cnn.system.user_file import UserFile, running_file
 
 # Models of the original program that this program leaves out: they do not classify images.
 NOT_CLASSIFIERS = {
@@ -26,7 +19,7 @@ NOT_CLASSIFIERS = {
     'ncf': 'it recommends',
     'deepspeech2': 'it recognises speech',
 }
-_NUMBERS = {'image_size': int, 'batch_size': int, 'learning_rate': float}
+_NUMBERS = ('image_size', 'batch_size', 'learning_rate')
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3
 
@@ -43,11 +36,10 @@ class Registry:
         data set.
 
         Raises ValueError if a name is taken, a model has two rows for one data set, or a value is
-        invalid; TypeError if a value has the wrong type.
+        invalid.
         """
         taken_names = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
-            check_type('name', row.name, str)
             if row.name in taken_names:
                 raise ValueError(
                     f'{row.name}: there is already a model of this name; choose another name'
@@ -57,9 +49,8 @@ class Registry:
                     f'data_set={row.data_set!r}: there is no such data set; use '
                     f'{", ".join(DATA_SETS)}'
                 )
-            for field_name, kind in _NUMBERS.items():
-                check_type(field_name, value := getattr(row, field_name), kind)
-                if not value > 0:
+            for field_name in _NUMBERS:
+                if not (value := getattr(row, field_name)) > 0:
                     raise ValueError(f'{field_name}={value}: it must be above 0')
         for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
             if times > 1:
@@ -154,13 +145,7 @@ def register_model(
 
     Raises ValueError or TypeError if there is already a model of this name, or a value is invalid.
     """
-    file, line = find_line(traceback.extract_stack())
-    network = Network(
-        build,
-        batch_norm=batch_norm or BatchNorm(),
-        file=file,
-        registration=line or format_flag('model', name),
-    )
+    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=running_file())
     MODELS.register(ModelSpec(name, data_set, image_size, batch_size, learning_rate, network))
 
 
@@ -176,7 +161,7 @@ def load_model_file(path: str) -> None:
     names_before = {row.name for row in models}
     try:
         file.run()
-    except BenchmarkError:
+    except UsageError:
         MODELS.unregister(*{*MODELS.list_models()} - names_before)
         raise
     if names_before == {*MODELS.list_models()}:

@@ -45,15 +45,3 @@ def test_a_part_of_a_name_suggests_a_pattern():
         ('zzqq', "models 'resnet*'"),
     ):
         check_line(run_main('models', pattern, code=2)[1], pattern, *facts)
-
-
-@pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])
-def test_a_network_that_fails_is_an_error_of_one_line(body, tmp_path):
-    path = tmp_path / 'mine.py'
-    path.write_text(f"""
-from models.registry import register_model
-def mine(images):
-    {body}
-register_model('mine', lambda cnn, images, num_classes: mine(images))
-""")
-    check_line(run_main('models', 'mine', f'--model_file={path}', code=2)[1], 'mine')

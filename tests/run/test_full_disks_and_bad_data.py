@@ -182,7 +182,7 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_its_name(tmp_path):
 def test_records_are_not_blamed_where_none_can_be_the_cause(has_shards, error, tmp_path):
     (shard, *_) = write_shards(tmp_path / 'shards')
     plan = make_benchmark(data_dir=shard.parent if has_shards else None).plan
-    line = explain_fault(error, plan, None, is_evaluating=False)
+    line = explain_fault(error, plan, is_evaluating=False)
     assert line == f'{type(error).__name__}: not a number'
 
 

@@ -28,7 +28,7 @@ class Mode:
 
     Attributes:
       managers: the class of its variable manager, as module:Class, for each topology that it runs
-        in. For a user's mode it is the class itself, or None until the user's file has run.
+        in. For a user's mode it is the class itself.
       staged: the classes with --staged_vars.
       relaxed: the classes with --variable_consistency=relaxed.
       refusals: error messages for topologies that the mode does not run in, instead of the usual
@@ -50,12 +50,11 @@ class Mode:
       nccl_between_gpus: whether workers sum by NCCL if their towers are GPUs.
       launcher: the program that must start and number the processes; None: any program can.
       file: the --variable_mgr_file that defines the mode, if one does.
-      registration: where a user registered it, for errors; None for a built-in mode.
     """
 
     name: str
     summary: str
-    managers: Mapping[Topology, str | type | None]
+    managers: Mapping[Topology, str | type]
     staged: Mapping[Topology, str] = field(default_factory=dict)
     relaxed: Mapping[Topology, str] = field(default_factory=dict)
     refusals: Mapping[Topology, str] = field(default_factory=dict)
@@ -71,13 +70,6 @@ class Mode:
     nccl_between_gpus: bool = False
     launcher: str | None = None
     file: UserFile | None = None
-    registration: str | None = None
-
-    @property
-    def user_manager(self) -> type | None:
-        """The class of a user's mode, once the user's file has run."""
-        manager = next(iter(self.managers.values()))
-        return manager if isinstance(manager, type) else None
 
     @property
     def can_stage(self) -> bool:

@@ -19,7 +19,7 @@ from tf_cnn.inputs.framing import file_states
 from tf_cnn.machine.run_environment import git_commit
 from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.modes import Mode
-from tf_cnn.managers.user_modes import read_modes, run_file_of
+from tf_cnn.managers.user_modes import read_modes
 from tf_cnn.plan.cluster_role import (
     ClusterRole,
     add_file_hashes,
@@ -284,7 +284,6 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     # ---- from here on TensorFlow is needed ----
     visible_gpus = environment.process.start_tensorflow(start)
     from tf_cnn.plan.session_config import configure_session
-    from tf_cnn.plan.user_network import check_user_network
 
     if cluster_role.is_server:
         if computes:
@@ -294,11 +293,6 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
     devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
     context = dataclasses.replace(context, devices=devices)
     resolved = resolved.resolve(context, WITH_DEVICES)
-    with collecting():
-        if resolved.role.has_manager:
-            run_file_of(resolved.variables.mode)
-    with collecting():
-        check_user_network(resolved, model, data)
     with collecting():
         session = configure_session(resolved, environment, cluster_role, devices, start, warnings)
     problems.raise_all()

@@ -57,7 +57,6 @@ class RunLifecycle(Hook[StepValues]):
         # Held until the process has saved what it could after a fault.
         self._locks = contextlib.ExitStack()
         self.is_in_step = False
-        self._graph: tf.Graph | None = None
         self._is_evaluating = False
 
     def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
@@ -169,7 +168,7 @@ class RunLifecycle(Hook[StepValues]):
         """Opens a session for the block, and closes it afterwards. After an error in a cluster it
         stays open, since closing could wait for a lost task.
         """
-        self._graph, target = graph, self.worker.target
+        target = self.worker.target
         session = tf.Session(target, graph=graph, config=self.worker.config)
         try:
             yield session
@@ -320,7 +319,6 @@ class RunLifecycle(Hook[StepValues]):
         line = explain_fault(
             error,
             self._plan,
-            self._graph,
             is_evaluating=self._is_evaluating,
         )
         return RunError(self.worker.explain_step_error(error, line))

@@ -185,7 +185,7 @@ def _model_cost(plan: Plan) -> tuple[int | None, int | None]:
     data_set = DATA_SETS.get(model.data_set)
     has_usual_classes = data_set is not None and data_set.num_classes == data.data_set.num_classes
     table_cost = read_costs().get((model.name, model.data_set, data.image_size))
-    if model.network.registration is None and has_usual_classes and table_cost:
+    if model.network.is_built_in and has_usual_classes and table_cost:
         return table_cost
     try:
         # In a separate graph, for networks, images or classes that the table does not have.

@@ -19,8 +19,6 @@ from tf_cnn.step.evaluation import Evaluation, InferenceVariables
 from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.step.make_input import SEEDS_PER_RESTART, make_input, make_validation_input
 from tf_cnn.step.step_graph import StepConfig, StepGraph, build_step_graph
-from tf_cnn.system.errors import plural
-from tf_cnn.system.user_file import user_code
 from tf_cnn.training.optimizers import make_optimizer
 from variable_mgr import VariableMgr
 
@@ -30,14 +28,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     each time it continues.
     """
     params, network, num_classes = plan.params, plan.model.network, plan.data.data_set.num_classes
-    with user_code(plan.mode.registration):
-        manager = _make_manager(plan)
-        devices, num_towers = manager.get_devices(), len(plan.devices.towers)
-        if not isinstance(devices, list) or [*map(type, devices)] != num_towers * [str]:
-            raise TypeError(
-                f'get_devices() returns {devices!r}; it must return a list with the device of each '
-                f'of the {plural(num_towers, "tower")}'
-            )
+    manager = _make_manager(plan)
     optimizer = make_optimizer(params.optimizer)
     frozen_network = freeze(plan) if params.run.freeze_when_forward_only else None
     step_input: InputPipeline | GradientsInMemory
@@ -47,13 +38,12 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
         )
         step_input = GradientsInMemory(shapes, plan.first_tower)
     else:
-        step_input = make_input(plan, devices, restart)
+        step_input = make_input(plan, manager.get_devices(), restart)
     # Random ops start again in each session. With another seed, a continued training drops other
     # units than in its first steps.
     seed = params.run.tf_random_seed + SEEDS_PER_RESTART * restart
     config = _step_config(plan, seed)
-    with user_code(plan.mode.registration):
-        return build_step_graph(config, optimizer, manager, step_input, frozen_network)
+    return build_step_graph(config, optimizer, manager, step_input, frozen_network)
 
 
 def build_evaluation(

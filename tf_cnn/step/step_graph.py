@@ -17,7 +17,6 @@ from tf_cnn.plan.params import Params
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.step.constant_weights import FrozenNetwork
 from tf_cnn.step.exchange import GradientsInMemory
-from tf_cnn.system.user_file import user_code
 from tf_cnn.training.checkpoints import Slice, full_slice
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -299,10 +298,9 @@ def _build_towers(
         batch = step_input.tower_batch(number)
         with manager.create_outer_variable_scope(number) as variables:
             source = frozen_network.constants_for(device) if frozen_network else variables
-            with user_code(config.network.registration):
-                towers.append(
-                    _build_tower(config, optimizer, manager, loss_scale, number, batch, source)
-                )
+            towers.append(
+                _build_tower(config, optimizer, manager, loss_scale, number, batch, source)
+            )
     return towers
 
 

@@ -1,20 +1,17 @@
-"""Reads and runs Python files of users, such as --model_file, and reports their errors in one line.
+"""Runs Python files of users, such as --model_file.
 
 Every package may import this module.
 """
 
 import contextlib
 import hashlib
-import os
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tf_cnn.system.errors import BenchmarkError, UsageError, format_flag
+from tf_cnn.system.errors import UsageError, format_flag
 
 
 @dataclass(frozen=True)
@@ -34,16 +31,14 @@ class UserFile:
     @classmethod
     def read(cls, flag: str, name: str) -> 'UserFile':
         """Reads the file; raises UsageError if it cannot be read."""
-        flag_text, path = format_flag(flag, name), Path(name).resolve()
-        if not os.path.isfile(path):
-            raise UsageError(f'{flag_text}: there is no such file; use the path of a Python file')
+        path = Path(name).resolve()
         try:
-            file = cls(flag, name, str(path), path.read_bytes())
+            return cls(flag, name, str(path), path.read_bytes())
         except OSError as error:
-            reason = f'it cannot be read ({error.strerror})'
-            raise UsageError(f'{flag_text}: {reason}; make it readable') from None
-        _FILES[file.path] = file
-        return file
+            raise UsageError(
+                f'{format_flag(flag, name)}: it cannot be read ({error.strerror}); use the path of '
+                'a Python file'
+            ) from None
 
     @property
     def flag_text(self) -> str:
@@ -62,68 +57,26 @@ class UserFile:
         module.__file__ = self.path
         if (folder := str(Path(self.path).parent)) not in sys.path:
             sys.path.append(folder)
-        with user_code(self.flag_text), contextlib.redirect_stdout(sys.stderr):
-            exec(compile(self.source, self.path, 'exec', dont_inherit=True), vars(module))
+        _RUNNING.append(self)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(compile(self.source, self.path, 'exec', dont_inherit=True), vars(module))
+        except (Exception, SystemExit) as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == self.path]
+            if isinstance(error, SyntaxError) and error.filename == self.path:
+                lines.append(error.lineno)
+            place = f'{self.flag_text}, line {lines[-1]}' if lines else self.flag_text
+            # A message may have several lines.
+            message = ' '.join(str(error).split())
+            raise UsageError(f'{place}: {type(error).__name__}: {message}') from error
+        finally:
+            _RUNNING.pop()
 
 
-# The files that were read, by path.
-_FILES: dict[str, UserFile] = {}
+# The files that run now. The last one registers models and modes.
+_RUNNING: list[UserFile] = []
 
 
-@contextlib.contextmanager
-def user_code(registration: str | None) -> Iterator[None]:
-    """Runs code of a user: any exception of the block becomes a UsageError in one line.
-
-    The error names the innermost line of a user's file that the exception passed.
-
-    registration: what the error names if there is no such line, as for a wrong result: where the
-      code was registered. None: such exceptions pass unchanged.
-    """
-    try:
-        yield
-    except (BenchmarkError, KeyboardInterrupt):
-        raise
-    # A user's exception may be of any class.
-    except BaseException as error:
-        frames: list[Any] = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, SyntaxError) and error.filename:
-            frames.append(traceback.FrameSummary(error.filename, error.lineno or 0, ''))
-        place = find_line(frames)[1] or registration
-        if place is None:
-            raise
-        raise UsageError(f'{place}: {_describe(error)}') from error
-
-
-def find_line(frames: Iterable[Any]) -> tuple[UserFile | None, str | None]:
-    """Returns the innermost user's file among stack frames, and its line with the flag.
-
-    The line of a module beside the file follows, if the file called one. frames: outermost first.
-    """
-    file, line, helper = None, 0, ''
-    for frame in frames:
-        if frame.filename in _FILES:
-            file, line, helper = _FILES[frame.filename], frame.lineno, ''
-        elif file and Path(frame.filename).parent == Path(file.path).parent:
-            helper = f' ({Path(frame.filename).name}, line {frame.lineno})'
-    return file, f'{file.flag_text}, line {line}{helper}' if file else None
-
-
-def check_type(argument: str, value: object, kind: type) -> None:
-    """Raises TypeError if an argument of a registration is of another type."""
-    # An integer is a number, too.
-    if not isinstance(value, (int, float) if kind is float else kind):
-        raise TypeError(
-            f'{argument}={value!r}: it must be of type {kind.__name__}, not {type(value).__name__}'
-        )
-
-
-def _describe(error: BaseException) -> str:
-    """Returns the class of an exception and the first line of its message."""
-    try:
-        message = str(error.msg if isinstance(error, SyntaxError) else error)
-    except Exception:
-        message = ''
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    # TensorFlow puts the stack of a converted function (tf.function) before the message.
-    line = lines[-1].partition(': ')[2] if lines[:1] == ['in user code:'] else ''.join(lines[:1])
-    return f'{type(error).__name__}: {line}' if line else type(error).__name__
+def running_file() -> UserFile | None:
+    return _RUNNING[-1] if _RUNNING else None
