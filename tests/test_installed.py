@@ -240,18 +240,10 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(binaries, 
     records = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
     refusal = refusal_of(records, PYTHONPATH=str(tmp_path))
     assert refusal.endswith(f'run: {quoted(binaries / "python")} -m pip install pillow')
-    pipx_metadata = binaries.parent / 'pipx_metadata.json'
-    pipx_metadata.touch()
-    refusal = refusal_of(records, PYTHONPATH=str(tmp_path))
-    assert refusal.endswith(f'run: pipx inject {binaries.parent.name} pillow')
-    pipx_metadata.unlink()
     # A checkout, started with a Python without packages.
     venv.create(tmp_path / 'bare', symlinks=True)
     line = refusal_of([tmp_path / 'bare/bin/python', PROGRAM[1], '--model=lenet'])
-    activate = f'source {ROOT}/.venv/bin/activate'
-    is_made = (ROOT / '.venv/.installed').exists()
-    command = activate if is_made else f'make -B -C {ROOT} install && {activate}'
-    assert line.endswith(f'; run: {command}')
+    assert f'; run: {quoted(tmp_path / "bare/bin/python")} -m pip install ' in line
 
 
 def refusal_of(command: Sequence[object], **environ: str) -> str:

@@ -169,12 +169,10 @@ def test_endless_files_are_not_read(tmp_path):
     assert [Path(good.source).name for good in collection.results] == ['good.json']
     assert sorted(Path(line.partition(':')[0]).stem for line in collection.problems) == [
         'large',
-        'pipe',
         'zeros',
     ]
-    for name in ('pipe.json', 'zeros.json'):
-        with refused(name):
-            read_run_set(str(tmp_path / name))
+    with refused('zeros.json'):
+        read_run_set(str(tmp_path / 'zeros.json'))
 
 
 # Values that are of the wrong kind or out of bounds somewhere.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import quoted
-from tests.support.outputs import check_error, check_line
+from tests.support.outputs import check_line
 from tests.support.programs import PROGRAM, run_main
 from tests.support.sample_results import write_sample
 from tf_cnn.results.collection import collect
@@ -36,27 +36,15 @@ def test_results_logs_and_sweeps_are_read_in_the_encodings_of_windows(encoding, 
     assert '--batch_size=2' in run_main('sweep', tmp_path / 'mine.toml', '--dry_run')[0]
 
 
-def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_is_refused_at_once(text, tmp_path):
+def test_a_pipe_is_read_to_its_end(text, tmp_path):
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
-    for command in ('compare', 'report'):
-        _, error = run_main(command, pipe, tmp_path / 'b.json', code=2)
-        check_error(error, f'{pipe}: it cannot be read', 'no process writes')
     # The writer begins late, and writes in parts.
     writer = 'sleep 0.3; head -c 9 a.json; sleep 0.3; tail -c +10 a.json'
     with subprocess.Popen(['sh', '-c', f'({writer}) > pipe'], cwd=tmp_path):
-        while not (data := _try_to_read(pipe)):
-            pass
-    assert data.decode() == text
+        assert read_file(pipe).decode() == text
     with pytest.raises(OSError, match='more than 1000 bytes'):
         read_file('/dev/zero', 1000)
-
-
-def _try_to_read(pipe: Path) -> bytes:
-    try:
-        return read_file(pipe)
-    except BrokenPipeError:
-        return b''
 
 
 @pytest.mark.surroundings

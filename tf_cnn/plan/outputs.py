@@ -18,7 +18,7 @@ from tf_cnn.flags.spec import Output
 from tf_cnn.plan.cluster_role import ClusterRole
 from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.results.file_names import FIELD, RUN_FIELD, names_in_order
-from tf_cnn.system.atomic import make_folder, resolve_safely
+from tf_cnn.system.atomic import make_folder
 from tf_cnn.system.errors import STDIO, ErrorCollector, UsageError, format_flag
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER)
@@ -250,11 +250,10 @@ def _refusing(name: str, path: str) -> Iterator[None]:
 
 
 def _try_file(path: Path) -> None:
-    file = resolve_safely(path)
     # exists() raises OSError if the name is too long for the file system.
-    if file.exists():
+    if path.exists():
         # Appending nothing does not change the content.
-        file.open('ab').close()
+        path.open('ab').close()
         return
     # Do not create the file: another process might write it before this process removes it again.
-    make_folder(file.parent)
+    make_folder(path.resolve().parent)

@@ -169,7 +169,8 @@ def _json_files(folder: Path, problems: list[str]) -> list[Path]:
         real_folders.add(real)
         for file in (Path(name, file) for file in files):
             if file.suffix == '.json':
-                paths.append(file)
+                # A pipe would wait for its writer.
+                paths += [] if file.is_fifo() else [file]
             elif file.is_symlink() and not file.exists():
                 problems.append(
                     f'{file}: the link leads nowhere; it may be a folder of results; mend the link '

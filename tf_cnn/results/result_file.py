@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.file_names import names_in_order
-from tf_cnn.system.atomic import resolve_safely, write_atomically
+from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import UsageError
 
 
@@ -59,7 +59,7 @@ def write_new(text: str, names: Iterator[str]) -> str:
     """Writes a document under the first of these names that no file has, and returns it."""
     while True:
         name = next(names)
-        file = resolve_safely(Path(name))
+        file = Path(name).resolve()
         # The name of its folder may have the number of the run.
         file.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

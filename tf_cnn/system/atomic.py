@@ -4,7 +4,6 @@ Every package may import this module.
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
@@ -22,11 +21,12 @@ def write_atomically(content: str | bytes, path: str | Path) -> None:
     leaves a hidden .tf_cnn_benchmarks-*.part beside the file.
     """
     data = content.encode() if isinstance(content, str) else content
-    target = resolve_safely(Path(path))
-    if target.exists() and not target.is_file():
+    path = Path(path)
+    if path.exists() and not path.is_file():
         # A pipe or a device, such as /dev/stdout, cannot be replaced.
-        target.write_bytes(data)
+        path.write_bytes(data)
         return
+    target = path.resolve()
     # A fixed length, since a long name plus a suffix might be too long.
     temporary = target.with_name(f'.tf_cnn_benchmarks-{secrets.token_hex(8)}.part')
     try:
@@ -48,27 +48,6 @@ def make_folder(folder: Path) -> None:
     """Creates a folder if it is missing. Raises OSError if it is not writable."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
-
-
-def resolve_safely(path: Path) -> Path:
-    """Returns the target of a path. Raises OSError if another user could have made a link on it.
-
-    In a shared folder such as /tmp, another user's link could redirect the output of this process
-    to a file that only this user may write.
-    """
-    path = path.absolute()
-    for component in (path, *path.parents):
-        if component.is_symlink():
-            owner, is_open = component.lstat().st_uid, component.parent.stat().st_mode & 0o002
-            if is_open or owner not in (0, os.geteuid()):
-                raise OSError(
-                    errno.EPERM, 'it leads through a link in a folder that others can write to'
-                )
-    if not (path.is_symlink() and path.exists()):
-        return path.resolve()
-    target = path.parent / path.readlink()
-    # The links in /proc/self/fd to pipes have no path as their target.
-    return resolve_safely(target) if os.path.lexists(target) else path
 
 
 def _copy_access(source: Path, target: Path | int) -> None:

@@ -3,15 +3,11 @@
 import contextlib
 import difflib
 import errno
-import importlib.util
 import os
 import shlex
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-from tf_cnn.system.place import FOLDER
 
 _PROGRAM = 'tf_cnn_benchmarks'
 # The operating system's errors for a full or failing disk.
@@ -110,27 +106,11 @@ def missing_package_message(module: str) -> str:
 
 
 def install_command(*packages: str, again: bool = False) -> str:
-    """Returns the command of make, pipx or pip that installs packages for this Python.
+    """Returns the command that installs packages for this Python.
 
     Args:
       again: whether the packages are installed but damaged.
     """
-    environment, program = Path(sys.prefix), FOLDER
-    if (environment / 'pipx_metadata.json').exists():
-        options = ['--force'] if again else []
-        return shlex.join(['pipx', 'inject', *options, environment.name, *packages])
-    if (program / 'Makefile').exists() and not again:
-        folder = [] if program == Path.cwd() else ['-C', str(program)]
-        # -B, since make does not notice a missing package.
-        make = shlex.join(['make', '-B', *folder, 'install'])
-        if environment.resolve() == (program / '.venv').resolve():
-            return make
-        if importlib.util.find_spec('tensorflow') is None:
-            activate = f'source {shlex.quote(str(Path(*folder[1:], ".venv", "bin", "activate")))}'
-            # `make install` creates this file last.
-            return (
-                activate if (program / '.venv' / '.installed').exists() else f'{make} && {activate}'
-            )
     options = ['--force-reinstall'] if again else []
     return shlex.join([sys.executable, '-m', 'pip', 'install', *options, *packages])
 
@@ -187,31 +167,18 @@ class ErrorCollector:
 def read_file(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
     """Returns the content of a file or pipe that a user names; - is standard input.
 
-    Raises:
-      OSError: it cannot be read, is larger than most_bytes, or is a pipe without a writer.
+    Raises OSError if it cannot be read, or is larger than most_bytes.
     """
-    is_stdin = str(path) == STDIO
-    # O_NONBLOCK: do not wait until a process opens a pipe to write.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.dup(sys.stdin.fileno()) if is_stdin else os.open(path, flags)
-    with open(file, 'rb', buffering=0) as content:
-        status, data = os.fstat(file), bytearray()
-        if stat.S_ISDIR(status.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if status.st_size > most_bytes:
-            reason = f'it has {status.st_size} bytes, more than the limit of {most_bytes}'
+    file: int | str | Path = os.dup(sys.stdin.fileno()) if str(path) == STDIO else path
+    with open(file, 'rb') as content:
+        if (size := os.fstat(content.fileno()).st_size) > most_bytes:
+            reason = f'it has {size} bytes, more than the limit of {most_bytes}'
             raise OSError(errno.EFBIG, reason)
-        while (part := content.read(1 << 20)) != b'':
-            if part is None:
-                # The pipe is empty, and a process may still write to it.
-                os.set_blocking(file, True)
-                continue
-            data += part
-            if len(data) > most_bytes:
-                raise OSError(errno.EFBIG, f'it has more than {most_bytes} bytes')
-        if not data and stat.S_ISFIFO(status.st_mode) and not is_stdin:
-            raise OSError(errno.EPIPE, 'no process writes to this pipe')
-        return bytes(data)
+        data = content.read(most_bytes + 1)
+    # A pipe or a device has no size.
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f'it has more than {most_bytes} bytes')
+    return data
 
 
 def warn(*lines: str) -> None:
