@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.outputs import check_line
 from tests.support.programs import assert_ended, launched, run
-from tf_cnn.doctor.checks import OK, SKIPPED, WRONG, Finding
 from tf_cnn.doctor.families import run_family
+from tf_cnn.machine.findings import OK, SKIPPED, WRONG, Finding
 
 pytestmark = pytest.mark.distributed
 
@@ -38,14 +38,13 @@ def test_a_damaged_tensorflow_is_reported_with_its_lines_and_later_checks_are_sk
     (tmp_path / 'tensorflow').mkdir()
     code = 'raise ImportError("libstdc++.so.6: too old")'
     (tmp_path / 'tensorflow' / '__init__.py').write_text(code)
-    doctor = run('doctor --only=tensorflow,processor,all_reduce', PYTHONPATH=str(tmp_path))
+    doctor = run('doctor --only=tensorflow,all_reduce', PYTHONPATH=str(tmp_path))
     assert doctor.code == 1
-    wrong, advice, *import_lines, processor, all_reduce, _ = doctor.out.splitlines()
+    wrong, advice, *import_lines, all_reduce, _ = doctor.out.splitlines()
     assert wrong.startswith(WRONG)
     assert 'libstdc++.so.6: too old' in wrong
     assert 'install' in advice
     assert import_lines[-1].endswith('ImportError: libstdc++.so.6: too old')
-    assert processor.split()[:2] == [SKIPPED, 'processor']
     assert all_reduce.split()[:2] == [SKIPPED, 'all_reduce']
 
 
@@ -108,8 +107,8 @@ time.sleep(600)
     [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')],
 )
 def test_an_interrupt_prints_the_finished_checks(number, code, word, tmp_path):
-    with launched('doctor --only=gpu,processor --json', tmp_path) as process:
-        process.await_line('^checking processor')
+    with launched('doctor --only=gpu,tensorflow --json', tmp_path) as process:
+        process.await_line('^checking tensorflow')
         process.send(number)
         assert process.has_ended()
     assert {check['name'].partition('/')[0] for check in json.loads(process.out)['checks']} == {

@@ -52,9 +52,8 @@ def test_a_missing_library_is_named_with_the_package_that_has_it(tmp_path):
     line = check_line(describe_missing(errors), 'libcudnn.so.', 'libcublas.so.12', '[cuda]')
     # TensorFlow uses GPUs without NCCL.
     assert 'nccl' not in line
-    assert (
-        check_line(explain_missing_gpu(environ, write_files(tmp_path, {'dev/nvidia0': ''}))) == line
-    )
+    reason = explain_missing_gpu(environ, write_files(tmp_path, {'dev/nvidia0': ''}))
+    assert reason == f'{line}; see docs/gpu.md'
     # The driver comes before the packages.
     (tmp_path / 'libcuda.so.1').unlink()
     check_line(describe_missing(check_libraries(environ)), 'libcuda.so.1', 'driver')

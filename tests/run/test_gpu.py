@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from tests.support.programs import run
 from tests.support.runs import document_in
 from tf_cnn.doctor.check_process import FAMILIES
-from tf_cnn.doctor.checks import WRONG
 from tf_cnn.doctor.families import run_family
+from tf_cnn.machine.findings import WRONG
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there is no GPU')]

@@ -9,8 +9,8 @@ import msgspec
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.doctor.check_process import FAMILIES
-from tf_cnn.doctor.checks import WARNING, WRONG, Finding
 from tf_cnn.doctor.families import DoctorOptions, any_wrong, check_family
+from tf_cnn.machine.findings import WARNING, WRONG, Finding
 from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.results import VERSION
 from tf_cnn.system.errors import UsageError, format_flag, nearest, plural
@@ -18,6 +18,8 @@ from tf_cnn.system.signals import SIGNALS
 
 # How many of the last output lines of a failed family are printed.
 _NUM_PRINTED_LINES = 15
+# Former families, and what stands in their place.
+_REMOVED = {'processor': 'docs/tuning.md, "oneDNN"', 'xla': 'docs/gpu.md, "Check"'}
 
 
 DECLARATION = Declaration(
@@ -44,6 +46,8 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
         if name not in FAMILIES:
             near = nearest(name, FAMILIES)
             hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
+            if name in _REMOVED:
+                hint = f'see {_REMOVED[name]}'
             raise UsageError(
                 f'{format_flag("only", options.only)}: unknown family of checks {name!r}; {hint}'
             )

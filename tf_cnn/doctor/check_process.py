@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tf_cnn.doctor.checks import Finding
+    from tf_cnn.machine.findings import Finding
 
 # The families in order, and the modules with their checks.
 FAMILIES: Mapping[str, str] = {
     'gpu': 'tf_cnn.doctor.checks',
     'tensorflow': 'tf_cnn.doctor.checks',
-    'processor': 'tf_cnn.doctor.program',
-    'xla': 'tf_cnn.doctor.program',
-    'all_reduce': 'tf_cnn.doctor.program',
+    'all_reduce': 'tf_cnn.doctor.sums',
 }
 
 
@@ -42,7 +40,7 @@ def main() -> None:
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     # No core dumps.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if FAMILIES[family] == 'tf_cnn.doctor.program':
+    if family == 'all_reduce':
         # Skips Keras, which halves the import.
         import_tensorflow()
     checks = {
@@ -57,7 +55,7 @@ def main() -> None:
 
 
 def _run_check(check: 'Callable[[], Finding]') -> 'Finding':
-    from tf_cnn.doctor.checks import WRONG, Finding
+    from tf_cnn.machine.findings import WRONG, Finding
     from tf_cnn.system.errors import BenchmarkError
 
     try:

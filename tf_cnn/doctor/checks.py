@@ -1,154 +1,22 @@
-"""The checks of `doctor` on the GPUs, and on TensorFlow's view of them.
-
-Only the check of the devices imports TensorFlow.
-"""
+"""The checks of `doctor` on TensorFlow's view of the GPUs. Only the check imports TensorFlow."""
 
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from tf_cnn.graph.tensorflow_import import import_tensorflow
-from tf_cnn.machine.gpus import (
-    VISIBLE_VARIABLE,
-    describe_gpus,
-    gpus_on_bus,
-    has_nvidia_gpu,
-    visible_indices,
-)
-from tf_cnn.machine.missing_gpu import (
-    OPTIONAL,
-    check_libraries,
-    describe_driver_fault,
-    describe_missing,
-    explain_missing_gpu,
-    query_driver,
-)
-from tf_cnn.machine.tensorflow_build import (
-    explain_kernel_fault,
-    supports_gpu,
-    tensorflow_build,
-)
+from tf_cnn.machine.findings import OK, WARNING, WRONG, Finding
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE, describe_gpus, has_nvidia_gpu, visible_indices
+from tf_cnn.machine.missing_gpu import GPU_CHECKS, explain_missing_gpu
+from tf_cnn.machine.tensorflow_build import explain_kernel_fault
 from tf_cnn.system.errors import install_command, plural
-from tf_cnn.system.kernel_files import ROOT
 
-# WARNING: runs work, but slower than possible. WRONG: some runs fail, or compute wrong values.
-OK, WARNING, WRONG, SKIPPED = 'ok', 'warning', 'wrong', 'skipped'
-
-_GIBIBYTE = 2**30
 # TensorFlow ignores GPUs with fewer multiprocessors than this variable says. Its default is 8, or
 # the number of the largest GPU if that is smaller (GetMinGPUMultiprocessorCount in gpu_device.cc).
 _MIN_MULTIPROCESSORS_VARIABLE = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 _GUIDE = 'see docs/gpu.md'
 _MATRIX_SIZE = 256
-# The newest compute capability that the PTX of all supported versions of TensorFlow fits.
-_HOPPER = 9.0
-
-
-class Finding(Struct, frozen=True):
-    """The outcome of a check.
-
-    Attributes:
-      found: one line with the finding, or why the check was skipped.
-      advice: one line; None if there is nothing to do.
-      figures: the measured values and versions, for --json.
-    """
-
-    outcome: str
-    found: str
-    advice: str | None = None
-    figures: Mapping[str, object] = {}  # a Struct copies it
-    name: str = ''
-
-
-# ---- the GPUs ------------------------------------------------------------------------------------
-
-
-def check_driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
-    if not has_nvidia_gpu({}, root):
-        if not (on_bus := gpus_on_bus(root)):
-            return Finding(SKIPPED, 'this machine has no NVIDIA GPU')
-        advice = (
-            f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
-        )
-        summary = f'{plural(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
-        return Finding(WRONG, summary, advice)
-    if not has_nvidia_gpu(environ, root):
-        return Finding(SKIPPED, f'{VISIBLE_VARIABLE} hides the GPUs')
-    nvidia_driver, build, (gpus, _) = query_driver(environ), tensorflow_build(), describe_gpus()
-    figures = {'driver': vars(nvidia_driver), 'gpus': gpus}
-    if build and (fault := describe_driver_fault(nvidia_driver, build)):
-        return Finding(WRONG, fault, _GUIDE, figures)
-    if not gpus:
-        advice = f'nvidia-smi may say why; without nvidia-ml-py: {install_command("nvidia-ml-py")}'
-        return Finding(WARNING, 'the driver names no GPUs', advice, figures)
-    cuda = '.'.join(map(str, nvidia_driver.cuda_version or ())) or 'of unknown version'
-    return Finding(
-        OK, f'driver {nvidia_driver.version} for CUDA {cuda}; {list_gpus(gpus)}', None, figures
-    )
-
-
-def check_cuda_libraries() -> Finding:
-    if not has_nvidia_gpu():
-        return Finding(SKIPPED, 'no NVIDIA GPU')
-    errors, install = check_libraries(), install_command('tensorflow[and-cuda]')
-    if not errors:
-        return Finding(WRONG, 'the installed TensorFlow is built without CUDA', f'use {install}')
-    if missing := describe_missing(errors):
-        return Finding(WRONG, missing, _GUIDE, errors)
-    if lacking := [f'{name} for {OPTIONAL[name]}' for name, error in errors.items() if error]:
-        return Finding(WARNING, f'cannot be opened: {", ".join(lacking)}', f'use {install}', errors)
-    return Finding(OK, f'all {len(errors)} can be opened', None, errors)
-
-
-def check_architectures() -> Finding:
-    """Checks that TensorFlow has machine code for every GPU visible in CUDA_VISIBLE_DEVICES."""
-    if not has_nvidia_gpu():
-        return Finding(SKIPPED, 'no NVIDIA GPU')
-    capabilities, build = query_driver().capabilities, tensorflow_build()
-    architectures = build.architectures if build else ()
-    if not capabilities or not architectures:
-        return Finding(SKIPPED, 'the driver names no GPUs, or TensorFlow is built without CUDA')
-    has = {capability: supports_gpu(capability, architectures) for capability in capabilities}
-    figures = {'architectures': architectures, 'capabilities': capabilities}
-    summary = f'TensorFlow has kernels for {", ".join(architectures)}'
-    if lacking := [capability for capability, code in has.items() if code is False]:
-        summary += f', and ignores GPUs of compute capability {", ".join(lacking)}'
-        advice = (
-            f'install an older TensorFlow for an older GPU, or hide these with {VISIBLE_VARIABLE}'
-        )
-        return Finding(WRONG, summary, advice, figures)
-    if compiled := [capability for capability, code in has.items() if code is None]:
-        summary += (
-            f'; for compute capability {", ".join(compiled)} the driver compiles kernels at first '
-            'use'
-        )
-        advice = (
-            'the first run may take up to half an hour to start; CUDA_CACHE_PATH '
-            '(~/.nv/ComputeCache) must be a folder that can keep its kernels'
-        )
-        if any(float(capability) > _HOPPER for capability in compiled):
-            summary += f', which fails above {_HOPPER} with TensorFlow 2.16 to 2.20'
-            advice = f'see tensorflow/devices, which tries it, and docs/gpu.md, Blackwell; {advice}'
-        return Finding(WARNING, summary, advice, figures)
-    return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
-
-
-def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Returns text such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
-    descriptions = []
-    for gpu in gpus:
-        size = f', {gpu["memory_bytes"] / _GIBIBYTE:.1f} GiB' if gpu['memory_bytes'] else ''
-        descriptions.append(
-            f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{size})'
-        )
-    return ', '.join(f'{descriptions.count(text)} x {text}' for text in dict.fromkeys(descriptions))
-
-
-# ---- TensorFlow ----------------------------------------------------------------------------------
 
 
 def check_devices() -> Finding:
@@ -228,11 +96,7 @@ def _check_arithmetic(tf: Any, device: str) -> None:
         )
 
 
-FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
-    'gpu': {
-        'driver': check_driver,
-        'libraries': check_cuda_libraries,
-        'architecture': check_architectures,
-    },
+FAMILIES: Mapping[str, Mapping[str, Callable[..., Finding]]] = {
+    'gpu': GPU_CHECKS,
     'tensorflow': {'devices': check_devices},
 }

@@ -12,8 +12,8 @@ import msgspec
 
 from tf_cnn.cluster.environments import remove_cluster_variables
 from tf_cnn.doctor.check_process import FAMILIES
-from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.flags.spec import flag
+from tf_cnn.machine.findings import SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import KERNEL_CACHE, has_nvidia_gpu
 from tf_cnn.system.limited_process import TIMEOUT, run_process
 from tf_cnn.system.place import FOLDER

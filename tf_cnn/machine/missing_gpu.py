@@ -1,4 +1,4 @@
-"""Finds out why TensorFlow uses no NVIDIA GPU: its libraries and the driver. Does not import
+"""Checks what TensorFlow needs to use an NVIDIA GPU: its libraries and the driver. Does not import
 TensorFlow.
 
 The names are those that tsl::internal::DsoLoader in libtensorflow_framework.so.2 passes to dlopen
@@ -10,20 +10,23 @@ opened before these, NCCL with the first collective op, and CUPTI with the first
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tf_cnn.machine.findings import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import (
     VISIBLE_VARIABLE,
     describe_gpus,
+    gpus_on_bus,
     has_nvidia_gpu,
     nvml,
     query_nvml,
     visible_indices,
 )
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild, supports_gpu, tensorflow_build
-from tf_cnn.system.errors import install_command
+from tf_cnn.system.errors import install_command, plural
 from tf_cnn.system.kernel_files import ROOT
 
 _DRIVER = 'libcuda.so.1'
@@ -46,6 +49,10 @@ OPTIONAL = {
 }
 # Libraries of several hundred megabytes may come from a slow disk.
 _OPEN_SECS = 60.0
+_GIBIBYTE = 2**30
+_GUIDE = 'see docs/gpu.md'
+# The newest compute capability that the PTX of all supported versions of TensorFlow fits.
+_HOPPER = 9.0
 
 
 @dataclass(frozen=True)
@@ -56,34 +63,6 @@ class Driver:
     cuda_version: tuple[int, int] | None = None  # the newest that it supports
     # One for each GPU that CUDA_VISIBLE_DEVICES shows: ('8.0', '8.0').
     capabilities: tuple[str, ...] = ()
-
-
-def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> str | None:
-    """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA
-    GPU.
-
-    Call it only if TensorFlow sees no GPU: opening the libraries for GPUs in processes takes
-    seconds.
-    """
-    if not has_nvidia_gpu({}, root):
-        return None
-    if not has_nvidia_gpu(environ, root):
-        return (
-            f'{VISIBLE_VARIABLE}={environ[VISIBLE_VARIABLE]} in the environment hides the '
-            'GPUs; unset it'
-        )
-    build = tensorflow_build()
-    if build is None or build.cuda_version is None:
-        return (
-            'the installed TensorFlow is built without CUDA; install the [cuda] extra instead of '
-            'tensorflow-cpu'
-        )
-    return (
-        describe_missing(check_libraries(environ))
-        or describe_driver_fault(query_driver(environ), build)
-        or "all libraries can be opened; the lines of TensorFlow above may have the driver's "
-        'error, --verbose shows all'
-    )
 
 
 def check_libraries(
@@ -186,3 +165,115 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
             f'capability {compiled}; {remedy}'
         )
     return None
+
+
+# ---- the checks ----------------------------------------------------------------------------------
+
+
+def check_driver(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> Finding:
+    if not has_nvidia_gpu({}, root):
+        if not (on_bus := gpus_on_bus(root)):
+            return Finding(SKIPPED, 'this machine has no NVIDIA GPU')
+        advice = (
+            f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
+        )
+        summary = f'{plural(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
+        return Finding(WRONG, summary, advice)
+    if not has_nvidia_gpu(environ, root):
+        hidden = f'{VISIBLE_VARIABLE}={environ[VISIBLE_VARIABLE]} in the environment hides the GPUs'
+        return Finding(SKIPPED, hidden, 'unset it to use them')
+    nvidia_driver, build, (gpus, _) = query_driver(environ), tensorflow_build(), describe_gpus()
+    figures = {'driver': vars(nvidia_driver), 'gpus': gpus}
+    if build and (fault := describe_driver_fault(nvidia_driver, build)):
+        return Finding(WRONG, fault, _GUIDE, figures)
+    if not gpus:
+        advice = f'nvidia-smi may say why; without nvidia-ml-py: {install_command("nvidia-ml-py")}'
+        return Finding(WARNING, 'the driver names no GPUs', advice, figures)
+    cuda = '.'.join(map(str, nvidia_driver.cuda_version or ())) or 'of unknown version'
+    return Finding(
+        OK, f'driver {nvidia_driver.version} for CUDA {cuda}; {list_gpus(gpus)}', None, figures
+    )
+
+
+def check_cuda_libraries(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> Finding:
+    if not has_nvidia_gpu(environ, root):
+        return Finding(SKIPPED, 'no NVIDIA GPU')
+    errors, install = check_libraries(environ), install_command('tensorflow[and-cuda]')
+    if not errors:
+        return Finding(WRONG, 'the installed TensorFlow is built without CUDA', f'use {install}')
+    if missing := describe_missing(errors):
+        return Finding(WRONG, missing, _GUIDE, errors)
+    if lacking := [f'{name} for {OPTIONAL[name]}' for name, error in errors.items() if error]:
+        return Finding(WARNING, f'cannot be opened: {", ".join(lacking)}', f'use {install}', errors)
+    return Finding(OK, f'all {len(errors)} can be opened', None, errors)
+
+
+def check_architectures(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> Finding:
+    """Checks that TensorFlow has machine code for every GPU visible in CUDA_VISIBLE_DEVICES."""
+    if not has_nvidia_gpu(environ, root):
+        return Finding(SKIPPED, 'no NVIDIA GPU')
+    capabilities, build = query_driver(environ).capabilities, tensorflow_build()
+    architectures = build.architectures if build else ()
+    if not capabilities or not architectures:
+        return Finding(SKIPPED, 'the driver names no GPUs, or TensorFlow is built without CUDA')
+    has = {capability: supports_gpu(capability, architectures) for capability in capabilities}
+    figures = {'architectures': architectures, 'capabilities': capabilities}
+    summary = f'TensorFlow has kernels for {", ".join(architectures)}'
+    if lacking := [capability for capability, code in has.items() if code is False]:
+        summary += f', and ignores GPUs of compute capability {", ".join(lacking)}'
+        advice = (
+            f'install an older TensorFlow for an older GPU, or hide these with {VISIBLE_VARIABLE}'
+        )
+        return Finding(WRONG, summary, advice, figures)
+    if compiled := [capability for capability, code in has.items() if code is None]:
+        summary += (
+            f'; for compute capability {", ".join(compiled)} the driver compiles kernels at first '
+            'use'
+        )
+        advice = (
+            'the first run may take up to half an hour to start; CUDA_CACHE_PATH '
+            '(~/.nv/ComputeCache) must be a folder that can keep its kernels'
+        )
+        if any(float(capability) > _HOPPER for capability in compiled):
+            summary += f', which fails above {_HOPPER} with TensorFlow 2.16 to 2.20'
+            advice = f'see tensorflow/devices, which tries it, and docs/gpu.md, Blackwell; {advice}'
+        return Finding(WARNING, summary, advice, figures)
+    return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
+
+
+def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """Returns text such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
+    descriptions = []
+    for gpu in gpus:
+        size = f', {gpu["memory_bytes"] / _GIBIBYTE:.1f} GiB' if gpu['memory_bytes'] else ''
+        descriptions.append(
+            f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{size})'
+        )
+    return ', '.join(f'{descriptions.count(text)} x {text}' for text in dict.fromkeys(descriptions))
+
+
+# By the name of the check. A fault of an earlier check may cause those of later ones.
+GPU_CHECKS: Mapping[str, Callable[..., Finding]] = {
+    'driver': check_driver,
+    'libraries': check_cuda_libraries,
+    'architecture': check_architectures,
+}
+
+
+def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> str | None:
+    """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA
+    GPU.
+
+    Call it only if TensorFlow sees no GPU: opening the libraries for GPUs in processes takes
+    seconds.
+    """
+    if not has_nvidia_gpu({}, root) and not gpus_on_bus(root):
+        return None
+    for check in GPU_CHECKS.values():
+        finding = check(environ, root)
+        if finding.outcome in (WRONG, SKIPPED) and finding.advice:
+            return f'{finding.found}; {finding.advice}'
+    return (
+        "all libraries can be opened; the lines of TensorFlow above may have the driver's error, "
+        '--verbose shows all'
+    )
