@@ -139,14 +139,6 @@ def test_an_invalid_dataset_json_is_refused(digits, tmp_path, text):
         open_folder(str(tmp_path), 'records')
 
 
-def test_a_dataset_json_that_would_be_read_for_ever_is_refused(digits, tmp_path):
-    path = copied(digits, tmp_path) / 'dataset.json'
-    path.unlink()
-    os.mkfifo(path)
-    with refused(path):
-        open_folder(str(tmp_path), 'records')
-
-
 def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path):
     write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(IMAGES[0]), 1)])
     assert recognise_data_set(str(tmp_path)) == 'imagenet'

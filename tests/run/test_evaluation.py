@@ -442,10 +442,11 @@ def test_a_damaged_validation_image_or_shard_is_named(trained_on_records, noise,
         shard,
         [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)],
     )
-    with failed(f'{shard}, record 1'):
+    check = (f'--data_dir={tmp_path}', 'records', f'--check={tmp_path}')
+    with failed(*check):
         evaluate(trained_on_records, tmp_path, ON_RECORDS)
     shutil.copy(noise / shard_name('train', 0, 1), tmp_path)
-    with failed(f'{shard}, record 1'):
+    with failed(*check):
         train(tmp_path, f'{ON_RECORDS} {DURING_TRAINING}')
 
 

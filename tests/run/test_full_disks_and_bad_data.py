@@ -124,7 +124,7 @@ def leave_7_bytes(shard: Path) -> None:
     os.truncate(shard, 7)
 
 
-CHECK = ['--data_dir={folder}', 'records --check={folder}']
+CHECK = ['--data_dir={folder}', 'records', '--check={folder}']
 # (step, change, facts) by name. The first shard changes after this step, and the error has the
 # facts. TensorFlow does not name the shard of a bad record.
 CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {

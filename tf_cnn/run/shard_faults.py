@@ -26,6 +26,7 @@ def explain_fault(
     """Returns TensorFlow's message in one line, with the flag or GPU that explains it."""
     shards, batch_size = plan.data.shards, f'--batch_size={plan.params.run.batch_size}'
     if is_evaluating:
+        shards = plan.data.validation_shards or shards
         batch_size = f'--eval_batch_size={plan.params.evaluation.eval_batch_size}'
     cause = error_cause(error)
     line = f'{type(error).__name__}: {cause}'
