@@ -89,14 +89,19 @@ def test_make_install_names_large_packages_while_it_installs_and_fails_with_pip(
 
 def test_a_python_without_ensurepip_is_refused_with_the_package_that_has_it(tmp_path):
     (tmp_path / 'ensurepip.py').write_text('raise ImportError')
-    python, venv = Path(sys.executable).with_name('python3'), tmp_path / 'venv'
-    command = ['make', '--no-print-directory', f'PYTHON={python}', f'VENV={venv}', 'install']
-    environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    python = Path(sys.executable).with_name('python3')
+    command = ['make', '--no-print-directory', f'PYTHON={python}', 'install']
+    process = subprocess.run(
+        command,
+        cwd=link_project(tmp_path),
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+    )
     message, end = process.stderr.splitlines()
-    check_line(message, f'make: python3 cannot make {venv}', 'apt install python3-venv')
+    check_line(message, 'make: python3 cannot make .venv', 'apt install python3-venv')
     assert 'Error 1' in end
-    assert not venv.exists()
+    assert not (tmp_path / '.venv').exists()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.step.gpu_graphs import build_on_gpus
+from tests.support.files import quoted
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
 from tests.support.programs import ROOT
@@ -94,7 +95,7 @@ def _folders() -> 'tempfile.TemporaryDirectory[str]':
     (shards / shard_name('train', 0, 1)).rename(shards / shard_name('train', 0, 2))
     shutil.copy(shards / shard_name('train', 0, 2), shards / shard_name('train', 1, 2))
     with _gpu_machine():
-        saved = f'--train_dir={root}/SAVED --init_learning_rate=0.5'
+        saved = f'--train_dir={quoted(root)}/SAVED --init_learning_rate=0.5'
         make_benchmark(f'{SMALL_RUN} {saved}').run()
     return folder
 
