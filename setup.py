@@ -242,7 +242,7 @@ setup(
         'tf_cnn.plan': ['original_flags.csv'],
         'tf_cnn.compare': ['templates/*'],
         'tf_cnn.results': ['result.schema.json'],
-        'tf_cnn.sweep': ['*.toml'],
+        'tf_cnn.lab': ['*.toml'],
     },
     cmdclass={'build_py': BuildWheel, 'egg_info': WheelInfo},
     install_requires=CORE,

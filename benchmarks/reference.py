@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.comparing import ROOT
 from tf_cnn.compare.measured import Measured
-from tf_cnn.compare.repeats import group_repeats
+from tf_cnn.lab.repeats import group_repeats
 from tf_cnn.machine.run_environment import fingerprint
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result

@@ -20,7 +20,7 @@ FLOORS = (
     ('cnn_util', 'results'),
     ('cluster',),
     ('plan', 'step', 'run', 'benchmark_cnn'),
-    ('compare', 'launch', 'sweep', 'convert', 'doctor'),
+    ('lab', 'compare', 'launch', 'sweep', 'convert', 'doctor'),
     ('cli', 'tf_cnn_benchmarks'),
 )
 ROOMS = [*chain(*FLOORS)]

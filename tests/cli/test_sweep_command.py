@@ -14,10 +14,10 @@ from tests.support.programs import PROGRAM, run, run_main, run_process
 from tests.support.sample_results import failed_run, sample_record, write_sample
 from tests.sweep.fake_runs import fake_runner, make_sweep, plan_of
 from tf_cnn.cli.sweep import main
+from tf_cnn.lab.sweep_file import list_shipped_sweeps
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.run_plan import result_table, run_plan
 from tf_cnn.sweep.runner import Runner
-from tf_cnn.sweep.sweep_file import list_shipped_sweeps
 
 
 def rows_of(markdown: str) -> list[list[str]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_cnn.compare.host_ratios import compare_with_others
-from tf_cnn.compare.intervals import Estimate
+from tf_cnn.lab.host_ratios import compare_with_others
+from tf_cnn.lab.intervals import Estimate
 
 HOSTS = (2, 3, 4, 8, 32, 64)
 SPREAD = 0.03

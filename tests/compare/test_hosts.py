@@ -29,11 +29,11 @@ from tests.support.sample_results import (
     write_document,
     write_sample,
 )
-from tf_cnn.compare.host_ratios import compare_with_others, variance_of_median
-from tf_cnn.compare.intervals import estimate_runs
-from tf_cnn.compare.ratios import compare
 from tf_cnn.compare.report_page import make_page
 from tf_cnn.compare.report_plots import SERIES
+from tf_cnn.lab.host_ratios import compare_with_others, variance_of_median
+from tf_cnn.lab.intervals import estimate_runs
+from tf_cnn.lab.ratios import compare
 from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.support.outputs import refused
-from tf_cnn.compare.differences import flag_differences
-from tf_cnn.compare.original_logs import Log, read_log
-from tf_cnn.compare.settings import non_default_settings, settings_of
+from tf_cnn.lab.differences import flag_differences
+from tf_cnn.lab.original_logs import Log, read_log
+from tf_cnn.lab.settings import non_default_settings, settings_of
 from tf_cnn.results.console import IN_TF32
 
 pytestmark = pytest.mark.unit

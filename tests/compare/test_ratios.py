@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.support.sample_results import sample_record
-from tf_cnn.compare.intervals import estimate_runs, t_quantile
-from tf_cnn.compare.ratios import Significance, compare, estimate, geometric_mean
+from tf_cnn.lab.intervals import estimate_runs, t_quantile
+from tf_cnn.lab.ratios import Significance, compare, estimate, geometric_mean
 
 pytestmark = pytest.mark.unit
 

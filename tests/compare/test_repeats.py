@@ -9,10 +9,10 @@ from tests.support.outputs import check_line
 from tests.support.programs import run_main
 from tests.support.sample_results import record_of, sample_document, write_document
 from tests.sweep.fake_runs import plan_of
-from tf_cnn.compare.differences import flag_differences, format_differences, machine_differences
 from tf_cnn.compare.regression import check_regression, regression_notes
-from tf_cnn.compare.repeats import repeat_key, workload_differences
 from tf_cnn.compare.report_rows import summarize_collection
+from tf_cnn.lab.differences import flag_differences, format_differences, machine_differences
+from tf_cnn.lab.repeats import repeat_key, workload_differences
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect
 from tf_cnn.sweep.run_plan import result_table

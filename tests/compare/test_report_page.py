@@ -30,12 +30,12 @@ from tf_cnn.compare.report_folders import compare_folders
 from tf_cnn.compare.report_page import Page, make_page
 from tf_cnn.compare.report_plots import Plot, make_plots
 from tf_cnn.compare.report_rows import summarize_collection
+from tf_cnn.lab.sweep_file import find_sweep_file
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.results.tables import format_number
 from tf_cnn.sweep.run_plan import run_plan
 from tf_cnn.sweep.runner import Runner
-from tf_cnn.sweep.sweep_file import find_sweep_file
 
 pytestmark = pytest.mark.unit
 

@@ -14,13 +14,13 @@ from tests.support.sample_results import (
     sample_record,
     untimed_document,
 )
-from tf_cnn.compare.ratios import estimate
 from tf_cnn.compare.report_rows import (
     Summary,
     describe_fastest,
     name_settings,
     summarize_collection,
 )
+from tf_cnn.lab.ratios import estimate
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.results.tables import format_number

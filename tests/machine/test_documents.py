@@ -6,10 +6,10 @@ from tests.support.outputs import check_line
 from tests.support.sample_results import write_sample
 from tf_cnn.cluster.environments import read_tf_config
 from tf_cnn.inputs.layout import read_dataset_info
+from tf_cnn.lab.folder import Folder
+from tf_cnn.lab.sweep_file import read_sweep_file
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import read_result
-from tf_cnn.sweep.folder import Folder
-from tf_cnn.sweep.sweep_file import read_sweep_file
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.checkpoint_files import read_end_step
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tests.support.sample_results import sample_document
 from tests.sweep import fake_benchmark
+from tf_cnn.lab.folder import Folder
+from tf_cnn.lab.sweep_file import read_sweep_file
 from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.request import override
 from tf_cnn.sweep.runner import Runner
-from tf_cnn.sweep.sweep_file import read_sweep_file
 
 _DEADLINE_SECS = 60
 FAKE = (sys.executable, '-I', '-S', fake_benchmark.__file__)

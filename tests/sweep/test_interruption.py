@@ -27,7 +27,7 @@ from tests.sweep.fake_runs import (
     plan_of,
     sizes_in,
 )
-from tf_cnn.sweep.folder import Folder
+from tf_cnn.lab.folder import Folder
 from tf_cnn.sweep.run_plan import run_plan
 
 pytestmark = pytest.mark.distributed

@@ -8,6 +8,7 @@ from models.registry import MODELS
 from tests.support.outputs import check_line, refused
 from tests.sweep.fake_runs import plan_of
 from tf_cnn.cluster.topology import Shape
+from tf_cnn.lab.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
 from tf_cnn.managers.modes import MODES
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.plan import check_launch
@@ -15,7 +16,6 @@ from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
 from tf_cnn.sweep.plan_sweep import format_length, format_seconds, guess_seconds, plan_sweep
 from tf_cnn.sweep.request import SweepOptions, add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
-from tf_cnn.sweep.sweep_file import find_sweep_file, list_shipped_sweeps, read_sweep_file
 from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit

@@ -15,10 +15,10 @@ from tests.support.files import quoted
 from tests.support.outputs import check_line, failed
 from tests.support.programs import assert_ended
 from tests.sweep.fake_runs import FAKE, fake_runner, make_sweep, sizes_in
+from tf_cnn.lab.folder import Folder, Outcome
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.configurations import SweepPlan
-from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.run_plan import make_runs, run_with_progress
 from tf_cnn.sweep.runner import InterleavedRuns, Runner, command_of_flags, describe_outcome
 from tf_cnn.system.documents import as_json

@@ -5,9 +5,9 @@ import itertools
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.hosts import print_hosts, read_host_run_set
-from tf_cnn.compare.intervals import MIN_RUNS
 from tf_cnn.compare.run_sets import read_run_set
 from tf_cnn.compare.verdicts import check_regressions, print_comparison
+from tf_cnn.lab.intervals import MIN_RUNS
 from tf_cnn.sweep.compare_runs import measure_in_turns
 from tf_cnn.system.errors import STDIO, UsageError, format_flag, plural
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.lab.folder import Folder
+from tf_cnn.lab.sweep_file import list_shipped_sweeps
 from tf_cnn.sweep.configurations import SweepPlan
-from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.plan_sweep import format_excluded, format_plan, plan_sweep
 from tf_cnn.sweep.request import SweepOptions
 from tf_cnn.sweep.run_plan import make_runs, run_plan
 from tf_cnn.sweep.runner import PROGRAM, Runner
-from tf_cnn.sweep.sweep_file import list_shipped_sweeps
 from tf_cnn.system.errors import UsageError, warn
 
 DECLARATION = Declaration(

@@ -5,11 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tf_cnn.compare.differences import Differences, find_varying_names, format_differences
-from tf_cnn.compare.intervals import MIN_RUNS, Estimate
 from tf_cnn.compare.measured import joules_per_image
-from tf_cnn.compare.ratios import Ratio, Significance, geometric_mean
-from tf_cnn.compare.repeats import outlier_rates, workload_differences
 from tf_cnn.compare.run_sets import (
     FIRST_NAMES,
     Group,
@@ -17,6 +13,10 @@ from tf_cnn.compare.run_sets import (
     name_groups,
     pair_with_baselines,
 )
+from tf_cnn.lab.differences import Differences, find_varying_names, format_differences
+from tf_cnn.lab.intervals import MIN_RUNS, Estimate
+from tf_cnn.lab.ratios import Ratio, Significance, geometric_mean
+from tf_cnn.lab.repeats import outlier_rates, workload_differences
 from tf_cnn.results.advice import (
     SUMMARIZED_CODES,
     doubtful_codes,

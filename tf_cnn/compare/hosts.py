@@ -8,18 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tf_cnn.compare.config import CompareOptions
-from tf_cnn.compare.differences import (
-    Differences,
-    find_varying_names,
-    flag_differences,
-    format_differences,
-    machine_differences,
-)
-from tf_cnn.compare.host_ratios import HostRatio, compare_with_others
-from tf_cnn.compare.intervals import MIN_RUNS
-from tf_cnn.compare.original_logs import Run
-from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.repeats import equality_key, workload_differences
 from tf_cnn.compare.run_sets import (
     Group,
     RunSet,
@@ -28,8 +16,20 @@ from tf_cnn.compare.run_sets import (
     read_run_set,
     refuse_commands,
 )
-from tf_cnn.compare.settings import non_default_settings
 from tf_cnn.compare.verdicts import exit_code
+from tf_cnn.lab.differences import (
+    Differences,
+    find_varying_names,
+    flag_differences,
+    format_differences,
+    machine_differences,
+)
+from tf_cnn.lab.host_ratios import HostRatio, compare_with_others
+from tf_cnn.lab.intervals import MIN_RUNS
+from tf_cnn.lab.original_logs import Run
+from tf_cnn.lab.ratios import Significance
+from tf_cnn.lab.repeats import equality_key, workload_differences
+from tf_cnn.lab.settings import non_default_settings
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import DOUBTFUL, doubtful_note, noise_warnings
 from tf_cnn.results.document import Result

@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tf_cnn.compare.intervals import Estimate
-from tf_cnn.compare.original_logs import Run, documents
-from tf_cnn.compare.ratios import Ratio, compare, estimate
-from tf_cnn.compare.repeats import baseline_indices
+from tf_cnn.lab.intervals import Estimate
+from tf_cnn.lab.original_logs import Run, documents
+from tf_cnn.lab.ratios import Ratio, compare, estimate
+from tf_cnn.lab.repeats import baseline_indices
 from tf_cnn.results.advice import doubt_mark
 from tf_cnn.results.document import WALL_TIME, AnyResult, Result
 from tf_cnn.results.tables import format_number

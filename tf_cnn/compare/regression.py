@@ -8,17 +8,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tf_cnn.compare.differences import (
+from tf_cnn.compare.measured import Measured
+from tf_cnn.lab.differences import (
     Differences,
     format_differences,
     limit_differences,
     machine_differences,
 )
-from tf_cnn.compare.intervals import MIN_RUNS
-from tf_cnn.compare.measured import Measured
-from tf_cnn.compare.original_logs import Run
-from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.repeats import repeat_key, setting_key
+from tf_cnn.lab.intervals import MIN_RUNS
+from tf_cnn.lab.original_logs import Run
+from tf_cnn.lab.ratios import Significance
+from tf_cnn.lab.repeats import repeat_key, setting_key
 from tf_cnn.results.advice import DOUBTFUL, is_short, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import spread

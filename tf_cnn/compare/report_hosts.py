@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from tf_cnn.compare.host_ratios import HostRatio
 from tf_cnn.compare.hosts import HostRow, make_host_rows, summarize_hosts
 from tf_cnn.compare.report_plots import SERIES, SOFT, WIDTH, Plot, plot_style
 from tf_cnn.compare.report_rows import Summary
 from tf_cnn.compare.run_sets import make_run_set
+from tf_cnn.lab.host_ratios import HostRatio
 
 # A plot of two hosts would say less than their row of the table.
 _MIN_HOSTS = 3

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tf_cnn.compare.differences import format_property
 from tf_cnn.compare.measured import Measured, find_baselines
-from tf_cnn.compare.ratios import Significance
-from tf_cnn.compare.repeats import differing_limits, group_by_workload, repeat_key
-from tf_cnn.compare.settings import default_setting, environment_of, is_setting, settings_of
+from tf_cnn.lab.differences import format_property
+from tf_cnn.lab.ratios import Significance
+from tf_cnn.lab.repeats import differing_limits, group_by_workload, repeat_key
+from tf_cnn.lab.settings import default_setting, environment_of, is_setting, settings_of
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubtful_note
 from tf_cnn.results.collection import Collection, ResultSource

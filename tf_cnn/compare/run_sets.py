@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tf_cnn.compare.differences import (
+from tf_cnn.compare.measured import Measured
+from tf_cnn.lab.differences import (
     Differences,
     Properties,
     find_varying_names,
@@ -13,15 +14,14 @@ from tf_cnn.compare.differences import (
     format_property,
     machine_differences,
 )
-from tf_cnn.compare.measured import Measured
-from tf_cnn.compare.original_logs import Run, read_log
-from tf_cnn.compare.repeats import (
+from tf_cnn.lab.original_logs import Run, read_log
+from tf_cnn.lab.repeats import (
     baseline_indices,
     equality_key,
     group_repeats,
     workload_differences,
 )
-from tf_cnn.compare.settings import environment_of, settings_of
+from tf_cnn.lab.settings import environment_of, settings_of
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import MAX_BYTES, CommandResult, Failure, Result, read_document

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from tf_cnn.compare.changes import compare_run_sets
 from tf_cnn.compare.config import CompareOptions
-from tf_cnn.compare.ratios import Significance
 from tf_cnn.compare.regression import REGRESSION_COLUMNS, check_regression, regression_notes
 from tf_cnn.compare.run_sets import RunSet, name_groups, refuse_commands
+from tf_cnn.lab.ratios import Significance
 from tf_cnn.results.advice import LONGER_RUN_FLAG
 from tf_cnn.results.collection import collect
 from tf_cnn.results.tables import Table, abbreviate, print_table

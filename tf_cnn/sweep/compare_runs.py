@@ -12,11 +12,11 @@ from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare import changes
 from tf_cnn.compare.config import CompareOptions
 from tf_cnn.compare.run_sets import RunSet, make_run_set
+from tf_cnn.lab.folder import Folder
 from tf_cnn.plan.params import SPECS, Params
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import check_launch
 from tf_cnn.results.document import AnyResult
-from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
     RepeatedCommand,

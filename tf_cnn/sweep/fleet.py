@@ -12,6 +12,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.lab.folder import Folder, Outcome
 from tf_cnn.launch.commands import read_slots, ssh_target
 from tf_cnn.launch.config import REMOTE_FLAGS, SLOW_LINK, ClusterOptions
 from tf_cnn.launch.host_layout import format_host
@@ -22,7 +23,6 @@ from tf_cnn.plan.plan import check_launch
 from tf_cnn.results.advice import doubtful_note, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import Column, Table, abbreviate, format_number, print_table
-from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.run_plan import run_with_progress
 from tf_cnn.sweep.runner import (
     PROGRAM,

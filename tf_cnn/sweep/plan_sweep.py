@@ -9,6 +9,8 @@ from pathlib import Path
 from models.costs import list_costs
 from tf_cnn.cluster.topology import Shape
 from tf_cnn.flags.spec import specs_of
+from tf_cnn.lab.folder import Folder
+from tf_cnn.lab.sweep_file import find_sweep_file, read_sweep_file
 from tf_cnn.machine.cgroups import memory_limit
 from tf_cnn.machine.gpus import count_visible_gpus, has_nvidia_gpu
 from tf_cnn.machine.processors import usable_cores
@@ -17,11 +19,9 @@ from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import parse_argv, read_modes_of
 from tf_cnn.plan.plan import check_launch
 from tf_cnn.sweep.configurations import ExcludedCombination, SweepPlan, caption, make_sweep_plan
-from tf_cnn.sweep.folder import Folder
 from tf_cnn.sweep.hosts import place_on_hosts, split_host_flags
 from tf_cnn.sweep.request import SweepOptions, SweepSettings, add_device_cpu, override, read_grid
 from tf_cnn.sweep.search import check_search
-from tf_cnn.sweep.sweep_file import find_sweep_file, read_sweep_file
 from tf_cnn.system.errors import UsageError, plural, warn
 
 # How many of the combinations that are left out for the same reason are listed.

@@ -11,8 +11,9 @@ from pathlib import Path
 from models.registry import MODELS
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.compare.changes import format_outliers, format_runs
-from tf_cnn.compare.ratios import estimate
-from tf_cnn.compare.repeats import outlier_rates
+from tf_cnn.lab.folder import Folder, Outcome
+from tf_cnn.lab.ratios import estimate
+from tf_cnn.lab.repeats import outlier_rates
 from tf_cnn.plan.outputs import field_values
 from tf_cnn.plan.params import Params
 from tf_cnn.results.advice import group_warnings
@@ -20,7 +21,6 @@ from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_tot
 from tf_cnn.results.document import Result
 from tf_cnn.results.file_names import fill_fields, names_in_order, numbered_path
 from tf_cnn.results.result_file import write_new
-from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import (
     InterleavedRuns,
     Runner,

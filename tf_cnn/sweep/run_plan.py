@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from tf_cnn.compare.differences import format_differences, machine_differences
 from tf_cnn.compare.measured import Measured, find_baselines
-from tf_cnn.compare.repeats import group_repeats
+from tf_cnn.lab.differences import format_differences, machine_differences
+from tf_cnn.lab.folder import Folder, Outcome
+from tf_cnn.lab.repeats import group_repeats
 from tf_cnn.results.advice import DOUBTFUL, doubt_mark, noise_warnings
 from tf_cnn.results.document import Result
 from tf_cnn.results.live import can_redraw
 from tf_cnn.results.tables import Column, Table, format_interval, format_known
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
-from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.plan_sweep import format_length
 from tf_cnn.sweep.runner import (
     InterleavedRuns,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from tf_cnn.lab.folder import Folder, Outcome, unfinished_path
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import (
     SCHEMA_VERSION,
@@ -24,7 +25,6 @@ from tf_cnn.results.document import (
     Result,
 )
 from tf_cnn.sweep.configurations import Configuration
-from tf_cnn.sweep.folder import Folder, Outcome, unfinished_path
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import STDIO, format_flag
 from tf_cnn.system.limited_process import ERROR, TIMEOUT, ProcessExit, run_processes

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from tf_cnn.lab.folder import Folder, Outcome
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
-from tf_cnn.sweep.folder import Folder, Outcome
 from tf_cnn.sweep.runner import FinishedRun, Runner, command_of_configuration, succeeded
 from tf_cnn.system.errors import UsageError, format_flag
 from tf_cnn.system.limited_process import MEMORY

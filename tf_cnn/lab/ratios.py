@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tf_cnn.compare.intervals import MIN_RUNS, Estimate, estimate_runs, interval_around
-from tf_cnn.compare.original_logs import Run, documents
+from tf_cnn.lab.intervals import MIN_RUNS, Estimate, estimate_runs, interval_around
+from tf_cnn.lab.original_logs import Run, documents
 from tf_cnn.results.advice import is_short
 from tf_cnn.results.document import Result
 

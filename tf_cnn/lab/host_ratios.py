@@ -12,8 +12,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tf_cnn.compare.intervals import CONFIDENCE, Estimate, interval_around
-from tf_cnn.compare.ratios import Ratio, compare
+from tf_cnn.lab.intervals import CONFIDENCE, Estimate, interval_around
+from tf_cnn.lab.ratios import Ratio, compare
 
 # One host in 1000 exceeds this normal quantile if all hosts have one spread.
 _UNSTEADY = NormalDist().inv_cdf(0.999)

@@ -4,7 +4,7 @@ import TensorFlow.
 
 from typing import Any
 
-from tf_cnn.compare.original_logs import Run
+from tf_cnn.lab.original_logs import Run
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.document import CommandResult, Result
 

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tf_cnn.compare.original_logs import AnyRun, Run
-from tf_cnn.compare.settings import non_default_settings
+from tf_cnn.lab.original_logs import AnyRun, Run
+from tf_cnn.lab.settings import non_default_settings
 from tf_cnn.results.document import WALL_TIME
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 

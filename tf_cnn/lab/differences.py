@@ -6,8 +6,8 @@ Differences map the name of a property to its values, one for each run; None if 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_cnn.compare.original_logs import Log, Run
-from tf_cnn.compare.settings import default_setting, settings_of
+from tf_cnn.lab.original_logs import Log, Run
+from tf_cnn.lab.settings import default_setting, settings_of
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.document import Result
 from tf_cnn.system.documents import as_json

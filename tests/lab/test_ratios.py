@@ -1,0 +1,140 @@
+"""Throughputs, their ratios and intervals, compared with SciPy and with simulations of a known
+ratio.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.support.sample_results import sample_record
+from tf_cnn.lab.ratios import (
+    Significance,
+    compare,
+    estimate,
+    estimate_runs,
+    geometric_mean,
+    t_quantile,
+)
+
+pytestmark = pytest.mark.unit
+
+
+@given(st.floats(1, 1e5))
+def test_quantiles_equal_scipys(degrees_of_freedom):
+    assert t_quantile(degrees_of_freedom) == pytest.approx(
+        stats.t.ppf(0.975, degrees_of_freedom), rel=1e-7
+    )
+
+
+@given(st.lists(st.floats(80, 120), min_size=3, max_size=20))
+def test_intervals_equal_scipys_for_the_relative_error_of_the_seconds(rates):
+    seconds = 1 / np.array(rates)
+    mean = seconds.mean()
+    throughput = estimate_runs(rates)
+    assert throughput.images_per_second == pytest.approx(1 / mean)
+    low, high = throughput.interval or (0, 0)
+    half = stats.t.ppf(0.975, len(rates) - 1) * stats.sem(seconds) / mean
+    assert (low * mean, high * mean) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
+    assert throughput.plus_minus == pytest.approx(math.sinh(half), rel=1e-6, abs=1e-9)
+    assert not throughput.is_short
+
+
+def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds():
+    images, seconds = np.array([1000, 4000, 2500, 3300]), np.array([10.0, 41.0, 24.0, 34.0])
+    throughput = estimate_runs(images / seconds, images.tolist())
+    assert throughput.images_per_second == pytest.approx(images.sum() / seconds.sum())
+    # The jackknife estimates the same error without the formula.
+    left_out = (seconds.sum() - seconds) / (images.sum() - images)
+    jackknife = math.sqrt(3 * left_out.var())
+    assert math.sqrt(throughput.variance) == pytest.approx(
+        jackknife * throughput.images_per_second, rel=0.15
+    )
+
+
+@pytest.mark.parametrize('num_runs', [3, 5, 10])
+def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(num_runs):
+    draw = np.random.default_rng(num_runs)
+    hits = 0
+    for _ in range(400):
+        before, after = (
+            estimate_runs(rate * np.exp(draw.normal(0, 0.03, num_runs))) for rate in (100, 90)
+        )
+        interval = compare(before, after).interval
+        assert interval
+        hits += interval[0] <= 0.9 <= interval[1]
+    # 4 standard errors are 4.4 %.
+    assert 0.906 <= hits / 400 <= 0.994
+
+
+@pytest.mark.parametrize(('num_settings', 'num_runs'), [(2, 3), (9, 3), (9, 5)])
+def test_the_interval_of_the_geometric_mean_contains_it_in_95_percent_of_simulations(
+    num_settings, num_runs
+):
+    draw = np.random.default_rng(num_settings + num_runs)
+    ratios = draw.uniform(0.5, 2, num_settings)
+    # The spread differs between settings, and between the sides.
+    spreads = draw.uniform(0.01, 0.06, (num_settings, 2))
+    mean, hits = np.exp(np.log(ratios).mean()), 0
+    for _ in range(400):
+        pairs = [
+            (
+                estimate_runs(100 * np.exp(draw.normal(0, before, num_runs))),
+                estimate_runs(100 * ratio * np.exp(draw.normal(0, after, num_runs))),
+            )
+            for ratio, (before, after) in zip(ratios, spreads, strict=True)
+        ]
+        low, high = geometric_mean(pairs).interval or (0, 0)
+        hits += low <= mean <= high
+    # 4 standard errors are 4.4 %.
+    assert 0.906 <= hits / 400 <= 0.994
+
+
+def test_the_geometric_mean_of_one_ratio_is_the_ratio():
+    before, after = estimate_runs([100, 101, 99]), estimate_runs([80, 83, 81, 80])
+    ratio, mean = compare(before, after), geometric_mean([(before, after)])
+    assert mean.value == pytest.approx(ratio.value)
+    assert mean.interval == pytest.approx(ratio.interval)
+
+
+def test_the_ratio_of_repeated_runs_has_the_interval_of_welch():
+    # Small differences, where logarithms and relative differences are nearly equal.
+    rates = [100.0, 100.2, 99.7, 100.4], [98.0, 98.9, 98.3, 98.1, 98.6]
+    before, after = (
+        estimate([sample_record(rate=rate, noise=0) for rate in side]) for side in rates
+    )
+    ratio = compare(before, after)
+    first, second = map(np.log, rates)
+    expected = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    assert ratio.interval
+    assert np.log(ratio.interval) == pytest.approx([expected.low, expected.high], rel=2e-2)
+    assert ratio.verdict is Significance.SLOWER
+    assert compare(after, before).verdict is Significance.FASTER
+    assert compare(before, before).verdict is Significance.SAME
+
+
+def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval():
+    for num_before, num_after in ((1, 1), (5, 2)):
+        before, after = (
+            estimate([sample_record(rate=rate + number, noise=0) for number in range(count)])
+            for rate, count in ((100, num_before), (50, num_after))
+        )
+        assert (after.interval, after.plus_minus) == (None, None)
+        ratio = compare(before, after)
+        assert (ratio.interval, ratio.verdict) == (None, Significance.FEW_RUNS)
+        assert not ratio.is_significant
+        assert ratio.value == pytest.approx(0.5, rel=0.05)
+
+
+def test_two_runs_have_the_mean_of_their_seconds_and_one_its_rate_to_the_last_digit():
+    assert estimate_runs([100, 300]).images_per_second == pytest.approx(150)
+    assert all(estimate_runs([rate]).images_per_second == rate for rate in (49.0, 97.3, 1e-3))
+
+
+def test_a_single_run_has_its_rate():
+    throughput = estimate([sample_record(noise=0.05, num_steps=400)])
+    assert (throughput.num_runs, throughput.interval) == (1, None)
+    assert throughput.images_per_second == pytest.approx(100, rel=0.02)

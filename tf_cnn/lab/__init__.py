@@ -1,0 +1,1 @@
+"""The laboratory: configurations make runs, runs become rows, and rows are compared."""

@@ -1,0 +1,168 @@
+"""Shows rows and judges them: the last step of every subcommand that compares."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
+from tf_cnn.lab.links import LinkRatio
+from tf_cnn.lab.notes import by_remark
+from tf_cnn.lab.ratios import MIN_RUNS, t_quantile
+from tf_cnn.lab.rows import Row
+from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer
+from tf_cnn.lab.show import price_of_a_million, show
+from tf_cnn.results.tables import abbreviate, escape_unprintable
+from tf_cnn.system.errors import UsageError, format_flag
+
+# More rounds than this are no advice.
+_MAX_ROUNDS = 1000
+_TOO_FEW = f'too few runs; {MIN_RUNS} or more of each would'
+
+
+def conclude(rows: Sequence[Row], options: MeasureOptions, failed: bool = False) -> int:
+    """Prints rows; returns the exit code: 1 if a run failed, or what --fail_below says."""
+    rows = add_prices(rows, options.price_per_hour)
+    if options.format == 'html':
+        from tf_cnn.lab.page import make_page
+
+        print(make_page(rows).html)
+    else:
+        show(rows, options.format)
+    code = print_verdict(rows, options)
+    return BROKEN if failed else code
+
+
+def print_verdict(rows: Sequence[Row], options: ShowOptions) -> int:
+    """Prints why --fail_below does not hold; returns the exit code."""
+    code, lines = judge(rows, options.fail_below, options.exit_unclear)
+    for line in lines:
+        print(escape_unprintable(line), file=sys.stderr)
+    return code
+
+
+# ---- prices --------------------------------------------------------------------------------------
+
+
+def add_prices(rows: Sequence[Row], text: str | None) -> list[Row]:
+    """Adds --price_per_hour; with several prices the cheapest row comes first.
+
+    Raises UsageError for a wrong price, or a name that is neither a side nor a host.
+    """
+    if not text:
+        return [*rows]
+    prices = _read_prices(text)
+    names = {row.who for row in rows} | {row.reference.name for row in rows}
+    if unknown := [name for name in prices if name and name not in names]:
+        known = ', '.join(sorted(names - {''})) or 'none; use one price'
+        raise UsageError(f'--price_per_hour={text}: {unknown[0]} is not a side or host: {known}')
+    usual = prices.get('')
+    priced = [
+        replace(
+            row,
+            price=prices.get(row.who, usual),
+            reference=replace(row.reference, price=prices.get(row.reference.name, usual)),
+        )
+        for row in rows
+    ]
+    if len({*prices.values()}) > 1:
+        priced.sort(key=lambda row: (price_of_a_million(row) or [math.inf])[0])
+    return priced
+
+
+def _read_prices(text: str) -> Mapping[str, float]:
+    """Returns prices by the names of sides or hosts; '' is the price of all."""
+    prices: dict[str, float] = {}
+    for entry in text.split(','):
+        name, _, number = entry.rpartition('=')
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not 0 < price < math.inf:
+            raise UsageError(
+                f'--price_per_hour={text}: {number or "nothing"} is not a positive number; use a '
+                'price such as 1.20, or NAME=1.20 for each side, with commas'
+            )
+        if name in prices:
+            raise UsageError(
+                f'--price_per_hour={text}: {name or "the price of all"} has two prices; remove one'
+            )
+        prices[name] = price
+    return prices
+
+
+# ---- exit codes ----------------------------------------------------------------------------------
+
+
+def judge(rows: Sequence[Row], limit: float | None, unclear_code: int) -> tuple[int, list[str]]:
+    """Returns the exit code of --fail_below, and lines that say why it is not 0."""
+    if limit is None:
+        return KEPT, []
+    flag = format_flag('fail_below', limit)
+    slow = [
+        f'{row.name} ({row.ratio.value:.3f})' for row in rows if row.ratio and _is_below(row, limit)
+    ]
+    missing = by_remark(row for row in rows if row.is_missing)
+    wrong = [f'{row.name} {row.remark}' for row in rows if row.remark.startswith('computes')]
+    causes = {'slower than that': slow, 'some results are unknown': missing, 'wrong': wrong}
+    if lines := [
+        f'{flag}: {title}: {abbreviate([*dict.fromkeys(texts)])}'
+        for title, texts in causes.items()
+        if texts
+    ]:
+        return BROKEN, lines
+    unclear = {id(row): text for row in rows if (text := _describe_unclear(row, limit))}
+    if unclear:
+        rounds = max(_rounds_needed(row, limit) for row in rows if id(row) in unclear)
+        needed = f'; about {rounds:,} rounds would' if 0 < rounds < _MAX_ROUNDS else ''
+        return unclear_code, [f'{flag}: cannot tell: {abbreviate([*unclear.values()])}{needed}']
+    return (KEPT, []) if any(row.ratio for row in rows) else (BROKEN, [f'{flag}: {answer(rows)}'])
+
+
+def _is_below(row: Row, limit: float) -> bool:
+    if isinstance(row.ratio, LinkRatio):
+        return row.ratio.is_slow
+    return row.is_pair and row.is_significant and row.ratio is not None and row.ratio.value < limit
+
+
+def _describe_unclear(row: Row, limit: float) -> str:
+    """Says why a row may have lost more than the limit allows; '' if it is known."""
+    if not row.runs or row.is_baseline or row.is_missing or _is_below(row, limit):
+        return ''
+    name, ratio = row.name or 'the result', row.ratio
+    if not ratio:
+        is_known = row.remark.startswith(('only in', 'computes', NO_OTHER))
+        return '' if is_known else f'{name}: {row.remark}'
+    if isinstance(ratio, LinkRatio):
+        return ''
+    if ratio.is_short:
+        return f'{name}: {ratio.verdict.value}'
+    if not ratio.interval:
+        return f'{name}: {"the runs before differ too much" if _is_earlier(row) else _TOO_FEW}'
+    low = ratio.interval[0]
+    return f'{name}: {low:.3f} is not excluded' if low < limit else ''
+
+
+def _is_earlier(row: Row) -> bool:
+    return row.reference.same == AS_BEFORE
+
+
+def _rounds_needed(row: Row, limit: float) -> int:
+    """Returns about how many runs of each would exclude the limit, or show that it is broken; 0 if
+    more runs do not help.
+    """
+    if not row.ratio or not row.ratio.interval or row.ratio.is_short or _is_earlier(row):
+        return 0
+    low, high = row.ratio.interval
+    value = row.ratio.value
+    margin = math.log(value / limit) if value >= limit else -math.log(value)
+    half = math.log(high / low) / 2
+    runs = min(filter(None, (len(row.runs), len(row.compared_runs))))
+
+    def shrink(number: int) -> float:
+        quantiles = (t_quantile(max(1, 2 * count - 2)) for count in (number, runs))
+        return math.sqrt(runs / number) * next(quantiles) / next(quantiles)
+
+    counts = range(runs + 1, _MAX_ROUNDS)
+    return next((number for number in counts if half * shrink(number) <= margin), _MAX_ROUNDS)
