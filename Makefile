@@ -22,7 +22,7 @@ help:
 	@echo '               write a page, data/bench.html: three to seven minutes on two cores, 0.2 GB'
 	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
 	@echo 'make figures   make the pictures of README.md and docs/lab.md anew; measures what data/ lacks: ten minutes'
-	@echo 'make test      run the tests (ten to fifteen minutes on two cores)'
+	@echo 'make test      run the tests (seven to fifteen minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (two minutes)'
 	@echo 'make test-surroundings  run those that depend on signals, paths and the processor where these differ (a minute)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
@@ -107,11 +107,10 @@ bench: $(INSTALLED) $(RECORDS)
 
 # A sweep that was interrupted goes on.
 REFERENCE := reference$(if $(wildcard $(NVIDIA_DRIVER)),_gpu)
-RESUME = $(if $(wildcard data/reference/sweep.json),--resume data/reference,benchmarks/$(REFERENCE).toml --output=data/reference)
 
 reference: $(INSTALLED) $(RECORDS)
 	@[ ! -e data/reference ] || echo 'make: data/reference goes on; to measure anew, remove it first'
-	$(RUN) tf_cnn_benchmarks.py sweep $(RESUME)
+	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/$(REFERENCE).toml --output=data/reference
 	@echo 'make: now compare benchmarks/reference/NAME data/reference; docs/reference_results.md has the names'
 
 figures: $(INSTALLED)

@@ -327,6 +327,9 @@ class BenchmarkCNN:
             target_hook: TargetSeconds[StepValues] = TargetSeconds(
                 target,
                 functools.partial(worker.gather, 'pace') if agrees else None,
+                functools.partial(worker.gather, 'first pace')
+                if agrees and params.run.exchange_only
+                else None,
                 lambda: recorder.evaluation_seconds,
             )
             report.printer.follow(target_hook)

@@ -326,9 +326,10 @@ def _run_command(arguments: list[str]) -> int:
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
-        # compare runs commands of other programs as a shell does.
-        for variable in os.environ.keys() - user_variables if name == 'compare' else ():
-            del os.environ[variable]
+        # These run commands of other programs, with the variables of the shell.
+        if name in ('compare', 'sweep', 'cluster'):
+            for variable in os.environ.keys() - user_variables:
+                del os.environ[variable]
         command = resolve_name(f'tf_cnn.cli.{name or "benchmark"}:main')
         return int(command(argv))
 

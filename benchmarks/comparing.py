@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tf_cnn.sweep.runner import PROGRAM
 from tf_cnn.system.errors import format_flag
+from tf_cnn.system.place import PROGRAM
 from tf_cnn_benchmarks import main
 
 ROOT = Path(PROGRAM[-1]).parent

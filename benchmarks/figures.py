@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 from PIL import Image, ImageChops
 
-from tf_cnn.compare.report_page import Page, make_page
-from tf_cnn.results.collection import collect
+from tf_cnn.lab.against import read_rows
+from tf_cnn.lab.config import ReportOptions
+from tf_cnn.lab.measure import COMMANDS_FILE
+from tf_cnn.lab.page import Page, make_page
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError, format_error
 
@@ -43,14 +44,20 @@ def missing_commands(root: Path) -> Iterator[list[str]]:
     if not (root / PAGE).exists():
         yield ['make', 'bench']
     for folder, page in PLOTS.values():
-        if (root / folder / 'table.md').exists():
+        if _is_complete(root / folder):
             continue
         lines = (ROOT / page).read_text(encoding='utf-8').replace('\\\n', '').splitlines()
         (line,) = (line for line in lines if f' --output={folder} ' in line)
-        words = shlex.split(line)
-        if (root / folder / 'sweep.json').exists():
-            words[words.index('sweep') + 1 :] = ['--resume', folder]
-        yield [sys.executable, *words[1:]]
+        yield [sys.executable, *shlex.split(line)[1:]]
+
+
+def _is_complete(sweep: Path) -> bool:
+    """Whether each configuration of a sweep has as many results as the first one."""
+    if not (sweep / COMMANDS_FILE).exists():
+        return False
+    names = [line.partition(':')[0] for line in (sweep / COMMANDS_FILE).read_text().splitlines()]
+    counts = {len([*sweep.glob(f'results/{name}.*.json')]) for name in names}
+    return len(counts) == 1 and counts != {0}
 
 
 def make_figures(root: Path, output: Path) -> Iterator[Path]:
@@ -66,10 +73,10 @@ def make_figures(root: Path, output: Path) -> Iterator[Path]:
 
 
 def _page(*paths: Path) -> Page:
-    collection = collect([*map(str, paths)])
-    if collection.problems:
-        raise RunError(collection.problems[0])
-    return make_page(collection, now=datetime.now(UTC))
+    rows = read_rows([*map(str, paths)], ReportOptions())
+    if problem := next((row for row in rows if row.is_missing), None):
+        raise RunError(f'{problem.name}: {problem.remark}')
+    return make_page(rows)
 
 
 def photograph(html: str) -> bytes:

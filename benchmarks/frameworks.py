@@ -12,7 +12,7 @@ import itertools
 import sys
 
 from benchmarks.comparing import comma_separated, compare_pairs, make_parser
-from tf_cnn.sweep.runner import PROGRAM
+from tf_cnn.system.place import PROGRAM
 
 # The module of each peer in benchmarks/peers.
 _PEERS = {

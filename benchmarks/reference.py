@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.comparing import ROOT
-from tf_cnn.compare.measured import Measured
-from tf_cnn.lab.repeats import group_repeats
+from tf_cnn.lab.rows import Row
+from tf_cnn.lab.runs import group_repeats
 from tf_cnn.machine.run_environment import fingerprint
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_limits, format_machine
-from tf_cnn.results.tables import Column, Table, format_number
+from tf_cnn.results.tables import Column, Table, format_interval, format_number
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
@@ -90,7 +90,7 @@ def make_page(folders: Sequence[Path]) -> str:
 
 def _machine_lines(folder: Path) -> Iterator[str]:
     results = collect([str(folder)]).results
-    rows = [Measured(tuple(repeats)) for repeats in group_repeats(results)]
+    rows = [Row(runs=tuple(repeats)) for repeats in group_repeats(results)]
     first, machine = results[0], results[0].machine
     features = [feature for feature in _FEATURES if feature in machine['cpu_features']]
     yield f'## {folder.name}\n'
@@ -104,27 +104,27 @@ def _machine_lines(folder: Path) -> Iterator[str]:
     yield ''
 
 
-def _first(row: Measured) -> Result:
+def _first(row: Row) -> Result:
     return row.results[0]
 
 
-def _format_flags(row: Measured) -> str:
+def _format_flags(row: Row) -> str:
     flags = _first(row).command.given_flags
     return shlex.join(text for name, text in flags.items() if name not in _COMMON_FLAGS)
 
 
-def _format_gmacs(row: Measured) -> str | None:
+def _format_gmacs(row: Row) -> str | None:
     flops_per_image = _first(row).compute.flops_per_image
     return format_number(row.rate * flops_per_image / 2e9) if flops_per_image else None
 
 
-_COLUMNS: tuple[Column[Measured], ...] = (
+_COLUMNS: tuple[Column[Row], ...] = (
     Column('flags', _format_flags),
     Column('oneDNN', lambda row: 'yes' if _first(row).run.onednn else 'no'),
     Column('images/sec', lambda row: row.rate_text, is_number=True),
     Column(
         '95 %',
-        lambda row: row.interval and ' to '.join(map(format_number, row.interval)),
+        lambda row: format_interval(row.estimate.interval),
         is_number=True,
     ),
     Column('GMACs/s', _format_gmacs, is_number=True),

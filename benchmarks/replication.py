@@ -11,7 +11,7 @@ replicated ones take half as many steps. The logs have the loss and the accuracy
 import sys
 
 from benchmarks.comparing import ROOT, compare_pairs, make_parser
-from tf_cnn.sweep.runner import PROGRAM
+from tf_cnn.system.place import PROGRAM
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')

@@ -60,7 +60,7 @@ def main() -> int:
         # Imports nothing else, since its own start counts, too.
         return run_to_first_step(sys.argv[2:])
     from benchmarks.comparing import compare_pairs, make_parser
-    from tf_cnn.sweep.runner import PROGRAM
+    from tf_cnn.system.place import PROGRAM
 
     parser = make_parser(__doc__, rounds=5, towers=8, global_batch_size=8)
     parser.add_argument(

@@ -20,7 +20,7 @@ FLOORS = (
     ('cnn_util', 'results'),
     ('cluster',),
     ('plan', 'step', 'run', 'benchmark_cnn'),
-    ('lab', 'compare', 'launch', 'sweep', 'convert', 'doctor'),
+    ('launch', 'lab', 'convert', 'doctor'),
     ('cli', 'tf_cnn_benchmarks'),
 )
 ROOMS = [*chain(*FLOORS)]
@@ -87,7 +87,7 @@ def test_private_modules_of_tensorflow_are_imported_in_few_places():
 
 
 def test_modules_that_answer_before_a_run_import_no_tensorflow():
-    rooms = ('cli', 'compare', 'convert', 'flags', 'results', 'sweep')
+    rooms = ('cli', 'convert', 'flags', 'lab', 'results')
     paths = [path for room in rooms for path in files_of(room)]
     parts = [
         path.relative_to(ROOT).with_suffix('').parts

@@ -22,11 +22,11 @@ from tests.support.images import write_noise, write_photos
 from tests.support.programs import ROOT
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.lab.sources import split_host_flags
 from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.params import Params, RuleContext
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import Plan, ServerPlan, make_plan
-from tf_cnn.sweep.hosts import split_host_flags
 from tf_cnn.system.errors import UsageError
 
 # `make docs` generates these pages, which have no shell lines.
@@ -120,14 +120,16 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).run_argv
         parsed = parse_argv(split_host_flags(rest)[0] if argv[0] == 'sweep' else rest)
         # Other sweeps need the reader's files.
-        if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
+        if argv[0] == 'sweep' and 'modes.toml' not in argv:
             words = [
                 str(ROOT / word)
                 if word.startswith('benchmarks/')
                 else re.sub('^--data_dir=.*', f'--data_dir={data / "imagenet"}', word)
                 for word in argv[1:]
             ]
-            MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if line.needs else [])])
+            # Runs of this program on a machine that has what this one lacks.
+            is_own = line.needs and '--' in words
+            MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if is_own else [])])
     except UsageError as error:
         return str(error)
     return '; '.join([*parsed.warnings, *_ignored_flags(parsed.params, is_alone=False)]) or None

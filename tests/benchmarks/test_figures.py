@@ -23,7 +23,9 @@ def results(tmp_path: Path) -> Path:
         for mode in ('replicated', 'parameter_server'):
             path = tmp_path / folder / 'results' / f'{mode}.1.json'
             write_sample(path, flags={'variable_update': mode})
-        (tmp_path / folder / 'table.md').touch()
+        commands = 'replicated: a\nparameter_server: b\n'
+        (tmp_path / folder / 'commands.txt').write_text(commands)
+    (tmp_path / figures.PAGE).parent.mkdir(exist_ok=True)
     (tmp_path / figures.PAGE).touch()
     return tmp_path
 
@@ -40,12 +42,10 @@ def test_missing_results_are_measured_by_the_commands_of_the_pages(tmp_path):
         assert {f'--output={folder}', '--repeats=3', '--model=lenet'} <= {*words}
 
 
-def test_a_sweep_without_its_table_goes_on(results):
-    folder = results / SWEEPS[0]
-    (folder / 'table.md').unlink()
-    (folder / 'sweep.json').touch()
+def test_a_sweep_that_lacks_results_goes_on_by_its_command(results):
+    (results / SWEEPS[0] / 'results/replicated.1.json').unlink()
     (command,) = figures.missing_commands(results)
-    assert command[2:] == ['sweep', '--resume', SWEEPS[0]]
+    assert f'--output={SWEEPS[0]}' in command
 
 
 def test_the_pictures_are_those_of_the_pages(results, tmp_path):

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     """Replaces the benchmark by another program."""
     path = folder / 'program.py'
     path.write_text(f'import os, sys\n{text}')
-    monkeypatch.setattr('tf_cnn.launch.hosts.COMMAND', str(path))
+    monkeypatch.setattr('tf_cnn.launch.hosts.PROGRAM', (sys.executable, str(path)))
 
 
 def started(err: str) -> list[str]:

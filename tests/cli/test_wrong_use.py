@@ -10,6 +10,7 @@ import pytest
 from tests.support.outputs import check_line
 from tests.support.programs import run_main
 from tests.support.sample_results import (
+    command_document,
     sample_document,
     sample_failure,
     untimed_document,
@@ -27,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Contains two results, files that are not results, and an empty folder."""
     folder = tmp_path_factory.mktemp('wrong')
     write_sample(folder / 'one.json')
+    write_sample(folder / 'two.json', seed=2)
     write_sample(folder / 'other.json', run={'role': 'forward-only'}, flags={'model': 'trivial'})
     write_document(folder / 'damaged.json', sample_document() | {'workers': [{'steps': 5}]})
     write_document(folder / 'newer.json', sample_document() | {'schema_version': 9})
@@ -35,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluation = untimed_document('', run={'role': 'evaluation'})
     write_document(folder / 'evaluation.json', evaluation | {'workers': []})
     (folder / 'cut.json').write_text((folder / 'one.json').read_text()[:5000])
+    write_document(folder / 'time.json', command_document(3, None))
     (folder / 'empty.json').touch()
     (folder / 'log.txt').write_text('Model: resnet50\ntotal images/sec: 95.83\n')
     (folder / 'role_flags').write_text('--worker_hosts=a:1,b:1\n')
@@ -90,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('cluster --hosts=a,b --each --pairs', '--pairs', '--each'),
         ('cluster --hosts=a,b --each --ps=1', '--ps', '--each'),
         ('cluster --hosts=a,b --rounds=2', '--rounds', '--each'),
-        ('cluster --hosts=a,b --each --fail_below=95', '--fail_below=95', '1'),
+        ('cluster --hosts=a,b --each --fail_below=95', '--fail_below=95', 'from 0 to 1.9'),
         ('cluster --hosts=a,b --each -- --result_file=x', '--result_file=x', '--output'),
         (f'cluster --hosts=a,b --pairs -- {MODE}replicated', f'{MODE}replicated', '--pairs'),
         ('cluster --hosts=a,b --each -- --modle=lenet', '--modle', '--model'),
@@ -104,7 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('compare one.json damaged.json', 'damaged.json'),
         ('compare one.json failure.json', 'failure.json', 'out of memory'),
         ('compare one.json untimed.json', 'untimed.json', 'interrupted early'),
-        ('compare one.json evaluation.json', 'evaluation.json', '--eval'),
+        ('compare one.json evaluation.json', 'evaluation.json'),
         ('compare one.json garbage', 'garbage'),
         ('compare one.json empty.json', 'empty.json', 'empty'),
         ('compare one.json empty', 'empty'),
@@ -124,12 +127,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             '--force',
         ),
         ('compare a b --rounds=3', '--rounds', '--run'),
-        ('compare --run=--model=lenet --run=--model=lenet --rounds=2', '--rounds=2', 'interval'),
+        ('compare --run=--model=lenet --run=--model=lenet --rounds=2', '--rounds=2', '3'),
         ('compare --run=--model=lenet', '--run=--model=lenet', '1 time'),
         ('compare --run=--model=lenet --run=--model=lenet a', '--run', 'RESULT'),
-        ("compare --run=--model=lenet --run='--model=lenet --repeat=2'", '--repeat=2', '--rounds'),
+        ("compare --run=--model=lenet --run='--model=lenet --repeat=2'", '--repeat=2'),
         ('compare --run=--model=lenet --run=--model=lenett', '--model=lenett'),
         ('compare --run=--model=lenet "--run=--model=\'lenet"', '--run'),
+        ('compare one.json one.json --force', '', 'one.json', 'the same 1 run'),
+        ('compare one.json missing', 'missing'),
+        ('compare one.json time.json --force', '', 'wall times'),
+        ('compare . - -', '-', 'only once'),
+        ('compare . --fail_below=95', '--fail_below=95:', 'from 0 to 1.9'),
+        ('compare . --fail_below=2', '--fail_below=2:', 'from 0 to 1.9'),
+        ('compare . --across=hosts --against=.', '--across=hosts', '--against'),
+        ('compare . --across=hosts --force', '--across=hosts', '--force'),
+        ('compare one.json two.json --price_per_hour=one=x', '--price_per_hour=one=x', 'x'),
+        ('compare one.json two.json --price_per_hour=uno=1', '--price_per_hour=uno=1', 'uno'),
+        ('compare one.json two.json --published=empty.json', '--published=empty.json'),
+        ('compare . --output=x', '--output', '--run'),
+        ("compare . '--rate=x(.)'", '--rate', '--command'),
+        ('compare --run=--model=lenet --run=--model=vgg16', '--run', 'lenet and vgg16', '--force'),
+        ('compare --run=--model=lenet --command=true', '--command=true', '--rate'),
+        ("compare --run=-a --run=-b '--rate=x(.)'", '--rate=x(.)', '--command'),
+        ('compare --command=a --command=b --rate=x', '--rate=x', 'group'),
+        ('compare --command=a --command=b --grid=n=1,2', '--command=a', '{n}'),
+        ('compare --command=a --command=b --grid=rate=1,2', '--grid=rate', 'name'),
+        ('sweep --command=a --grid=n=1,2', '--command=a', '{n}', '--grid=N='),
+        ("sweep --command='a {n}' --grid=n=1,2 -- --model=lenet", '--model=lenet', '--command'),
+        ('sweep --command=a --command=b --grid=N=1', '--command=b'),
+        ('sweep --grid=batch_size=1,2 --fail_below=95', '--fail_below=95:'),
+        ("cluster --hosts=a,b --each --command='a {rank}' --grid=rank=1", '--grid=rank'),
+        ('cluster --hosts=a,b --each --command=a -- --model=lenet', '--model=lenet', '--command'),
+        ('cluster --hosts=a,b --command=a', '--command', '--each'),
+        ('cluster --hosts=a:2222,b --each', '--hosts=a:2222', '--ssh'),
+        ('cluster --hosts=[..],b --each', '--hosts=[..],b'),
         ('doctor --only=gpus', '--only=gpus', 'did you mean gpu'),
         ('doctor --only=gpu,xyz', '--only=gpu,xyz', "'xyz'", 'all_reduce'),
         ('doctor --only=processor', '--only=processor', 'docs/tuning.md'),
@@ -152,7 +183,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('records --check=/missing', '', '--check', '/missing'),
         ('report missing', 'missing'),
         ('report empty', 'empty'),
-        ('report log.txt', 'log.txt', '--result_file', 'compare'),
         ('report one.json --output=empty', '--output=empty'),
         ('report one.json --output=one.json', '--output=one.json'),
         ('report one.json --output=one.json/page.html', '--output=one.json', 'a file'),
@@ -161,9 +191,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('sweep precision --grid=batch_size=1,2', 'sweep', 'precision', '--grid'),
         ('sweep precison', 'precison', 'precision'),
         ('sweep precision -- --precision=fp32', '', '--precision=fp32'),
-        ('sweep precision --resume', 'precision', '--resume DIR'),
-        ('sweep precision --find_batch_size', '--find_batch_size', '--repeats'),
-        ('sweep --resume .', '.', 'sweep.json'),
         ('sweep exchange -- --hosts=a,a', '', '--hosts=a,a'),
         ('sweep exchange -- --ssh=ssh', '--ssh=ssh', '--hosts'),
         (

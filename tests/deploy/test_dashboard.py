@@ -1,4 +1,4 @@
-"""docs/acceptance.md: dashboard.py turns the JSON of `compare` into what two dashboards read."""
+"""docs/results_elsewhere.md: dashboard.py turns the JSON of `compare` into files of dashboards."""
 
 import io
 import json
@@ -56,16 +56,17 @@ def test_the_dashboards_get_the_rate_of_each_setting(num_runs, tmp_path, monkeyp
     out, _ = run_main('compare', tmp_path / 'before', tmp_path / 'after', '--format=json')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, 'stdin', io.StringIO(out))
-    exec(compile(python_block('acceptance.md', 'dashboard.py'), 'dashboard.py', 'exec'), {})
+    exec(compile(python_block('results_elsewhere.md', 'dashboard.py'), 'dashboard.py', 'exec'), {})
     bencher = json.loads(Path('bencher.json').read_text())
     action = json.loads(Path('benchmarks.json').read_text())
     jsonschema.validate(bencher, BENCHER)
     jsonschema.validate(action, ACTION)
-    rows = {row['setting']: row for row in json.loads(out)['rows'] if row['ratio'] and row['files']}
+    rows = {row['label']: row for row in json.loads(out)['rows'] if row['ratio'] and row['files']}
     assert len(rows) == 2
     assert {*bencher} == {entry['name'] for entry in action} == {*rows}
     for entry in action:
         row, metric = rows[entry['name']], bencher[entry['name']]['throughput']
         assert entry['value'] == metric['value'] == pytest.approx(80, rel=0.05)
-        assert (metric.get('lower_value'), metric.get('upper_value')) == (row['low'], row['high'])
+        interval = [metric.get('lower_value'), metric.get('upper_value')]
+        assert interval == (row['interval'] or [None, None])
         assert ('lower_value' in metric) == ('range' in entry) == (num_runs > 1)

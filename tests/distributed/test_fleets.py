@@ -1,6 +1,8 @@
 """`cluster --each` and `--pairs` over a real ssh, on hosts in namespaces."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,14 +24,15 @@ def network() -> Iterator[Network]:
         yield network
 
 
-def fleet(network: Network, words: str, flags: str, folder: Path) -> Finished:
-    command = ['cluster', *words.split(), f'--output={folder}', '--', *flags.split()]
-    return run_process(network.command(*PROGRAM, *command))
+def measure(network: Network, words: str, folder: Path, flags: str = '') -> Finished:
+    argv = [*shlex.split(words), f'--output={folder}', *(['--', *flags.split()] if flags else [])]
+    return run_process(network.command(*PROGRAM, *argv))
 
 
 def test_each_host_runs_by_itself_and_one_that_cannot_be_reached_is_a_row(network, tmp_path):
-    words = '--hosts=node1,10.77.0.2,node9 --each --rounds=2'
-    process = fleet(network, words, f'--model=trivial {STEPS}', tmp_path / 'out')
+    words = 'cluster --hosts=node1,10.77.0.2,node9 --each --rounds=2'
+    flags = f'--model=trivial {STEPS}'
+    process = measure(network, words, tmp_path / 'out', flags)
     assert process.code == 1
     collection = collect([str(tmp_path / 'out/results')])
     places = [(run.machine['hostname'], run.shape) for run in collection.results]
@@ -39,44 +42,80 @@ def test_each_host_runs_by_itself_and_one_that_cannot_be_reached_is_a_row(networ
     check_line(failure.reason, 'node9', 'cannot connect')
     # The result names hosts as they name themselves.
     assert '10.77.0.2 is the host node2' in process.err.splitlines()
-    assert 'node9/node9.1.json' in process.out
+    check_line(process.out.splitlines()[0], 'node9')
     # The same command has nothing left to run.
-    again = fleet(network, words, f'--model=trivial {STEPS}', tmp_path / 'out')
+    again = measure(network, words, tmp_path / 'out', flags)
     assert (again.code, again.out) == (1, process.out)
 
 
+def test_any_command_runs_on_each_host_and_on_each_pair(network, tmp_path):
+    rate = r"--rate='^rate: (\S+)' --rounds=3 --format=json"
+    # Hosts do not have the variables of this machine.
+    command = (
+        """--command='sleep 2; echo rate: $(test $(hostname) = node2 && echo {n}8 || echo 100)'"""
+    )
+    words = f'cluster --hosts=node1,node2,node3 --each --grid=n=4 --fail_below=0.9 {command} {rate}'
+    process = measure(network, words, tmp_path / 'each')
+    assert process.code == 1, process.err
+    check_line(json.loads(process.out)['answer'], 'node2 is slower than the others: ratio 0.480')
+    command = "--command='echo {rank} of {size} at {first}: $(hostname); echo rate: 10'"
+    words = f'cluster --hosts=node1,node2,node3 --pairs {command} {rate}'
+    process = measure(network, words, tmp_path / 'pairs')
+    assert process.code == 0, process.err
+    check_line(json.loads(process.out)['answer'], 'all links agree', '3 pairs')
+    log = (tmp_path / 'pairs/logs/node2+node3.1.log').read_text()
+    assert sorted(re.findall(r'(\d of 2 at node2: node\d)', log)) == [
+        '0 of 2 at node2: node2',
+        '1 of 2 at node2: node3',
+    ]
+
+
 def test_a_host_with_two_names_is_refused_before_anything_runs(network, tmp_path):
-    process = fleet(network, '--hosts=node1,10.77.0.1 --each', '--model=trivial', tmp_path / 'out')
+    words = 'cluster --hosts=node1,10.77.0.1 --each'
+    process = measure(network, words, tmp_path / 'out', '--model=trivial')
     assert (process.code, process.out) == (2, '')
     check_line(process.err, '--hosts', 'node1', '10.77.0.1', 'both')
     assert not (tmp_path / 'out').exists()
 
 
 def test_a_sweep_over_hosts_has_a_row_of_one_host_and_an_efficiency(network, tmp_path):
-    words = ['--grid=shape=1*1,2*1', f'--output={tmp_path}/out', '--', '--hosts=node1,node2']
     flags = f'--model=trivial --variable_update=collective_all_reduce {STEPS}'
-    process = run_process(network.command(*PROGRAM, 'sweep', *words, *flags.split()))
+    words = 'sweep --grid=shape=1*1,2*1 --format=json'
+    process = measure(network, words, tmp_path / 'out', f'--hosts=node1,node2 {flags}')
     assert process.code == 0, process.err
-    lines = [line for line in process.out.splitlines() if line.startswith('|')]
-    titles, _, *rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
-    one, two = (dict(zip(titles, row, strict=True)) for row in rows)
-    assert (one['W*G+P'], one['speed-up'], one['efficiency']) == ('1*1', '1.00', '1.00')
-    assert float(two['efficiency']) == pytest.approx(float(two['speed-up']) / 2, abs=0.006)
+    one, two = json.loads(process.out)['rows']
+    assert (one['setting']['shape'], one['verdict']) == ('1*1', 'baseline')
+    assert two['efficiency'] == pytest.approx(two['ratio'] / 2)
 
 
 def test_a_host_with_a_slow_link_is_named_by_its_pairs(network, tmp_path):
     shape = 'root tbf rate 10mbit burst 20kb limit 1mb'
     network.hosts[2].run('tc', 'qdisc', 'replace', 'dev', 'eth0', *shape.split())
-    words = '--hosts=node1,node2,node3,node9 --pairs --rounds=1 --fail_below=0.6'
-    flags = f'--exchange_bytes=500000 {STEPS}'
-    process = fleet(network, words, flags, tmp_path / 'out')
+    words = 'cluster --hosts=node1,node2,node3,node9 --pairs --rounds=1 --fail_below=0.6'
+    process = measure(network, words, tmp_path / 'out', f'--exchange_bytes=500000 {STEPS}')
     assert process.code == 1
     first, *table = process.out.splitlines()
-    assert re.match(r"node3's link is slow: 0\.\d\d of the others' \(2 of 2 pairs\)", first)
-    rates = [line.split()[2:] for line in table if re.match(r' *\d node\d ', line)]
-    numbers = [[float(cell) for cell in row if cell != 'failed'] for row in rates]
-    assert [len(row) for row in numbers] == [2, 2, 2, 0]
+    assert re.search(r"node3's link is slow: 0\.\d\d of the others' \(2 of 2 pairs\)", first)
+    rows = {}
+    for line in table:
+        if match := re.match(r' *\d (node\d) +(.*)', line):
+            rows[match[1]] = [float(cell) for cell in match[2].split() if cell != 'failed']
+    assert [len(rows[f'node{number}']) for number in (1, 2, 3, 9)] == [2, 2, 2, 0]
     # The links carry 1.25 and 25 MB/s, and a little more at once after a pause.
-    assert 0.5 < min(numbers[2]) <= max(numbers[2]) < 2
-    assert max(map(max, numbers[:3])) < 27
-    check_line(next(line for line in table if 'cannot connect' in line), 'node2 with node9')
+    assert 0.5 < min(rows['node3']) <= max(rows['node3']) < 2
+    assert max(map(max, (rows['node1'], rows['node2']))) < 27
+    assert any('cannot connect' in line for line in (*table, *process.err.splitlines()))
+
+
+@pytest.mark.long
+def test_a_link_of_25_mbit_between_two_hosts_limits_the_bandwidth(tmp_path):
+    flags = '--hosts=node1,node2 --exchange_only --variable_update=collective_all_reduce'
+    steps = '--device=cpu --num_batches=2 --num_warmup_batches=2'
+    words = 'sweep --grid=shape=2*1 --grid=exchange_bytes=4096,4194304 --format=json'
+    with make_hosts(2, rate_mbit=25) as network:
+        process = measure(network, words, tmp_path / 'out', f'{flags} {steps}')
+    assert process.code == 0, process.err
+    small, large = json.loads(process.out)['rows']
+    assert small['milliseconds'] < large['milliseconds']
+    # In GB/s. The link is slow and the tensor large, so that a loaded machine is still faster.
+    assert 0.7 * 0.003125 < large['busbw'] <= 0.003125

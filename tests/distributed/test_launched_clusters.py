@@ -64,7 +64,7 @@ WITH_STAND_IN = """
 import os, sys
 from tf_cnn.launch import hosts
 import tf_cnn_benchmarks
-hosts.COMMAND = sys.argv[1]
+hosts.PROGRAM = (sys.executable, sys.argv[1])
 sys.exit(tf_cnn_benchmarks.main(['cluster', *sys.argv[2:]]))
 """
 STAND_IN = "import os; print(os.readlink('/proc/self/ns/net'))"

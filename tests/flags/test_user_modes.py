@@ -11,7 +11,7 @@ from tests.support.outputs import check_line, refused
 from tests.support.programs import run_main
 from tests.support.runs import losses, make_benchmark, run_benchmark
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.lab.repeats import repeat_key
+from tf_cnn.lab.runs import repeat_key
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.modes import MODES
 from tf_cnn.managers.user_modes import register_variable_mgr

@@ -47,6 +47,16 @@ def test_the_page_and_the_plots_are_written_with_the_answer(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ['a', 'b', 'figures', 'new']
 
 
+def test_sides_of_different_work_stand_each_by_itself_with_the_rates_of_small_ones():
+    for value, rate in ((False, 40), (True, 50)):
+        flags = {'model': 'resnet50', 'onednn': value}
+        write_sample(Path(f'resnet50/{value}.json'), flags=flags, rate=rate)
+    out, _ = run_main('report', 'resnet50', 'a')
+    start = r'resnet50: onednn=False [34]\d\.\d, onednn=True [45]\d\.\d images/sec; '
+    assert re.match(start, out), out
+    assert re.search(r'; a: [\d.]+ images/sec; ', out)
+
+
 def test_a_page_on_standard_output_is_that_of_compare():
     page, _ = run_main('report', 'a', 'b', '--output=-')
     assert page.startswith('<!doctype html>')

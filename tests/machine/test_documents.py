@@ -3,12 +3,9 @@
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.sample_results import write_sample
 from tf_cnn.cluster.environments import read_tf_config
 from tf_cnn.inputs.layout import read_dataset_info
-from tf_cnn.lab.folder import Folder
 from tf_cnn.lab.sweep_file import read_sweep_file
-from tf_cnn.results.collection import collect
 from tf_cnn.results.document import read_result
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.checkpoint_files import read_end_step
@@ -38,7 +35,6 @@ DAMAGES = {
     [
         ('training-begun', lambda folder: read_end_step(str(folder), [1, 2, 3])),
         ('dataset.json', lambda folder: read_dataset_info(str(folder))),
-        ('sweep.json', lambda folder: Folder(folder).read_plan()),
         ('sweep.toml', lambda folder: read_sweep_file(folder / 'sweep.toml')),
         ('result.json', lambda folder: read_result(folder / 'result.json')),
     ],
@@ -58,12 +54,3 @@ def test_a_damaged_tf_config_is_refused_in_one_line(damage):
     with pytest.raises(UsageError) as caught:
         read_tf_config({'TF_CONFIG': DAMAGES[damage].decode(errors='surrogateescape')})
     check_line(caught.value, 'TF_CONFIG')
-
-
-@pytest.mark.parametrize('damage', DAMAGES)
-def test_results_are_read_beside_a_damaged_plan_of_their_sweep(damage, tmp_path):
-    write_sample(tmp_path / 'results' / 'a.1.json')
-    (tmp_path / 'sweep.json').write_bytes(DAMAGES[damage])
-    collection = collect([str(tmp_path)])
-    assert len(collection.results) == 1
-    check_line(*collection.problems, tmp_path / 'sweep.json')

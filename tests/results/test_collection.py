@@ -24,9 +24,11 @@ def results() -> Iterator[Path]:
     """A folder that every user may read, with three results."""
     folder = Path(tempfile.mkdtemp(prefix='tf_cnn_results-'))
     folder.chmod(0o755)
+    umask = os.umask(0o022)
     for number in range(3):
         write_sample(folder / f'results/{number}.json', seed=number)
     yield folder / 'results'
+    os.umask(umask)
     for path in folder.rglob('*'):
         path.chmod(0o700)
     shutil.rmtree(folder)

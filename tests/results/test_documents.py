@@ -3,6 +3,7 @@
 A damaged file is one that a user copied, cut off or edited, or that somebody sent.
 """
 
+import contextlib
 import copy
 import functools
 import io
@@ -33,15 +34,15 @@ from tests.support.sample_results import (
     sample_record,
     write_sample,
 )
-from tf_cnn.compare.changes import compare_run_sets
-from tf_cnn.compare.regression import check_regression
-from tf_cnn.compare.report_rows import summarize_collection
-from tf_cnn.compare.run_sets import make_run_set, read_run_set
+from tf_cnn.lab.against import same_setting
+from tf_cnn.lab.earlier import earlier
+from tf_cnn.lab.rows import Row, make_rows
+from tf_cnn.lab.show import show
+from tf_cnn.lab.sides import Side, read_side
 from tf_cnn.results import schema
-from tf_cnn.results.collection import Collection, collect
-from tf_cnn.results.document import AnyResult, Failure, Result, read_document
+from tf_cnn.results.collection import collect
+from tf_cnn.results.document import AnyResult, Failure, read_document
 from tf_cnn.results.sections import ComputeSection
-from tf_cnn.results.tables import as_csv
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import UsageError
 
@@ -148,15 +149,13 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
     for name, (text, *_) in damaged.items():
         (tmp_path / f'{name}.json').write_text(text)
     write_sample(tmp_path / 'good.json')
-    run_set = read_run_set(str(tmp_path))
-    assert [Path(good.source).name for group in run_set.groups for good in group.results] == [
-        'good.json'
-    ]
-    problems = {Path(line.partition(':')[0]).stem: line for line in run_set.problems}
-    assert len(run_set.problems) == len(damaged)
+    side = read_side(str(tmp_path))
+    assert [Path(good.source).name for good in side.runs] == ['good.json']
+    problems = {Path(path).stem: f'{path}: {reason}' for path, reason, _ in side.missing}
+    assert len(side.missing) == len(damaged)
     for name, (_, *facts) in damaged.items():
         check_line(problems[name], f'{name}.json', *facts)
-    assert len(max(run_set.problems, key=len)) < 1000
+    assert len(max(problems.values(), key=len)) < 1000
 
 
 def test_endless_files_are_not_read(tmp_path):
@@ -172,7 +171,7 @@ def test_endless_files_are_not_read(tmp_path):
         'zeros',
     ]
     with refused('zeros.json'):
-        read_run_set(str(tmp_path / 'zeros.json'))
+        read_side(str(tmp_path / 'zeros.json'))
 
 
 # Values that are of the wrong kind or out of bounds somewhere.
@@ -212,7 +211,9 @@ def paths(value: object) -> Iterator[tuple[Any, ...]]:
     st.sampled_from(VALUES),
 )
 @settings(max_examples=200)
-def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place, change, value):
+def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(
+    tmp_path_factory, place, change, value
+):
     document = copy.deepcopy(place[0])
     *path, last = place[1]
     holder = holder_in(document, path)
@@ -231,31 +232,40 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(place,
     assert not list(READER.iter_errors(json.loads(text)))
     results = [] if isinstance(outcome, Failure) else [outcome]
     failures = [outcome] if isinstance(outcome, Failure) else []
-    benchmarks = [outcome] if isinstance(outcome, Result) else []
     check_comparison(results, failures, GOOD)
     check_comparison(GOOD, [], results)
     check_comparison(GOOD[:1], [], results)
     check_comparison(results * 3, failures, GOOD)
-    if results and results[0].images_per_second > 0:
-        check_regression(results, GOOD)
-        check_regression(GOOD[:1], [*benchmarks * 4, *GOOD])
-    summarize_collection(Collection((*benchmarks, *GOOD), tuple(failures), ()))
+    if results:
+        folder = tmp_path_factory.mktemp('runs')
+        (folder / 'changed.json').write_text(text)
+        for runs in (results, GOOD):
+            check_rows(make_rows([Side('new', runs)], earlier(str(folder))))
 
 
 def check_comparison(
     first: Sequence[AnyResult], failures: list[Failure], second: Sequence[AnyResult]
 ) -> None:
-    """Compares two sets of results in every format; fails if a format is damaged."""
-    run_sets = [make_run_set('a', first, failures, []), make_run_set('b', second, [], [])]
     try:
-        comparison = compare_run_sets(run_sets, force=True)
+        rows = make_rows(
+            [
+                Side('a', first, [(f.source, f.reason, f.given_flags) for f in failures]),
+                Side('b', second),
+            ],
+            same_setting,
+            force=True,
+        )
     except UsageError as refusal:
         check_line(refusal, 'wall times', 'different work')
         return
-    table = comparison.table
-    in_json = json.dumps(table.objects)
-    json.loads(in_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
-    texts = [as_csv(table.objects), table.as_text(io.StringIO()), table.as_markdown(), in_json]
-    texts += [comparison.answer, comparison.common_line, *comparison.notes]
-    # A lone surrogate cannot be encoded.
-    ''.join(texts).encode()
+    check_rows(rows)
+
+
+def check_rows(rows: Sequence[Row]) -> None:
+    """Shows rows in every format; fails if a format is damaged."""
+    for form in ('text', 'markdown', 'csv', 'json'):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            show(rows, form)
+        # A lone surrogate cannot be encoded.
+        out.getvalue().encode()
+    json.loads(out.getvalue(), parse_constant=lambda name: pytest.fail(f'{name} in JSON'))

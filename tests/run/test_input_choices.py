@@ -88,5 +88,5 @@ def test_a_bad_record_ends_the_run_with_what_names_it(tmp_path, bad):
     shard = tmp_path / shard_name('train', 0, 1)
     write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(bad, 1001)])
     for flags in ('--use_datasets', '--input_pipeline=device --augmentation=none'):
-        with failed(f'--data_dir={tmp_path}', f'records --check={tmp_path}'):
+        with failed(f'--data_dir={tmp_path}', 'records', f'--check={tmp_path}'):
             run(tmp_path, flags)

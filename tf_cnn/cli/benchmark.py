@@ -27,9 +27,9 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if arguments.params.results.repeat > 1 and not arguments.checks_only:
+            from tf_cnn.lab.repeat import result_paths, run_repeats
             from tf_cnn.plan.outputs import check_file
             from tf_cnn.plan.plan import check_launch
-            from tf_cnn.sweep.repeat import result_paths, run_repeats
 
             check_launch(arguments.params, is_single_process=True)
             for path in result_paths(arguments.params):

@@ -4,10 +4,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cluster.config import ROLE_FLAGS
 from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.flags.spec import specs_of
+from tf_cnn.lab.config import FleetOptions
 from tf_cnn.launch.commands import (
     check_cluster_flags,
     choose_layout,
@@ -22,20 +25,24 @@ from tf_cnn.launch.launcher import launch
 from tf_cnn.managers.modes import format_modes
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.plan.plan import check_launch
-from tf_cnn.system.errors import UsageError, format_flag, warn
+from tf_cnn.system.errors import UsageError, warn
 
-# The flags of one cluster, and those of many runs.
+# The flags of one cluster.
 _FLAGS_OF_CLUSTERS = ('ps', 'workers', 'restart', 'private_network', 'dry_run', 'verbose')
-_FLAGS_OF_ROUNDS = ('rounds', 'output', 'timeout_secs', 'fail_below')
 # With these flags no process is started on this machine.
 _FLAGS_WITHOUT_LOCAL_TASKS = ('dry_run', 'hosts', 'hostfile')
 # How long a parameter server may take to exit after the workers have exited.
 _PS_EXIT_SECS = 30.0
 
 
+@dataclass(frozen=True)
+class ClusterCommandOptions(FleetOptions, ClusterOptions):
+    """The flags of one cluster, and those that measure many hosts."""
+
+
 DECLARATION = Declaration(
     'cluster',
-    ClusterOptions,
+    ClusterCommandOptions,
     usage='[--flag=value ...] [-- FLAGS]',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
@@ -58,7 +65,7 @@ DECLARATION = Declaration(
 
 
 @DECLARATION.main
-def main(arguments: Arguments[ClusterOptions]) -> int:
+def main(arguments: Arguments[ClusterCommandOptions]) -> int:
     """Returns the exit code of launch(). Nothing has been started if it raises UsageError."""
     options = arguments.options
     run_flags = (*arguments.run_argv, *(['--verbose=true'] if options.verbose else []))
@@ -74,7 +81,7 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             f'addresses; remove --{role}'
         )
     is_fleet = options.each or options.pairs
-    for name in _FLAGS_OF_CLUSTERS if is_fleet else _FLAGS_OF_ROUNDS:
+    for name in _FLAGS_OF_CLUSTERS if is_fleet else specs_of(FleetOptions):
         if name in arguments.given_flags:
             use = 'remove it, or --each and --pairs' if is_fleet else 'add --each or --pairs'
             raise UsageError(f'--{name}: it has no effect here; {use}')
@@ -109,15 +116,17 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         )
 
 
-def _measure_hosts(options: ClusterOptions, run_flags: Sequence[str]) -> int:
+def _measure_hosts(options: ClusterCommandOptions, run_flags: Sequence[str]) -> int:
     """Returns the exit code of --each or --pairs: 1 if a run failed, else the comparison's."""
     # Imported here, since every process of --each and --pairs starts from this module.
-    from tf_cnn.cli import compare
-    from tf_cnn.sweep.fleet import measure_hosts, print_pairs
+    from tf_cnn.lab.against import median_of_others, same_losses
+    from tf_cnn.lab.conclude import conclude
+    from tf_cnn.lab.links import links
+    from tf_cnn.lab.rows import importance, make_rows
+    from tf_cnn.lab.sides import by_host
+    from tf_cnn.lab.sources import measure_hosts
 
-    measured = measure_hosts(options, run_flags)
-    if options.pairs:
-        return print_pairs(measured, options.fail_below)
-    limit = [] if options.fail_below is None else [format_flag('fail_below', options.fail_below)]
-    code = compare.main([str(measured.folder.results), '--across=hosts', *limit])
-    return max(code, int(bool(measured.failures)))
+    side, failed = measure_hosts(options, options, run_flags)
+    hold = links(options.fail_below) if options.pairs else same_losses(median_of_others)
+    rows = make_rows(by_host([side]), hold)
+    return conclude(sorted(rows, key=importance), options, failed)

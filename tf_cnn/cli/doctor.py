@@ -4,11 +4,14 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
+from typing import TextIO
 
 import msgspec
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.doctor.check_process import FAMILIES
+from tf_cnn.doctor.checks import check_number
 from tf_cnn.doctor.families import DoctorOptions, any_wrong, check_family
 from tf_cnn.machine.findings import WARNING, WRONG, Finding
 from tf_cnn.machine.run_environment import describe_machine, library_variables
@@ -64,19 +67,15 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
                 SIGNALS.check()
                 print(f'checking {family} ...', file=sys.stderr, flush=True)
                 family_findings, log = check_family(family, findings)
+                _print_findings(family_findings, stream)
                 findings += family_findings
-                for finding in family_findings:
-                    print(
-                        f'{finding.outcome:<8} {finding.name:<32} {finding.found}',
-                        file=stream,
-                        flush=True,
-                    )
-                    if finding.advice:
-                        print(f'         -> {finding.advice}', file=stream, flush=True)
                 if any(finding.outcome in (WARNING, WRONG) for finding in family_findings):
                     logs[family] = log
                 for line in log[-_NUM_PRINTED_LINES:] if any_wrong(family_findings) else ():
                     print(f'         | {line}', file=stream)
+        if options.num_gpus is not None:
+            findings.append(check_number(options.num_gpus, findings))
+            _print_findings(findings[-1:], stream)
         counts = Counter(finding.outcome for finding in findings)
         listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
         print(
@@ -97,3 +96,10 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
             }
             print(msgspec.json.format(msgspec.json.encode(document)).decode())
     return int(any_wrong(findings))
+
+
+def _print_findings(findings: Iterable[Finding], stream: TextIO) -> None:
+    for finding in findings:
+        print(f'{finding.outcome:<8} {finding.name:<32} {finding.found}', file=stream, flush=True)
+        if finding.advice:
+            print(f'         -> {finding.advice}', file=stream, flush=True)

@@ -6,8 +6,8 @@ tf_cnn/cli/models.py.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
 from tf_cnn.cli.subcommands import SUBCOMMANDS
@@ -52,6 +52,7 @@ class Declaration(Generic[OptionsT]):
       details: the paragraphs after the examples in its --help, with blank lines between them.
       positional: describes the positional arguments.
       takes_paths: whether the positional arguments are paths; then ~ is expanded.
+      removed: what to use instead of former flags.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Declaration(Generic[OptionsT]):
     details: str = ''
     positional: str = ''
     takes_paths: bool = False
+    removed: Mapping[str, str] = field(default_factory=dict)
 
     def main(self, command: Callable[[Arguments[OptionsT]], int]) -> Callable[[Sequence[str]], int]:
         """Decorator: turns `command` into main(argv), which prints --help or calls `command`."""
@@ -155,6 +157,8 @@ class Declaration(Generic[OptionsT]):
             )
 
     def _describe_unknown(self, name: str) -> str:
+        if name in self.removed:
+            return f'--{name}: {self.name} no longer has this flag; {self.removed[name]}'
         near = nearest(name, specs_of(self.options))
         run_flags_hint = f'put {_RUN_FLAGS} after --, ' if self._takes_run_flags else ''
         hint = f'did you mean --{near}?' if near else f'{run_flags_hint}{self._help_hint}'

@@ -1,14 +1,18 @@
-"""`tf_cnn_benchmarks.py report`: makes an HTML page of results. Does not import TensorFlow."""
+"""`tf_cnn_benchmarks.py report`: compare as a page in a file. Does not import TensorFlow."""
 
-import importlib
-import logging
 import os
 import sys
-import tempfile
+from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration
-from tf_cnn.compare.config import ReportOptions
-from tf_cnn.system.errors import STDIO, UsageError, missing_package_message, warn
+from tf_cnn.lab.against import read_rows
+from tf_cnn.lab.conclude import add_prices, print_verdict
+from tf_cnn.lab.config import ReportOptions
+from tf_cnn.lab.page import make_page
+from tf_cnn.lab.rows import settings_with_references
+from tf_cnn.plan.outputs import check_file
+from tf_cnn.system.atomic import write_atomically
+from tf_cnn.system.errors import STDIO, RunError, UsageError, plural
 
 DECLARATION = Declaration(
     'report',
@@ -19,8 +23,8 @@ DECLARATION = Declaration(
         'results --output=page.html --plots=figures',
         'machine_a machine_b --price_per_hour=machine_a=1.20,machine_b=0.80',
     ),
-    details='The page has a table with speed-ups, three plots, machines and warnings. It needs no '
-    'network. Making it needs jinja2 and matplotlib, which the extra [report] installs.',
+    details='The page has the sentence and the table of compare, plots, machines and warnings. It '
+    'needs no network. Making it needs jinja2 and matplotlib, which the extra [report] installs.',
     positional='A folder of results that --result_file or sweep wrote, or one result file.',
     takes_paths=True,
 )
@@ -28,23 +32,36 @@ DECLARATION = Declaration(
 
 @DECLARATION.main
 def main(arguments: Arguments[ReportOptions]) -> int:
-    # Otherwise matplotlib would leave its list of fonts in the home directory.
-    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder:
-        os.environ.setdefault('MPLCONFIGDIR', folder)
-        # matplotlib also warns about the user's settings, which the plots do not use.
-        logging.getLogger('matplotlib').setLevel(logging.ERROR)
-        for name in ('jinja2', 'matplotlib'):
-            try:
-                importlib.import_module(name)
-            except ImportError:
-                raise UsageError(
-                    f'report draws with jinja2 and matplotlib: {missing_package_message(name)}'
-                ) from None
-        from tf_cnn.compare.report_files import write_report
-
-        warning_lines, lines = write_report(arguments.options, arguments.positional)
-    warn(*warning_lines)
+    options = arguments.options
+    if os.path.isfile(options.output):
+        start = Path(options.output).read_bytes()[:99].lower()
+        if start and b'<!doctype html' not in start:
+            raise UsageError(
+                f'--output={options.output}: the existing file is not an HTML page; use another '
+                'path, or remove the file'
+            )
+    check_file('output', options.output)
+    if options.plots:
+        check_file('plots', f'{options.plots}/steps.png')
+    rows = add_prices(read_rows(arguments.positional, options), options.price_per_hour)
+    page = make_page(rows, options.title)
+    files: dict[Path, str | bytes] = {}
+    if options.output == STDIO:
+        print(page.html)
+    else:
+        files[Path(options.output)] = page.html
+    for plot in page.plots if options.plots else ():
+        files |= {Path(str(options.plots), name): content for name, content in plot.files()}
+    for path, content in files.items():
+        try:
+            write_atomically(content, path)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise RunError(f'{path}: it cannot be written ({reason})') from None
+    num_runs = sum(len(row.runs) for row in settings_with_references(rows))
+    size = f'{len(page.html.encode()) / 1000:.0f} kB'
     # A page on standard output stands there alone.
-    stream = sys.stderr if arguments.options.output == STDIO else sys.stdout
-    print(*lines, sep='\n', file=stream)
-    return 0
+    stream = sys.stderr if options.output == STDIO else sys.stdout
+    counts = f'{plural(num_runs, "result")} in {plural(len(page.plots), "plot")}'
+    print(page.answer, f'{options.output}: {counts}, {size}', sep='\n', file=stream)
+    return print_verdict(rows, options)

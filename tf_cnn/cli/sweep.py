@@ -1,18 +1,20 @@
 """`tf_cnn_benchmarks.py sweep`: measures many configurations. Does not import TensorFlow."""
 
-import os
-from pathlib import Path
+import shlex
 
 from tf_cnn.cli.options import Arguments, Declaration
-from tf_cnn.cluster.environments import environment_for_runs
-from tf_cnn.lab.folder import Folder
+from tf_cnn.lab import against
+from tf_cnn.lab.conclude import conclude
+from tf_cnn.lab.config import SweepOptions
+from tf_cnn.lab.configurations import PROBE, Configuration
+from tf_cnn.lab.measure import run_all
+from tf_cnn.lab.published import published
+from tf_cnn.lab.rows import make_rows
+from tf_cnn.lab.sides import read_side
+from tf_cnn.lab.sources import format_left_out, plan_sweep
 from tf_cnn.lab.sweep_file import list_shipped_sweeps
-from tf_cnn.sweep.configurations import SweepPlan
-from tf_cnn.sweep.plan_sweep import format_excluded, format_plan, plan_sweep
-from tf_cnn.sweep.request import SweepOptions
-from tf_cnn.sweep.run_plan import make_runs, run_plan
-from tf_cnn.sweep.runner import PROGRAM, Runner
-from tf_cnn.system.errors import UsageError, warn
+from tf_cnn.system.errors import plural, warn
+from tf_cnn.system.place import PROGRAM
 
 DECLARATION = Declaration(
     'sweep',
@@ -23,10 +25,10 @@ DECLARATION = Declaration(
         "--grid='--batch_size=32,64' --grid='--shape=1*1,1*2' --repeats=3 -- --model=lenet "
         '--device=cpu',
         'exchange -- --hosts=node1,node2',
-        '--resume sweep-batch_sizes-20261122-080000',
+        r"--grid=bs=32,64 --command='python train.py --batch={bs}' --rate='images/sec: (\S+)'",
     ),
     details=f'Sweeps that come with the program: {", ".join(list_shipped_sweeps())}. '
-    'docs/sweeps.md explains how to write a file.\n\n'
+    'docs/compare.md explains how to write a file.\n\n'
     'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two '
     'devices. 2*1+1 is a cluster: two workers with one device each, and a parameter server. It '
     'runs on this machine, or on other hosts if --hosts=a,b is among FLAGS. Combinations that '
@@ -35,44 +37,46 @@ DECLARATION = Declaration(
     'run fails, its row of the table says why, and the sweep goes on; then the exit code is 1.',
     positional='A TOML file, or the name of a sweep that comes with the program.',
     takes_paths=True,
+    removed={
+        'resume': 'use the command that began the sweep, with --output=FOLDER',
+        'find_batch_size': 'use --grid=batch_size=32,64,128: a batch that does not fit is a failed '
+        'row',
+    },
 )
+
+
+def _describe(configuration: Configuration) -> str:
+    """Returns the command line, which can be pasted."""
+    words = configuration.argv
+    if PROBE not in words:
+        own = shlex.join(words).replace(shlex.join(PROGRAM), 'tf_cnn_benchmarks')
+        return own.removesuffix(' --result_file=-')
+    variables = [f'{n}={shlex.quote(v)}' for n, v in configuration.setting.items() if n.isupper()]
+    return ' '.join([*variables, words[-2]])
 
 
 @DECLARATION.main
 def main(arguments: Arguments[SweepOptions]) -> int:
-    """Returns the exit code: 1 if a run failed, else 0. No run has started if it raises
-    UsageError.
-    """
+    """Returns the exit code: 1 if a run failed. No run has started if it raises UsageError."""
     options = arguments.options
-    if options.resume:
-        plan, folder = _resume_sweep(arguments)
-    else:
-        file = next(iter(arguments.positional), None)
-        plan, folder = plan_sweep(file, options, arguments.given_flags, arguments.run_argv)
+    name = next(iter(arguments.positional), None)
+    sweep = plan_sweep(name, options, arguments.given_flags, arguments.run_argv)
+    configurations = sweep.configurations
     if options.dry_run:
-        num_remaining = make_runs(plan, folder, Runner()).num_remaining
-        print(format_plan(plan, num_remaining))
-        return 0
-    if not options.resume:
-        folder.create_for_plan(plan)
-        warn(*format_excluded(plan.left_out))
-    return run_plan(
-        plan,
-        folder,
-        Runner(
-            PROGRAM, environment_for_runs(os.environ, 'sweep', warn), plan.settings.timeout_secs
-        ),
-    )
-
-
-def _resume_sweep(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    extra_arguments = [
-        f'--{name}' for name in sorted(arguments.given_flags - {'resume', 'dry_run'})
-    ] + [*arguments.run_argv]
-    if extra_arguments:
-        raise UsageError(
-            f'{extra_arguments[0]}: --resume keeps the plan of the sweep; remove it, or start a '
-            'new sweep'
+        print(
+            f'{sweep.title or "Grid"}: {plural(len(configurations), "configuration")}, '
+            f'{plural(sweep.repeats, "run")} of each'
         )
-    folder = Folder(Path(*arguments.positional))
-    return folder.read_plan(), folder
+        for configuration in configurations:
+            print(f'  {configuration.name}: {configuration.caption}')
+            print(f'    {_describe(configuration)}')
+        print(*format_left_out(sweep), sep='\n')
+        return 0
+    warn(*format_left_out(sweep))
+    failures = run_all(sweep.laboratory, configurations, sweep.repeats)
+    rows = make_rows(
+        [read_side(str(sweep.laboratory.results))], published(None, against.same_batch_size)
+    )
+    # The names of files begin with the number of the configuration.
+    rows.sort(key=lambda row: (not row.runs, row.runs[0].source if row.runs else ''))
+    return conclude(rows, options, bool(failures))

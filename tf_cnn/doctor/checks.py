@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
@@ -17,6 +17,29 @@ from tf_cnn.system.errors import install_command, plural
 _MIN_MULTIPROCESSORS_VARIABLE = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 _GUIDE = 'see docs/gpu.md'
 _MATRIX_SIZE = 256
+
+
+# ---- the GPUs ------------------------------------------------------------------------------------
+
+
+def check_number(expected: int, findings: Iterable[Finding]) -> Finding:
+    """Checks the number of GPUs: those of the driver, and those that TensorFlow found, if it was
+    checked.
+    """
+    uuids = [gpu['uuid'] or '' for gpu in describe_gpus()[0]] if has_nvidia_gpu() else []
+    counts = [len(visible_indices(uuids, os.environ))]
+    counts += [
+        len(gpus)
+        for finding in findings
+        if finding.name.startswith('tensorflow')
+        if isinstance(gpus := finding.figures.get('gpus'), list)
+    ]
+    outcome = OK if min(counts) >= expected else WRONG
+    summary = f'{plural(min(counts), "GPU")}, and --num_gpus={expected} are expected'
+    return Finding(outcome, summary, name='gpu/number')
+
+
+# ---- TensorFlow ----------------------------------------------------------------------------------
 
 
 def check_devices() -> Finding:

@@ -26,6 +26,9 @@ class DoctorOptions:
         'The families of checks to run, separated by commas. By default all: '
         f'{", ".join(FAMILIES)}.',
     )
+    num_gpus: int | None = flag(
+        None, 'Fail if this machine has fewer GPUs, or TensorFlow uses fewer.', lower_bound=1
+    )
     json: bool = flag(
         False,
         'Print a JSON document for a bug report, with all findings and the last output lines of '

@@ -1,5 +1,6 @@
 """The specification of a flag, and the conversion of its values. Does not import TensorFlow."""
 
+import contextlib
 import dataclasses
 import enum
 import math
@@ -235,6 +236,11 @@ class FlagSpec:
 
     def _value_error(self, value: object) -> UsageError:
         near = nearest(str(value), self.choices) if self.choices else None
+        if self.type is float and self.upper_bound < 2:
+            # A share: from 10 on it was probably meant in percent.
+            with contextlib.suppress(ValueError):
+                share = float(str(value)) / 100
+                near = f'{share:g}' if 0.1 <= share <= 1 else None
         hint = f'; did you mean {format_flag(self.name, near)}?' if near else ''
         if self.choices_from:
             hint += f'; --{self.choices_from}=FILE adds yours'

@@ -1,5 +1,6 @@
 """The table of data sets; finds the shards in a folder. Does not import TensorFlow."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,12 @@ class Shards:
         return sum(os.path.getsize(path) for path in self.paths)
 
     @property
+    def sha256(self) -> str:
+        """Identifies the shards by their names and sizes, whatever folder they are in."""
+        texts = [f'{os.path.basename(path)} {os.path.getsize(path)}' for path in self.paths]
+        return hashlib.sha256('\n'.join(texts).encode(errors='surrogateescape')).hexdigest()
+
+    @property
     def mean_record_bytes(self) -> float | None:
         """The mean size of a record, from a few of the shards; None if it is unknown."""
         from tf_cnn.inputs.framing import mean_record_bytes
@@ -146,6 +153,11 @@ class Arrays:
     @property
     def num_images(self) -> int:
         return len(self.images)
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the images by their number and size."""
+        return hashlib.sha256(f'{self.subset} {self.images.shape}'.encode()).hexdigest()
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:

@@ -1,4 +1,4 @@
-"""Compares each of several hosts with the median of the others; docs/compare.md says how well.
+"""Compares each of several hosts with the median of the others; docs/acceptance.md says how well.
 
 Hosts are equals, so each is held against the others and none against the first. Few runs of a host
 do not show its spread, so hosts share one spread. A host that another program disturbed must not
@@ -12,8 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tf_cnn.lab.intervals import CONFIDENCE, Estimate, interval_around
-from tf_cnn.lab.ratios import Ratio, compare
+from tf_cnn.lab.ratios import CONFIDENCE, Estimate, Ratio, compare, interval_around
 
 # One host in 1000 exceeds this normal quantile if all hosts have one spread.
 _UNSTEADY = NormalDist().inv_cdf(0.999)

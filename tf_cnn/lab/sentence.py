@@ -36,6 +36,7 @@ def answer(rows: Sequence[Row]) -> str:
     absent = _hosts_without_rate(rows)
     clauses = [f'no rate of {abbreviate(absent)}'] if absent else []
     if pairs:
+        clauses += _describe_small_sides(rows)
         clauses += describe_links(pairs) or _describe_pairs(pairs)
     else:
         clauses += _explain_nothing(rows)
@@ -52,6 +53,19 @@ def answer(rows: Sequence[Row]) -> str:
         clauses.append(f'{plural(left_out, "run")} left out')
     runs = {run.id: run for row in rows for run in row.documents}
     return escape_unprintable(f'{"; ".join(clauses)}{doubtful_note([*runs.values()])}.')
+
+
+def _unit(row: Row) -> str:
+    """Returns the unit after a number; '' if the number has it."""
+    return '' if row.is_time else row.unit.removeprefix('rates in ')
+
+
+def _describe_small_sides(rows: Sequence[Row]) -> Iterator[str]:
+    """Of sides that are compared each by itself, says the rates of those with one or two rows."""
+    for peers in group([row for row in rows if row.who and row.runs], lambda row: row.who):
+        if len(peers) < 3 and any(row.is_baseline for row in peers):
+            rates = ', '.join(f'{row.label} {row.format_rate(row.rate)}'.strip() for row in peers)
+            yield f'{peers[0].who}: {rates} {_unit(peers[0])}'.rstrip()
 
 
 def _is_fleet(rows: Iterable[Row]) -> bool:
@@ -197,8 +211,7 @@ def _describe_rate(row: Row) -> str:
     interval = format_interval(row.estimate.interval, row.format_rate)
     names = ('model', 'variable_update', 'batch_size', 'shape', 'command')
     facts = [format_value(name, row.facts[name]) for name in names if name in row.facts]
-    unit = row.unit.removeprefix('rates in ') if not row.is_time else ''
-    parts = [row.rate_text, unit, f'({interval})' if interval else '']
+    parts = [row.rate_text, _unit(row), f'({interval})' if interval else '']
     return f'{row.who and f"{row.who}, "}{", ".join(facts)}: {" ".join(filter(None, parts))}'
 
 

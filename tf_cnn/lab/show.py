@@ -130,7 +130,10 @@ def columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
 def _name_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
     references = {row.reference.name for row in rows if row.is_pair}
     pairs = {row.who for row in rows if row.is_pair}
-    if len(pairs) > 1 or len({row.who for row in rows if row.runs}) > 2 or OTHERS in references:
+    sides = {row.who for row in rows if row.runs}
+    # A side that has a baseline of its own is not the second of two.
+    has_separate = any(row.who and row.is_baseline for row in rows)
+    if len(pairs) > 1 or len(sides) > 2 or OTHERS in references or has_separate:
         title = 'host' if OTHERS in references else 'side'
         yield Column(title, lambda row: row.who or None, is_optional=True)
     names = dict.fromkeys(name for row in rows for name in row.setting)

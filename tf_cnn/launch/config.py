@@ -37,47 +37,15 @@ class ClusterOptions:
     )
     dry_run: bool = flag(False, 'Only print the command of each process.')
     ssh: str | None = flag(
-        None, 'The ssh program with its options; by default ssh. It must not ask for a password.'
+        None,
+        'The ssh program with its options; by default ssh. It must not ask for a password. Within '
+        'a job of Slurm, srun starts a step on each host instead.',
     )
     remote_python: str | None = flag(
         None, 'The Python on the hosts; by default the path of the Python that runs here.'
     )
     remote_dir: str | None = flag(
         None, 'The folder of this program on the hosts; by default the same path as here.'
-    )
-    each: bool = flag(
-        False,
-        'Run FLAGS on each host by itself instead, on all hosts at once, and compare the hosts; '
-        'numbers of workers have no effect.',
-    )
-    pairs: bool = flag(
-        False,
-        'Measure the link of each pair of hosts instead: two workers exchange the gradients of '
-        'the model (--exchange_only, collective_all_reduce). Pairs without a common host run at '
-        'once.',
-    )
-    rounds: int = flag(
-        3, 'With --each or --pairs: how often each is run.', lower_bound=1, unit='rounds'
-    )
-    output: str | None = flag(
-        None,
-        'With --each or --pairs: a new folder for the results and logs, or the folder of the same '
-        'command, to continue it; by default each-TIME or pairs-TIME.',
-        is_path=True,
-    )
-    timeout_secs: float | None = flag(
-        None,
-        'With --each or --pairs: stop a run that takes longer.',
-        lower_bound=0.1,
-        unit='seconds',
-    )
-    fail_below: float | None = flag(
-        None,
-        'With --each or --pairs: exit with code 1 if a host or a link has less than this part of '
-        f'the others, such as 0.95; by default a link is slow below {SLOW_LINK:g}, and the exit '
-        'code is 0.',
-        lower_bound=0,
-        upper_bound=1,
     )
     restart: int = flag(
         0,

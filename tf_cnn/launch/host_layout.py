@@ -1,5 +1,7 @@
 """Assigns the tasks of a cluster to listed hosts. Does not import TensorFlow."""
 
+import contextlib
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,6 +10,8 @@ from tf_cnn.system.documents import read_text
 from tf_cnn.system.errors import UsageError, plural
 
 _HOST_FILE_BYTES = 1 << 20
+# More workers on a host are a mistake, such as a port in the place of their number.
+_MOST_WORKERS = 64
 # Open MPI's limit for oversubscribed hosts; `cluster` never starts more processes than slots.
 _MOST_SLOTS = r'(?: (?:max[_-]slots|slots[_-]max)=\d+)?'
 # [user@]name, then the slots as MPICH or Open MPI write them. A name is a host, an alias of ssh, an
@@ -28,6 +32,9 @@ def read_hosts_flag(text: str) -> HostSlots:
     """Parses the text of --hosts: 'a:4,b:4', or 'a,b' without slots."""
     entries = split_hosts(text)
     slots = _read_hosts(entries, f'--hosts={text}')
+    for name, count in slots.items():
+        port = f"for a port use --ssh='ssh -p {count}'"
+        _check_workers(f'--hosts={text}', name, count, port)
     if len(slots) < len(entries):
         raise UsageError(
             f'--hosts={text}: a host appears twice; list it once, with the number of its workers'
@@ -59,7 +66,7 @@ def _read_hosts(entries: Iterable[str], flag: str) -> HostSlots:
     slots_by_host: dict[str, int | None] = {}
     for entry in map(str.strip, entries):
         match = _HOST.fullmatch(entry)
-        if not match or not may_be_host(match['name'] or match['address']):
+        if not match or not _is_host(match):
             raise UsageError(
                 f'{flag}: {entry!r} is not a host; use NAME, NAME:NUMBER_OF_WORKERS or, in a file, '
                 'NAME slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'
@@ -72,6 +79,21 @@ def _read_hosts(entries: Iterable[str], flag: str) -> HostSlots:
     if all(slots == 0 for slots in slots_by_host.values()):
         raise UsageError(f'{flag}: it has 0 slots for workers; give a host 1 or more')
     return slots_by_host
+
+
+def _is_host(match: re.Match[str]) -> bool:
+    if match['address']:
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.IPv6Address(match['address']))
+        return False
+    return may_be_host(match['name'])
+
+
+def _check_workers(flag: str, name: str, count: int | None, remedy: str) -> None:
+    if count and count > _MOST_WORKERS:
+        raise UsageError(
+            f'{flag}: {count} workers on {format_host(name)}, above {_MOST_WORKERS}; {remedy}'
+        )
 
 
 def lay_out_tasks(
@@ -99,6 +121,8 @@ def lay_out_tasks(
         for host, number in enumerate(counts):
             counts[host] = min(number, num_remaining)
             num_remaining -= counts[host]
+    for name, count in zip(names, counts, strict=True):
+        _check_workers(flag, name, count, 'use --workers')
     jobs: list[list[tuple[str, int]]] = [[] for _ in names]
     jobs[0] += [('controller', number) for number in range(num_controllers)]
     servers = [
@@ -111,3 +135,20 @@ def lay_out_tasks(
         here += [('worker', number) for number in range(first, first + count)]
         first += count
     return {name: here for name, here in zip(names, jobs, strict=True) if here}
+
+
+def select_hosts(slots: HostSlots, workers: int, num_ps: int, num_controllers: int) -> str:
+    """Returns the first hosts with slots for all workers, and the hosts without slots, as in
+    --hosts. Raises UsageError if they do not suffice.
+    """
+    num_unplaced, entries = workers, dict[str, int | None]()
+    for name, count in slots.items():
+        if num_unplaced > 0 or count == 0:
+            entries[name] = count
+        num_unplaced -= 1 if count is None else count
+    text = ','.join(
+        format_host(name) + ('' if count is None else f':{count}')
+        for name, count in entries.items()
+    )
+    lay_out_tasks(entries, f'--hosts={text}', workers, num_ps, num_controllers)
+    return text

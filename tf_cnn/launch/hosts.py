@@ -9,7 +9,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.visible_gpus import divide_gpus, has_visible_gpus, select_gpus
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.errors import RunError
-from tf_cnn.system.place import COMMAND
+from tf_cnn.system.place import PROGRAM
 
 # The file that CUDA opens first.
 _CUDA_FILE = '/dev/nvidia-uvm'
@@ -146,7 +145,7 @@ class Host:
     name = 'this machine'
 
     def __init__(self, network: PrivateNetwork | None = None) -> None:
-        self.program = (sys.executable, str(COMMAND))
+        self.program = PROGRAM
         self._network = network
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:

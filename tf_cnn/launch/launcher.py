@@ -1,6 +1,7 @@
 """Starts the processes of a cluster, prints their output, and ends them all. Linux only."""
 
 import contextlib
+import errno
 import functools
 import queue
 import signal
@@ -13,7 +14,6 @@ from typing import TextIO
 
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
 from tf_cnn.results.live import LiveLine
-from tf_cnn.results.summary import is_summary_line
 from tf_cnn.system.errors import RunError, UsageError, format_error, format_warning, plural
 from tf_cnn.system.signals import SIGNALS, Stopped
 
@@ -155,9 +155,13 @@ class _Cluster:
         # RuntimeError: no more threads can be started.
         except (OSError, RuntimeError) as error:
             reason = getattr(error, 'strerror', error)
-            raise RunError(
-                f'{command.name} cannot be started: {reason}; start fewer processes'
-            ) from error
+            is_limit = getattr(error, 'errno', None) == errno.EMFILE
+            remedy = (
+                'allow more open files, as by ulimit -n 8192'
+                if is_limit
+                else 'start fewer processes'
+            )
+            raise RunError(f'{command.name} cannot be started: {reason}; {remedy}') from error
 
     def _write_result_line(self, line: str) -> None:
         self._has_output = True
@@ -290,15 +294,21 @@ class _OutputLines:
 
     def write_process_line(self, name: str, line: str, *, is_chief: bool = False) -> None:
         """Writes or hides a line of a process; is_chief: the process prints the result."""
-        # If several processes print the same warning, it is shown once.
-        is_shown = line.startswith(_WARNING) and self._first_warned.setdefault(line, name) == name
-        is_shown |= line.startswith(_ERROR) or (is_chief and is_summary_line(line))
-        if is_shown or not self.is_quiet:
+        if not self.is_quiet or self._is_important(name, line, is_chief=is_chief):
             self._write(self._err, self._prefixes[name] + line)
         else:
             self._hidden_lines[name].append(line)
             if is_chief:
                 self._live.phase(line)
+
+    def _is_important(self, name: str, line: str, *, is_chief: bool) -> bool:
+        # Imported here for NumPy's 12 MB: `cluster --each --command` has a launcher for each host.
+        from tf_cnn.results.summary import is_summary_line
+
+        # If several processes print the same warning, it is shown once.
+        if line.startswith(_WARNING) and self._first_warned.setdefault(line, name) == name:
+            return True
+        return line.startswith(_ERROR) or (is_chief and is_summary_line(line))
 
     def show_hidden_lines(self, names: Iterable[str]) -> None:
         for name in names:

@@ -16,6 +16,7 @@ import os
 import platform
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -55,6 +56,10 @@ def prepare(mark: str, tasks: str, num_gpus: str, gpu_indices: str) -> int:
     # The address that the launcher's ssh connected to: other hosts probably reach it, too.
     connection = os.environ.get('SSH_CONNECTION', '').split()
     address = connection[2] if len(connection) == 4 else LOOPBACK
+    if not connection:
+        # srun says no address; the nodes of Slurm have names that lead to them.
+        with contextlib.suppress(OSError):
+            address = socket.gethostbyname(platform.node())
     pairs = (task.split(':') for task in tasks.split(','))
     ids = [(job, int(index)) for job, index in pairs]
     try:

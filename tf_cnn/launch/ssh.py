@@ -12,10 +12,12 @@ import secrets
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tf_cnn.cluster.topology import split_host_port
@@ -23,12 +25,15 @@ from tf_cnn.launch.host_layout import Layout
 from tf_cnn.launch.hosts import ClusterTask, Command, Host, LocalProcess, Show
 from tf_cnn.launch.remote import ALIVE_SECS, SILENCE_SECS, line_mark, versions
 from tf_cnn.machine.run_environment import is_library_variable
+from tf_cnn.results.tables import abbreviate
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import RunError, UsageError
 from tf_cnn.system.place import COMMAND, FOLDER
 from tf_cnn.system.signals import SIGNALS
 
+# What commands of any program need there.
+CORE_PACKAGES = ('absl-py', 'msgspec', 'numpy', 'psutil', 'rich')
 # The program on the other host is a checkout or an installation, as it is here.
 _COMMAND = COMMAND.relative_to(FOLDER)
 # How long a host may take to answer, and ssh to end after its process. How often to look for a
@@ -68,6 +73,9 @@ class SshTarget:
             f'echo; cd {shlex.quote(self.folder)} && ls {_COMMAND} > /dev/null && exec '
             f'{shlex.join([self.python, "-m", "tf_cnn.launch.remote", self.token, *words])}'
         )
+        if Path(self.ssh[0]).name == 'srun':
+            step = ['--overlap', '--nodes=1', '--ntasks=1', f'--nodelist={name}']
+            return [*self.ssh, *step, 'sh', '-c', line]
         # BatchMode: otherwise many hosts could ask for passwords at once, between other output.
         options = [
             'BatchMode=yes',
@@ -210,21 +218,34 @@ def prepare_hosts(
       UsageError: a host has too few GPUs, or an address that other hosts cannot reach.
     """
     tasks: list[ClusterTask] = []
-    lines: list[str] = []
+    problems: dict[str, str] = {}
     for host, answer in call_hosts(layout, target, num_gpus, gpu_indices):
         if isinstance(answer, RunError):
-            lines += answer.lines
+            problems[host.name] = str(answer)
         else:
             tasks += [ClusterTask(**{**task, 'host': host}) for task in answer['tasks']]
-    if lines:
-        raise RunError(*lines)
+    if problems:
+        raise RunError(*list_problems(problems))
     if len(layout) > 1:
         _check_addresses(tasks)
     return tasks
 
 
+def list_problems(problems: Mapping[str, str]) -> list[str]:
+    """Returns a line for each reason, which names the first of its hosts, with all its hosts."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in problems.items():
+        names_by_reason.setdefault(reason.replace(name, ''), []).append(name)
+    return [f'{abbreviate(names)}: {problems[names[0]]}' for names in names_by_reason.values()]
+
+
 def call_hosts(
-    layout: Layout, target: SshTarget, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
+    layout: Layout,
+    target: SshTarget,
+    num_gpus: int = 0,
+    gpu_indices: Sequence[int] = (),
+    *,
+    needs_tensorflow: bool = True,
 ) -> Iterator[tuple[SshHost, dict[str, Any] | RunError]]:
     """Yields each host with the answer of `prepare` in launch.remote, or why it cannot be used.
 
@@ -243,7 +264,7 @@ def call_hosts(
             deadline = time.monotonic() + _REPLY_SECS
             for call in calls:
                 try:
-                    yield call.host, call.answer(deadline)
+                    yield call.host, call.answer(deadline, needs_tensorflow=needs_tensorflow)
                 except RunError as error:
                     yield call.host, error
 
@@ -269,21 +290,24 @@ class _PrepareCall:
         else:
             self._other_lines.append(line)
 
-    def answer(self, deadline: float) -> dict[str, Any]:
+    def answer(self, deadline: float, *, needs_tensorflow: bool) -> dict[str, Any]:
         name, target = self.host.name, self._target
         # After the deadline, too: this process may have been suspended meanwhile.
         self._has_answered.wait(max(_POLL_SECS, deadline - time.monotonic()))
         if self._answer is None:
-            raise RunError(f'{name}: {self._failure()}')
+            raise RunError(self._failure())
         if 'refused' in self._answer:
             kind = UsageError if self._answer['exit_code'] == UsageError.exit_code else RunError
-            raise kind(*(f'{name}: {line}' for line in self._answer['refused']))
+            lines = self._answer['refused']
+            raise kind(*(lines if kind is RunError else (f'{name}: {line}' for line in lines)))
         for subject, here in versions().items():
+            if subject == 'TensorFlow' and not needs_tensorflow:
+                continue
             there = self._answer['versions'].get(subject)
             # A folder that no git knows has no commit to compare.
             if there != here and not (subject == 'commit' and None in (there, here)):
                 raise RunError(
-                    f'{name}: it has {subject} {there} in {target.folder} with {target.python}, '
+                    f'it has {subject} {there} in {target.folder} with {target.python}, '
                     f'and this machine has {here}; install the same on both, or set --remote_dir '
                     'and --remote_python'
                 )
@@ -307,9 +331,22 @@ class _PrepareCall:
                 'without a password'
             )
         return (
-            f'the program there cannot be started ({last or f"exit code {code}"}); check '
-            f'--remote_dir={target.folder} and --remote_python={target.python}'
+            f'the program there cannot be started ({last or f"exit code {code}"}); '
+            f'{self._how_to_install(last)}'
         )
+
+    def _how_to_install(self, reason: str) -> str:
+        name, target = self.host.name, self._target
+        if 'ModuleNotFoundError' in reason:
+            pip = [target.python, '-m', 'pip', 'install', *CORE_PACKAGES]
+            return f'run: {shlex.join([*target.ssh, name, *pip])}'
+        if (target.python, target.folder) != (sys.executable, str(FOLDER)):
+            return f'check --remote_dir={target.folder} and --remote_python={target.python}'
+        folders = (
+            {str(FOLDER)} if Path(sys.prefix).is_relative_to(FOLDER) else {str(FOLDER), sys.prefix}
+        )
+        rsync = shlex.join(['rsync', '--archive', '--relative', *sorted(folders), f'{name}:/'])
+        return f'to copy it there: {rsync}'
 
 
 def _check_addresses(tasks: Sequence[ClusterTask]) -> None:

@@ -146,6 +146,13 @@ def _is_generated(hostname: str, root: Path) -> bool:
     )
 
 
+def has_generated_name(machine: Mapping[str, Any]) -> bool:
+    """Whether a container runtime generated the host name of the machine in a result."""
+    name = machine.get('hostname') or ''
+    looks_generated = _CONTAINER.fullmatch(name) or _POD.fullmatch(name)
+    return bool(looks_generated) and fingerprint(machine) != machine.get('fingerprint')
+
+
 @functools.cache
 def git_commit(folder: Path = FOLDER) -> str | None:
     """Returns the commit of the checkout in a folder, or of the program installed there; None if

@@ -82,6 +82,7 @@ class Data:
       validation_augmentation: does not depend on the input pipeline.
       input_row: the input pipeline of the steps.
       input_stages: the stages that --input_only measures; empty without it.
+      sha256: identifies the files that the run reads; None for synthetic images.
     """
 
     data_set: DataSet
@@ -93,6 +94,7 @@ class Data:
     preprocessor: Preprocessor
     input_row: InputRow
     input_stages: tuple[str, ...] = ()
+    sha256: str | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -162,6 +164,7 @@ def open_data(
         preprocessor=preprocessor,
         input_row=row,
         input_stages=_stages_to_measure(params, row, warnings),
+        sha256=source.sha256 if (source := images or validation) else None,
     )
 
 

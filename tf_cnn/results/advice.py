@@ -6,6 +6,7 @@ alarms to a few in a thousand.
 """
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,6 @@ from tf_cnn.results.statistics import (
     outliers,
     spread,
 )
-from tf_cnn.results.tables import Column
 from tf_cnn.system.errors import format_flag, plural
 
 Owner = TypeVar('Owner')
@@ -129,12 +129,13 @@ def group_warnings(
     """Returns (first warning, owners, whether all have its text) of each kind of warning.
 
     Owners are what has the warnings: runs or rows. Warnings of one code are one kind, except for
-    the code `settings`, since these may be about different flags.
+    the code `settings`: there it is the flags and the advice, without numbers such as ports.
     """
     kinds: dict[tuple[str, str], list[tuple[WarningRow, Owner]]] = {}
     for owner, warnings in warnings_of:
         for warning in warnings:
-            kind = warning.code, warning.text if warning.code == 'settings' else ''
+            advice = re.findall(r'--\w+|[^\d;]+$', re.sub(r'\d', '', warning.text))
+            kind = warning.code, str(advice) if warning.code == 'settings' else ''
             owned = kinds.setdefault(kind, [])
             if not owned or owned[-1][1] is not owner:
                 owned.append((warning, owner))
@@ -192,12 +193,6 @@ def doubtful_note(results: Sequence[AnyResult]) -> str:
     number = sum(bool(doubtful_codes(result)) for result in results)
     verb = 'is' if number == 1 else 'are'
     return f'; {number} of {plural(len(results), "run")} {verb} doubtful' if number else ''
-
-
-# The last column of tables with a row for some runs, `results`.
-DOUBTFUL: Column[Any] = Column(
-    'doubtful runs', lambda row: format_doubtful(row.results), wraps=True, is_optional=True
-)
 
 
 def noise_warnings(results: Sequence[AnyResult]) -> list[str]:

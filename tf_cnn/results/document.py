@@ -43,7 +43,10 @@ _NOT_LIMITS = frozenset(
     ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
 )
 # The units of runs of other programs.
-COMMAND_RATE, WALL_TIME = 'rates per second', 'wall times in seconds'
+COMMAND_RATE, COMMAND_TIME = 'rates per second', 'times in seconds'
+WALL_TIME = 'wall times in seconds'
+# Far from the range where arithmetic overflows.
+_Positive = Annotated[float, Meta(ge=1e-100, le=1e100)]
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -158,6 +161,10 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return self.cluster.shape
 
     @property
+    def flags(self) -> Mapping[str, Any]:
+        return self.command.flags
+
+    @property
     def given_flags(self) -> Mapping[str, str]:
         return self.command.given_flags
 
@@ -214,6 +221,10 @@ class Result(_Document, tag=RESULT, kw_only=True):
         """Returns the seconds of each timed step of the chief, [num_steps] float64; empty if
         unknown.
         """
+        return self._step_seconds
+
+    @functools.cached_property
+    def _step_seconds(self) -> NDArray[np.float64]:
         return (
             _timed_values(self.workers[0].steps, self.workers[0].steps.seconds)
             if self.workers
@@ -246,14 +257,24 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return np.add.reduceat(seconds, starts) / np.diff(starts, append=seconds.size)
 
 
-class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True):
-    """What `compare --command` writes for a run of any program."""
+class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True, omit_defaults=True):
+    """A run of any program, by --command."""
 
     id: str
-    flags: Annotated[Mapping[str, str], about('The values of --command, and of --rate if given.')]
+    flags: Annotated[
+        Mapping[str, str],
+        about('--command with its patterns, and the setting: placeholders, variables, pair.'),
+    ]
     started_at: Time
-    seconds: Annotated[float, Meta(gt=0), about('Wall seconds of the process.')]
-    rate: Annotated[NotNegative | None, about('The last match of --rate.')]
+    seconds: Annotated[_Positive, about('Wall seconds of the process.')]
+    rates: Annotated[
+        Mapping[str, _Positive], about('The last match of each --rate, by the name of its group.')
+    ] = {}
+    times: Annotated[Mapping[str, _Positive], about('Seconds: the last match of each --secs.')] = {}
+    matches: Annotated[
+        Mapping[str, Integer], about('How many numbers matched, if more than one.')
+    ] = {}
+    rate: Annotated[NotNegative | None, about('In older documents, the rate.')] = None
     machine: sections.MachineSection
     environment: Mapping[str, str]
     noise: sections.NoiseSection
@@ -275,6 +296,8 @@ class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True):
 
     def __post_init__(self) -> None:
         check_time(self.started_at)
+        if self.rate:
+            self.rates, self.rate = {'rate': self.rate}, None
 
     @property
     def given_flags(self) -> Mapping[str, str]:
@@ -282,18 +305,18 @@ class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True):
 
     @property
     def unit(self) -> str:
-        return WALL_TIME if self.rate is None else COMMAND_RATE
+        return COMMAND_RATE if self.rates else COMMAND_TIME if self.times else WALL_TIME
 
     @property
     def images_per_second(self) -> float:
-        """The rate in the unit of the program; without one, runs per second of wall time."""
-        return as_float(1 / self.seconds if self.rate is None else self.rate)
+        """The first rate in the unit of the program, or runs per second of the first time."""
+        return next(iter(self.rates.values()), 1 / next(iter(self.times.values()), self.seconds))
 
     def step_seconds(self) -> NDArray[np.float64]:
         """Returns the seconds of the run, which its timed steps do not exceed; [] for a wall
         time.
         """
-        return np.array([] if self.rate is None else [self.seconds])
+        return np.array([self.seconds] if self.rates or self.times else [])
 
 
 AnyResult = Result | CommandResult
@@ -392,6 +415,15 @@ def is_document(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(document, dict) and document.get('schema') in _SCHEMAS
+
+
+def is_other_json(path: Path) -> bool:
+    """Whether a file holds complete JSON that is no document of this program."""
+    try:
+        document = decode_json(read_text(path, MAX_BYTES), object)
+    except (OSError, ValueError):
+        return False
+    return not isinstance(document, dict) or document.get('schema') not in _SCHEMAS
 
 
 def read_result(path: Path) -> AnyResult | Failure:

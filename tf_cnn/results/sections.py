@@ -144,6 +144,9 @@ class RunSection(Section, kw_only=True):
     variable_mgr_file_sha256: Annotated[
         str | None, about('Of the --variable_mgr_file that defines the mode.')
     ] = None
+    data_sha256: Annotated[
+        str | None, about('Of the names and sizes of the shards that the run reads.')
+    ] = None
 
 
 class ClusterSection(Section):
@@ -155,6 +158,10 @@ class ClusterSection(Section):
     devices_per_worker: OneOrMore
     num_ps: Count
     tasks: Sequence[str]
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_workers * self.devices_per_worker
 
 
 class ModelSection(Section):

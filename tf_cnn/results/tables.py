@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -39,6 +40,7 @@ class Column(Generic[Row]):
       text: the cell of a row; None if the value is its own text.
       wraps: whether a cell may take several lines on a narrow terminal.
       is_optional: whether the column disappears if all of its cells are empty.
+      is_extra: whether the column disappears from a terminal that is too narrow for the table.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Column(Generic[Row]):
     is_number: bool = False
     wraps: bool = False
     is_optional: bool = False
+    is_extra: bool = False
 
 
 class Table:
@@ -87,6 +90,9 @@ class Table:
         console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
         widths = self._fit(console.width)
         if sum(widths) + _GAP * (len(widths) - 1) > console.width:
+            if any(column.is_extra for column in self.columns):
+                self._remove_extra_columns()
+                return self.as_text(stream)
             return self._as_stacked_rows()
         drawing = Drawing(
             box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0)
@@ -103,6 +109,11 @@ class Table:
         with console.capture() as captured:
             console.print(drawing)
         return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+
+    def _remove_extra_columns(self) -> None:
+        kept = [not column.is_extra for column in self.columns]
+        self.rows = [tuple(itertools.compress(row, kept)) for row in self.rows]
+        self.columns = [*itertools.compress(self.columns, kept)]
 
     def _fit(self, max_width: int) -> list[int]:
         """Returns the widths of the columns: cells that wrap are made narrower, those of the last
@@ -171,7 +182,7 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_interval(
-    interval: tuple[float, float] | None, form: Callable[[float], str] = format_number
+    interval: Sequence[float] | None, form: Callable[[float], str] = format_number
 ) -> str | None:
     """Formats the ends of an interval; None if there is none (unknown)."""
     return ' to '.join(map(form, interval)) if interval else None

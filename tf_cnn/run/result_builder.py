@@ -69,6 +69,7 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
         input_pipeline=None if evaluates else data.input_row.name,
         precision=str(plan.precision),
         num_skipped_steps=num_skipped_steps,
+        data_sha256=data.sha256,
         **{f'{flag}_sha256': digest for flag, digest in plan.file_hashes.items()},
     )
     # The other fields have the names and the resolved values of flags.

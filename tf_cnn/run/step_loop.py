@@ -68,9 +68,11 @@ class Hook(Generic[Values]):
     """Work before a phase and between two session calls, which is not part of any step's seconds.
 
     begin and after return True if no further timed step shall be taken. The loop asks all hooks
-    before it ends, and always completes the warm-up. The first hook is nearest to the steps: its
-    begin comes last, its after comes first.
+    before it ends, and always completes the warm-up, unless a hook sets ends_warmup. The first hook
+    is nearest to the steps: its begin comes last, its after comes first.
     """
+
+    ends_warmup = False
 
     def begin(self, phase: Phase) -> bool:
         """Called once before the steps of each phase."""
@@ -121,6 +123,8 @@ def run_steps(
             for step in steps:
                 with SIGNALS.suspended():
                     yield step
+            if phase is Phase.WARMUP and any(hook.ends_warmup for hook in hooks):
+                break
 
 
 class TargetSeconds(Hook[Values]):
@@ -131,6 +135,8 @@ class TargetSeconds(Hook[Values]):
 
     Args:
       gather: returns the values that all these processes pass; None for a single process.
+      gather_first: does the same after the first warm-up step: if that took longer than `target`,
+        as over a slow link, it is the only one.
       excluded_seconds: returns the seconds since the first timed step that do not count.
 
     Attributes:
@@ -142,12 +148,13 @@ class TargetSeconds(Hook[Values]):
         self,
         target: float,
         gather: Callable[[float], Sequence[float]] | None = None,
+        gather_first: Callable[[float], Sequence[float]] | None = None,
         excluded_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.num_timed: int | None = None
         self._target = target
-        self._gather = gather
+        self._gather, self._gather_first = gather, gather_first
         self._excluded_seconds = excluded_seconds
         self._clock = clock
         self._warmup_seconds: list[float] = []
@@ -164,6 +171,8 @@ class TargetSeconds(Hook[Values]):
     def after(self, steps: Sequence[Step[Values]]) -> bool:
         if steps[0].phase is Phase.WARMUP:
             self._warmup_seconds += [step.seconds for step in steps]
+            if self._gather_first and steps[0].index == 1:
+                self.ends_warmup = max(self._gather_first(steps[0].seconds)) > self._target
             return False
         if self.num_timed is not None:
             return steps[-1].index >= self.num_timed

@@ -107,7 +107,12 @@ class Signals:
             self.check()
             remaining_secs = None if deadline is None else max(0.0, deadline - time.monotonic())
             wake_files = (self._wake_pipe or ())[:1]
-            readable = select.select([*descriptors, *wake_files], [], [], remaining_secs)[0]
+            # Unlike select(2), poll(2) takes any number of descriptors.
+            poll = select.poll()
+            for number in (*descriptors, *wake_files):
+                poll.register(number, select.POLLIN)
+            events = poll.poll(None if remaining_secs is None else 1e3 * remaining_secs)
+            readable = [number for number, _ in events]
             if not readable or {*readable} & {*descriptors}:
                 return [number for number in readable if number in descriptors]
             os.read(readable[0], 64)

@@ -12,7 +12,8 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 
-_PR_SET_PDEATHSIG = 1  # prctl(2); the setting survives exec
+# prctl(2); the settings survive exec.
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NOT_FOUND = 127  # the exit code that shells use
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -28,6 +29,14 @@ def die_with_parent(
     """
     words = [str(os.getpid()), ','.join(map(str, cores)), '' if network is None else str(network)]
     return [sys.executable, '-I', '-S', __file__, *words, *argv]
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose parents end, in any session, and SIGTERM
+    the signal for the end of its own parent, so that it can end them.
+    """
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _enter_network(pid: str) -> None:

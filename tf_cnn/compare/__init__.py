@@ -1,1 +1,0 @@
-"""Compares result documents: throughputs, ratios and their intervals, regressions, and reports."""
