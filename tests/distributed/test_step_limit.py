@@ -34,6 +34,7 @@ def reset_connections(network: int, pid: int) -> int:
 
 @needs_namespace
 @pytest.mark.skipif(not shutil.which('ss'), reason='there is no ss')
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can reset connections')
 @pytest.mark.parametrize(
     'mode', ['parameter_server', *all_modes(('staged',), ('collective_all_reduce',))]
 )

@@ -79,6 +79,10 @@ def _run(streams: list[int], request: list[Any]) -> None:
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(folder)
+    # From Python 3.13 on, pdb, which TensorFlow imports, loads readline: it sets these in C alone.
+    for name in ('COLUMNS', 'LINES'):
+        os.unsetenv(name)
+    signal.signal(signal.SIGWINCH, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
     # Python itself seeds its module random after a fork.
