@@ -19,7 +19,7 @@ help:
 	@echo '               TENSORFLOW_PACKAGE=tensorflow-cpu is smaller, for machines without a GPU)'
 	@echo 'make lock      write deploy/requirements-*.txt: the newest versions of all packages, with hashes'
 	@echo 'make bench     make photographs and records of them in data/, compare three modes, train resnet50 on them, and'
-	@echo '               write a page, data/bench.html: three to seven minutes on two cores, 0.2 GB'
+	@echo '               write a page, data/bench.html: three to five minutes on two cores, 0.2 GB'
 	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
 	@echo 'make figures   make the pictures of README.md and docs/lab.md anew; measures what data/ lacks: ten minutes'
 	@echo 'make test      run the tests (seven to fifteen minutes on two cores)'
