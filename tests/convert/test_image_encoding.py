@@ -170,4 +170,4 @@ def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodab
     path.unlink()
     path.touch()
     os.truncate(path, 1 << 31)
-    check_line(undecodable(path), 'more than', (1 << 29) - 2)
+    check_line(undecodable(path), 1 << 31)
