@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.surroundings import restore_signals, why_not
+from tests.support.surroundings import forget_output_variables, restore_signals, why_not
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.this_process import INTRA, THIS_PROCESS, ThisProcess
 
@@ -22,6 +22,7 @@ if _IS_OF_XDIST and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # A new session gets no SIGHUP when the user of nohup logs out.
     os.setsid()
 restore_signals()
+forget_output_variables()
 # Each run of the tests draws the same examples; slow machines get no deadline.
 # `--hypothesis-profile=default` draws others.
 settings.register_profile(

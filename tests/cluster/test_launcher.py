@@ -338,9 +338,12 @@ SERVER = program('ps 0', READY + 'wait()', is_server=True)
 
 # Runs launch() as a command.
 LAUNCH = """
-import sys
+import contextlib, sys
 from tf_cnn.launch.launcher import Command, launch
-sys.exit(launch(COMMANDS))
+exit_code = launch(COMMANDS)
+with contextlib.suppress(OSError):  # Python would exit with 120 otherwise
+    sys.stderr.close()
+sys.exit(exit_code)
 """
 
 

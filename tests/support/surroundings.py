@@ -24,6 +24,8 @@ WITHOUT_ONEDNN = Path(__file__).parent / 'without_onednn'
 LEAST_MEMORY = 2e9
 # Python itself ignores these.
 _OF_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
+# These change what a program writes, or when.
+_OF_OUTPUT = ('COLUMNS', 'FORCE_COLOR', 'LINES', 'NO_COLOR', 'PYTHONUNBUFFERED', 'PYTHONWARNINGS')
 
 
 def restore_signals() -> None:
@@ -33,6 +35,12 @@ def restore_signals() -> None:
             is_ctrl_c = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def forget_output_variables() -> None:
+    """Removes the variables of a shell that change the output of this process's children."""
+    for name in _OF_OUTPUT:
+        os.environ.pop(name, None)
 
 
 def why_not(root: Path = ROOT) -> str | None:
