@@ -16,6 +16,10 @@ Tensor = Any  # TensorFlow ships no types
 Padding = str | int  # 'SAME', 'VALID', or that many zeros on every side
 
 
+class NameTakenError(ValueError):
+    """Two layers of a network have one name, and would share their weights."""
+
+
 class VariableSource(Protocol):
     """The source of a tower's variables, which variable managers implement."""
 
@@ -129,6 +133,7 @@ class LayerBuilder:
         self._seed = seed
         self._dtype = dtype
         self._scopes: list[str] = []
+        self._names = set[str]()
         self._num_dropouts = 0
         self._empty_statistics: Tensor = None
 
@@ -488,9 +493,14 @@ class LayerBuilder:
         trainable: bool = True,
         dtype: tf.DType | None = None,
     ) -> Tensor:
-        value = self._variables.read(
-            self._scoped_name(name), shape, initializer, trainable=trainable
-        )
+        scoped_name = self._scoped_name(name)
+        if scoped_name in self._names:
+            raise NameTakenError(
+                f'another layer has a variable {scoped_name}; give each layer a name of its own, '
+                'or put it into a cnn.scope'
+            )
+        self._names.add(scoped_name)
+        value = self._variables.read(scoped_name, shape, initializer, trainable=trainable)
         return tf.cast(value, dtype or self._dtype)
 
     def _add_bias(self, x: Tensor, name: str, *, as_op: bool) -> Tensor:

@@ -1,5 +1,6 @@
 """Adds a network to the graph."""
 
+import traceback
 from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
@@ -7,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.layers import LayerBuilder, Tensor, VariableSource
+from models.layers import LayerBuilder, NameTakenError, Tensor, VariableSource
 from models.model_spec import Network
 from tf_cnn.graph.variables import Initializer
+from tf_cnn.system.errors import UsageError
 
 
 class Logits(NamedTuple):
@@ -36,7 +38,8 @@ def build_network(
 ) -> Logits:
     """Adds a network to the current graph. images are [N, H, W, C] float32 in either data format.
 
-    See LayerBuilder for the other arguments. Raises UsageError if a user's network fails.
+    See LayerBuilder for the other arguments. Raises UsageError if layers of a user's file have
+    equal names, and for variables that the builder did not make.
     """
     cnn = LayerBuilder(
         variables,
@@ -50,7 +53,22 @@ def build_network(
     build = network.builder
     if isinstance(build, str):
         build = resolve_name(f'{__package__}.{build}')
-    output = build(cnn, cnn.images(images), num_classes, **network.options)
+    num_variables = len(tf.global_variables())
+    try:
+        output = build(cnn, cnn.images(images), num_classes, **network.options)
+    except NameTakenError as error:
+        if not network.file:
+            raise
+        place = network.file.place(traceback.extract_tb(error.__traceback__))
+        raise UsageError(f'{place}: {error}') from error
+    # The builder's variables are in no collection.
+    if strange := tf.global_variables()[num_variables:]:
+        name = strange[0].op.name
+        place = network.file.place(strange[0].op.traceback) if network.file else 'the network'
+        raise UsageError(
+            f'{place}: the variable {name} is not made by cnn, so that no mode would train it; use '
+            'the layers of cnn, or TensorFlow operations without variables'
+        )
     logits, auxiliary = _split_heads(output, images.shape[0], num_classes)
     # The softmax sums many exponentials and needs the precision of float32.
     return Logits(

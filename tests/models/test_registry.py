@@ -4,6 +4,7 @@ like the others.
 Errors in a file name it and its line.
 """
 
+import contextlib
 import re
 import sys
 from dataclasses import replace
@@ -184,3 +185,31 @@ def test_a_network_without_kernels_has_no_weight_decay(single):
     register_model('mine', build, data_set='cifar10', image_size=1)
     run = run_benchmark(model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single)
     assert run.result.is_complete
+
+
+@pytest.mark.parametrize(
+    ('layers', 'facts'),
+    [
+        ("x = cnn.conv(x, 3, 3, 'c')\n    x = cnn.conv(x, 3, 3, 'c')", ['line 7', 'c/kernel']),
+        (
+            "with cnn.scope('s'): x = cnn.conv(x, 3, 3, 'c')\n    x = cnn.conv(x, 3, 3, 's/c')",
+            ['7'],
+        ),
+        ("x = cnn.batch_norm(x, 'n')\n    x = cnn.batch_norm(x, 'n')", ['line 7', 'n/gamma']),
+        ("w = tf.get_variable('w', [])\n    x = x * w", ['line 6', ' w ', 'not made by cnn']),
+        ('x = tf.keras.layers.Dense(3)(x)', ['line 6', 'dense/kernel', 'not made by cnn']),
+        ("x = cnn.conv(x, 3, 3, 'c')\n    x = cnn.conv(x, 3, 3, 'd')", []),
+    ],
+    ids=['conv', 'scope', 'batch norm', 'get_variable', 'keras', 'good'],
+)
+def test_layers_of_equal_names_and_variables_without_cnn_are_refused(layers, facts, tmp_path):
+    path = tmp_path / 'mine.py'
+    path.write_text(
+        f'{HEAD}import tensorflow.compat.v1 as tf\n\n\n'
+        f'def mine(cnn, x, num_classes):\n    {layers}\n'
+        "    return cnn.dense(cnn.flatten(x), num_classes, 'logits')\n\n\n"
+        "register_model('mine', mine, data_set='mnist', image_size=4)\n"
+    )
+    load_model_file(str(path))
+    with refused(f'--model_file={path}', *facts) if facts else contextlib.nullcontext():
+        costs.list_costs('mine')

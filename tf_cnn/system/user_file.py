@@ -8,6 +8,7 @@ import hashlib
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +49,11 @@ class UserFile:
     def sha256(self) -> str:
         return hashlib.sha256(self.source).hexdigest()
 
+    def place(self, frames: Iterable[traceback.FrameSummary]) -> str:
+        """Returns the flag, with the line of the innermost frame in this file."""
+        lines = [frame.lineno for frame in frames if frame.filename == self.path]
+        return f'{self.flag_text}, line {lines[-1]}' if lines else self.flag_text
+
     def run(self) -> None:
         """Runs the file, which can import modules from its folder and prints to standard error.
 
@@ -62,11 +68,9 @@ class UserFile:
             with contextlib.redirect_stdout(sys.stderr):
                 exec(compile(self.source, self.path, 'exec', dont_inherit=True), vars(module))
         except (Exception, SystemExit) as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == self.path]
+            place = self.place(traceback.extract_tb(error.__traceback__))
             if isinstance(error, SyntaxError) and error.filename == self.path:
-                lines.append(error.lineno)
-            place = f'{self.flag_text}, line {lines[-1]}' if lines else self.flag_text
+                place = f'{self.flag_text}, line {error.lineno}'
             # A message may have several lines.
             message = ' '.join(str(error).split())
             raise UsageError(f'{place}: {type(error).__name__}: {message}') from error
