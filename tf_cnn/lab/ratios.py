@@ -53,12 +53,6 @@ class Estimate:
             return None
         return interval_around(self.images_per_second, self.variance, self.degrees_of_freedom)
 
-    @property
-    def plus_minus(self) -> float | None:
-        """Half of the interval's width over the throughput: 0.02 is printed as "+/- 2.0 %"."""
-        low, high = self.interval or (math.nan, math.nan)
-        return (high - low) / 2 / self.images_per_second if self.interval else None
-
 
 def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Estimate:
     """Estimates the throughput of repeated runs from their images/sec, all above 0.
