@@ -67,7 +67,7 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         f'base noisy {GATE}',
         3,
         'no difference is shown between base and noisy: ratio 0.510 (0.111 to 2.343).',
-        ['cannot tell: noisy: 0.111 is not excluded; about 9 rounds would'],
+        ['cannot tell: noisy: 0.111 is not excluded; about 10 rounds would'],
     ),
     (
         f'base noisy {GATE} --exit_unclear=125',
