@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_cnn.lab.host_ratios import compare_with_others
-from tf_cnn.lab.ratios import Estimate
+from tf_cnn.lab.ratios import Estimate, Ratio, compare
 
 HOSTS = (2, 3, 4, 8, 32, 64)
 SPREAD = 0.03
@@ -51,6 +51,14 @@ def estimate_hosts(rates: NDArray[np.float64]) -> list[Estimate]:
     ]
 
 
+def ratios_of(rates: NDArray[np.float64]) -> list[Ratio]:
+    estimates = estimate_hosts(rates)
+    if len(estimates) == 2:
+        return [compare(*estimates[::-1]), compare(*estimates)]
+    medians = np.median(rates, axis=1).tolist()
+    return [ratio for ratio, _ in compare_with_others(estimates, medians)]
+
+
 def simulate(scenario: Scenario, num_hosts: int, num_runs: int, trials: int) -> tuple[float, float]:
     """Returns the share of slow hosts that are called slower, and the share of collections in which
     another host is called slower or faster.
@@ -64,7 +72,7 @@ def simulate(scenario: Scenario, num_hosts: int, num_runs: int, trials: int) -> 
         rates = np.exp(draw.normal(0, spreads, (num_hosts, num_runs)))
         rates[num_hosts - num_slow :] *= scenario.slow_rate
         rates[0, 0] *= scenario.wild_rate
-        ratios = compare_with_others(estimate_hosts(rates), np.median(rates, axis=1).tolist())
+        ratios = ratios_of(rates)
         slow_ratios = ratios[num_hosts - num_slow :]
         num_found += sum(ratio.is_significant and ratio.value < 1 for ratio in slow_ratios)
         num_wrong += any(ratio.is_significant for ratio in ratios[: num_hosts - num_slow])

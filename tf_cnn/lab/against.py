@@ -153,11 +153,11 @@ def median_of_others(rows: Sequence[Row]) -> Iterator[Row]:
             ]
             ratios = compare_with_others([row.estimate for row in compared], medians)
             sample = compared[:: max(1, len(compared) // _MAX_PEERS)]
-            for row, ratio in zip(compared, ratios, strict=True):
+            for row, (ratio, median) in zip(compared, ratios, strict=True):
                 # Only what differs needs an explanation.
                 peers = sample if ratio.is_significant else []
                 others = [peer.first for peer in peers if peer is not row]
-                yield replace(row, reference=Reference(OTHERS, ratio.median, others), ratio=ratio)
+                yield replace(row, reference=Reference(OTHERS, median, others), ratio=ratio)
 
 
 def same_losses(hold: Against) -> Against:

@@ -7,58 +7,33 @@ decide for the others: medians stand for them, and a host with a much larger spr
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from tf_cnn.lab.ratios import CONFIDENCE, Estimate, Ratio, compare, interval_around
+from tf_cnn.lab.ratios import CONFIDENCE, Estimate, Ratio, interval_around
 
 # One host in 1000 exceeds this normal quantile if all hosts have one spread.
 _UNSTEADY = NormalDist().inv_cdf(0.999)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostRatio(Ratio):
-    """The throughput of a host over the median of the others.
+def compare_with_others(
+    estimates: Sequence[Estimate], medians: Sequence[float]
+) -> list[tuple[Ratio, float]]:
+    """Returns the ratio of each of three or more hosts, and the median rate of the others.
 
-    Attributes:
-      rate: images/sec of the host; the median of its runs if it is unsteady.
-      median: the median of the others' rates.
-      is_unsteady: whether its runs differ from each other far more than the runs of other hosts do.
-    """
-
-    rate: float
-    median: float
-    is_unsteady: bool = False
-
-
-def compare_with_others(estimates: Sequence[Estimate], medians: Sequence[float]) -> list[HostRatio]:
-    """Compares hosts, each with MIN_RUNS runs or more of one setting; [] without two hosts.
-
-    Two hosts are compared as any two settings are. With more, the variance of a run is pooled, as
-    in Dunnett 1955, A Multiple Comparison Procedure for Comparing Several Treatments with a
-    Control; the larger variance of a single host counts for this host. The level is shared among
-    the hosts (Sidak 1967, Rectangular Confidence Regions). Of three hosts, one differs only if it
-    differs from both others, so each pair has the whole level (Berger 1982, Multiparameter
-    Hypothesis Testing and Acceptance Sampling).
+    Each host has MIN_RUNS runs or more of one setting. The variance of a run is pooled, as in
+    Dunnett 1955, A Multiple Comparison Procedure for Comparing Several Treatments with a Control;
+    the larger variance of a single host counts for this host. The level is shared among the hosts
+    (Sidak 1967, Rectangular Confidence Regions). Of three hosts, one differs only if it differs
+    from both others, so each pair has the whole level (Berger 1982, Multiparameter Hypothesis
+    Testing and Acceptance Sampling).
 
     Args:
       estimates: the throughputs.
-      medians: the median images/sec of each host's runs.
+      medians: the median images/sec of each host's runs, which stands for an unsteady host.
     """
     num_hosts = len(estimates)
-    if num_hosts < 2:
-        return []
-    if num_hosts == 2:
-        return [
-            HostRatio(
-                **vars(compare(other, host)),
-                rate=host.images_per_second,
-                median=other.images_per_second,
-            )
-            for host, other in (estimates, estimates[::-1])
-        ]
     num_runs = np.array([host.num_runs for host in estimates])
     degrees = np.array([host.degrees_of_freedom for host in estimates])
     # The variance of the relative error of a run.
@@ -89,15 +64,7 @@ def compare_with_others(estimates: Sequence[Estimate], medians: Sequence[float])
             max(rate, other_rates[(num_hosts - 2) // 2]), other_rates[(num_hosts - 1) // 2]
         )
         interval = interval_around(rate / median, variance, float(steady_degrees.sum()), confidence)
-        ratios.append(
-            HostRatio(
-                value=rate / median,
-                interval=interval,
-                rate=rate,
-                median=median,
-                is_unsteady=unsteady,
-            )
-        )
+        ratios.append((Ratio(rate / median, interval, is_unsteady=unsteady), median))
     return ratios
 
 

@@ -119,12 +119,15 @@ class Significance(enum.Enum):
 class Ratio:
     """Candidate throughput over baseline throughput; above 1 if the candidate is faster.
 
-    interval is the 95 % interval (low, high), or None if a side has fewer than MIN_RUNS runs.
+    Attributes:
+      interval: the 95 % interval (low, high), or None if a side has fewer than MIN_RUNS runs.
+      is_unsteady: whether the runs of a host differ far more than the runs of other hosts do.
     """
 
     value: float
     interval: tuple[float, float] | None
     is_short: bool = False
+    is_unsteady: bool = False
 
     @property
     def verdict(self) -> Significance:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tf_cnn.lab.host_ratios import HostRatio
 from tf_cnn.lab.original_logs import Run, documents
 from tf_cnn.lab.ratios import Estimate, Ratio, Significance, estimate
 from tf_cnn.lab.runs import (
@@ -157,8 +156,7 @@ class Row:
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether the runs differ far more than the runs of other hosts do."""
-        return isinstance(self.ratio, HostRatio) and self.ratio.is_unsteady
+        return self.ratio is not None and self.ratio.is_unsteady
 
     @property
     def is_left_out(self) -> bool:
