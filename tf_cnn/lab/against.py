@@ -1,6 +1,7 @@
 """What each row is held against: a function of rows returns them with `reference` and `ratio`."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -178,17 +179,14 @@ def same_losses(hold: Against) -> Against:
         repeatable = [
             row for row in held if row.results and row.results[0].flags.get('deterministic')
         ]
-        other_losses = set[int]()
+        differing = set[int]()
         for peers in group(repeatable, kind):
-            values = [*map(losses, peers)]
-            common = max(values, key=values.count)
-            if len(peers) > 2 and 2 * values.count(common) > len(peers):
-                other_losses |= {
-                    id(row) for row, v in zip(peers, values, strict=True) if v != common
-                }
+            [(common, count)] = Counter(map(losses, peers)).most_common(1)
+            if len(peers) > 2 and 2 * count > len(peers):
+                differing |= {id(row) for row in peers if losses(row) != common}
         for row in held:
             remark = f'computes other losses than {OTHERS}'
-            yield replace(row, remark=remark) if id(row) in other_losses else row
+            yield replace(row, remark=remark) if id(row) in differing else row
 
     return hold_losses
 

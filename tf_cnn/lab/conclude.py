@@ -26,7 +26,7 @@ def conclude(rows: Sequence[Row], options: MeasureOptions, failed: bool = False)
     if options.format == 'html':
         from tf_cnn.lab.page import make_page
 
-        print(make_page(rows).html)
+        print(make_page(rows)[0])
     else:
         show(rows, options.format)
     code = print_verdict(rows, options)

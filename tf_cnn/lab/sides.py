@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from tf_cnn.results.document import (
 )
 from tf_cnn.system.documents import decode_text
 from tf_cnn.system.errors import STDIO, UsageError, plural, read_file
+
+Document = TypeVar('Document', bound=AnyResult)
 
 _MAX_TITLE = 14
 # (file, why there is no rate, the flags of the run as written if they are known)
@@ -197,31 +200,34 @@ def _name_host(run: AnyResult, path: str) -> AnyResult:
     folder = Path(run.source).parent
     if not has_generated_name(run.machine) or folder == Path(path):
         return run
-    source, name = run.source, run.machine['hostname']
-    machine = {**run.machine, 'hostname': folder.name}
+    changes: dict[str, Any] = {'machine': {**run.machine, 'hostname': folder.name}}
     if isinstance(run, Result):
-        workers = [
-            msgspec.structs.replace(worker, host=folder.name) if worker.host == name else worker
+        changes['workers'] = [
+            msgspec.structs.replace(worker, host=folder.name)
+            if worker.host == run.machine['hostname']
+            else worker
             for worker in run.workers
         ]
-        run = msgspec.structs.replace(run, machine=machine, workers=workers)
-    else:
-        run = msgspec.structs.replace(run, machine=machine)
-    run.source = source
-    return run
+    return _change(run, **changes)
 
 
 def _numbers(run: Run) -> list[Run]:
     """Returns a run for each number that a command printed: its name is part of the setting."""
-    if not isinstance(run, CommandResult) or len({*run.rates, *run.times}) < 2:
+    if not isinstance(run, CommandResult) or len(names := [*run.rates, *run.times]) < 2:
         return [run]
-    parts: list[Run] = []
-    for name, rates, times in (
-        *((name, {name: rate}, {}) for name, rate in run.rates.items()),
-        *((name, {}, {name: seconds}) for name, seconds in run.times.items()),
-    ):
-        flags = {**run.flags, MEASURED: name}
-        part = msgspec.structs.replace(run, rates=rates, times=times, flags=flags)
-        part.source = run.source
-        parts.append(part)
-    return parts
+    return [
+        _change(
+            run,
+            flags={**run.flags, MEASURED: name},
+            rates={key: rate for key, rate in run.rates.items() if key == name},
+            times={key: seconds for key, seconds in run.times.items() if key == name},
+        )
+        for name in names
+    ]
+
+
+def _change(run: Document, **changes: Any) -> Document:
+    """Returns the run with other values, from the same file."""
+    changed = msgspec.structs.replace(run, **changes)
+    changed.source = run.source
+    return changed
