@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_cnn.lab.host_ratios import compare_with_others
-from tf_cnn.lab.ratios import Estimate, Ratio, compare
+from tf_cnn.lab.ratios import Estimate, Ratio, compare, compare_with_others
 
 HOSTS = (2, 3, 4, 8, 32, 64)
 SPREAD = 0.03

@@ -16,8 +16,7 @@ from tests.lab.host_simulation import (
     estimate_hosts,
     simulate,
 )
-from tf_cnn.lab.host_ratios import variance_of_median
-from tf_cnn.lab.ratios import estimate_runs
+from tf_cnn.lab.ratios import estimate_runs, variance_of_median
 
 pytestmark = pytest.mark.unit
 

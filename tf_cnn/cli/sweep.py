@@ -8,7 +8,6 @@ from tf_cnn.lab.conclude import conclude
 from tf_cnn.lab.config import SweepOptions
 from tf_cnn.lab.configurations import PROBE, Configuration
 from tf_cnn.lab.measure import run_all
-from tf_cnn.lab.published import published
 from tf_cnn.lab.rows import make_rows
 from tf_cnn.lab.sides import read_side
 from tf_cnn.lab.sources import format_left_out, plan_sweep
@@ -75,7 +74,7 @@ def main(arguments: Arguments[SweepOptions]) -> int:
     warn(*format_left_out(sweep))
     failures = run_all(sweep.laboratory, configurations, sweep.repeats)
     rows = make_rows(
-        [read_side(str(sweep.laboratory.results))], published(None, against.same_batch_size)
+        [read_side(str(sweep.laboratory.results))], against.published(None, against.same_batch_size)
     )
     # The names of files begin with the number of the configuration.
     rows.sort(key=lambda row: (not row.runs, row.runs[0].source if row.runs else ''))

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
 from tf_cnn.lab.links import LinkRatio
-from tf_cnn.lab.notes import by_remark
 from tf_cnn.lab.ratios import MIN_RUNS, Ratio, t_quantile
 from tf_cnn.lab.rows import Row
-from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer
+from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
 from tf_cnn.lab.show import price_of_a_million, show
 from tf_cnn.results.tables import abbreviate, escape_unprintable
 from tf_cnn.system.errors import UsageError, format_flag

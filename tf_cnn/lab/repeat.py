@@ -12,12 +12,11 @@ from models.registry import MODELS
 from tf_cnn.cluster.environments import environment_for_runs
 from tf_cnn.lab.configurations import Configuration
 from tf_cnn.lab.measure import Laboratory, Outcome, describe_outcome, succeeded
-from tf_cnn.lab.notes import make_notes
 from tf_cnn.lab.original_logs import Run
 from tf_cnn.lab.ratios import MIN_RUNS
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.runs import settings_of
-from tf_cnn.lab.sentence import answer
+from tf_cnn.lab.sentence import answer, make_notes
 from tf_cnn.plan.outputs import field_values
 from tf_cnn.plan.params import Params
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total

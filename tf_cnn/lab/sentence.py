@@ -1,15 +1,31 @@
-"""The sentence that answers what rows are about. Does not import TensorFlow."""
+"""The sentence that answers what rows are about, and the notes below their table: what is left out,
+what else differs, and what is doubtful. Does not import TensorFlow.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_cnn.lab.links import describe_links
-from tf_cnn.lab.ratios import Significance
+from tf_cnn.lab.ratios import MIN_RUNS, Significance
 from tf_cnn.lab.rows import Row, format_value
-from tf_cnn.lab.runs import WITH, find_varying_names, group
-from tf_cnn.results.advice import doubtful_note
+from tf_cnn.lab.runs import (
+    WITH,
+    describe_outliers,
+    find_varying_names,
+    format_differences,
+    group,
+    outlier_rates,
+)
+from tf_cnn.results.advice import (
+    SUMMARIZED_CODES,
+    doubtful_codes,
+    doubtful_note,
+    group_warnings,
+    noise_warnings,
+)
 from tf_cnn.results.document import COMMAND_RATE, Result
+from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_interval, format_number
 from tf_cnn.system.errors import plural
 
@@ -18,7 +34,7 @@ AS_BEFORE = 'as before'
 # Remarks of rows that have nothing to be held against.
 NO_OTHER, NO_OTHER_HOST = 'no other of its work', 'no other host'
 _OF_HOSTS = ' (to compare kinds of machines give one machine of each, or use --across=hosts)'
-_MAX_CLAUSES = 3
+_MAX_CLAUSES, _MAX_CHANGES = 3, 2
 # Hosts agree if no interval reaches further than this; wider ones show nothing.
 _AGREEMENT = 0.1
 # The clause of each verdict that names no direction.
@@ -227,3 +243,96 @@ def _separating_values(
                 f'{name} is {abbreviate(values[0])} in {first} and {abbreviate(values[1])} in '
                 f'{second}{_OF_HOSTS * (name == "host")}'
             )
+
+
+# ---- the lines below a table ---------------------------------------------------------------------
+
+
+def make_notes(rows: Sequence[Row]) -> list[str]:
+    """Returns the lines, the most important ones first."""
+    pairs = [row for row in rows if row.is_pair]
+    has_one_subject = len({row.who for row in pairs}) == 1
+    names = {id(row): (has_one_subject and row.label) or row.name or 'all' for row in rows}
+    runs = {run.id: run for row in rows for run in row.documents}
+    doubtful = [
+        f'{run.source} ({", ".join(codes)})'
+        for run in runs.values()
+        if (codes := doubtful_codes(run))
+    ]
+    few = [
+        names[id(row)] for row in pairs if row.ratio and row.ratio.verdict is Significance.FEW_RUNS
+    ]
+    notes = [
+        *_left_out(rows),
+        *_changes(pairs, names),
+        *noise_warnings([*runs.values()]),
+        *_far_runs(rows),
+        *(
+            [f'{abbreviate(few)}: an interval needs {MIN_RUNS} runs or more on both sides']
+            if few
+            else []
+        ),
+        *_warnings(rows, names),
+        *([f'doubtful: {abbreviate(doubtful)}'] if doubtful else []),
+    ]
+    return [*dict.fromkeys(map(escape_unprintable, notes))]
+
+
+def by_remark(rows: Iterable[Row]) -> list[str]:
+    """Returns the remarks with the names of their rows."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        names.setdefault(row.remark, {})[row.name] = None
+    return [
+        ': '.join(filter(None, (abbreviate([*each]), remark))) for remark, each in names.items()
+    ]
+
+
+def _left_out(rows: Sequence[Row]) -> Iterator[str]:
+    yield from by_remark(row for row in rows if row.remark and (not row.runs or ': ' in row.remark))
+    if lonely := [row.name for row in rows if row.remark == NO_OTHER]:
+        yield f'{NO_OTHER}: {abbreviate(lonely)}'
+
+
+def _changes(pairs: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
+    """Yields the most frequent sets of differences from the reference."""
+    is_fleet = any(row.reference.name == OTHERS for row in pairs)
+    rows_by_text: dict[str, list[str]] = {}
+    for row in pairs:
+        if row.changes and (row.is_significant or not is_fleet):
+            text = format_differences(row.changes)
+            rows_by_text.setdefault(text, []).append(row.who if is_fleet else names[id(row)])
+    sets = sorted(rows_by_text.items(), key=lambda item: -len(item[1]))
+    for text, owners in sets[:_MAX_CHANGES]:
+        where = f'{abbreviate([*dict.fromkeys(owners)])}{" alone" * is_fleet}'
+        yield f'{"differs" if len(owners) == len(pairs) else where}: {text}'
+    if more := len(sets[_MAX_CHANGES:]):
+        yield f'{plural(more, "other set")} of differences: --format=json'
+
+
+def outliers(row: Row) -> Mapping[str, float]:
+    """Returns the rates of runs far from the others of their side, by file."""
+    return {
+        path: rate
+        for runs in (row.compared_runs, row.runs)
+        for path, rate in outlier_rates(
+            {run.source: row.in_unit(run.images_per_second) for run in runs}
+        ).items()
+    }
+
+
+def _far_runs(rows: Sequence[Row]) -> Iterator[str]:
+    rates = {path: rate for row in rows for path, rate in outliers(row).items()}
+    if rates:
+        yield describe_outliers(rates)
+
+
+def _warnings(rows: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
+    def warnings(row: Row) -> list[WarningRow]:
+        return [warning for run in row.documents for warning in run.warnings]
+
+    groups = group_warnings((names[id(row)], warnings(row)) for row in rows)
+    for warning, owners, is_equal in groups:
+        if warning.code not in SUMMARIZED_CODES:
+            where = '' if is_equal else f', in {owners[0]}'
+            yield f'warning: {abbreviate([*dict.fromkeys(owners)])}{where}: {warning.text}'

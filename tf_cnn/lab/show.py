@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from tf_cnn.lab.links import link_matrix
-from tf_cnn.lab.notes import make_notes, outliers
 from tf_cnn.lab.original_logs import documents
 from tf_cnn.lab.rows import FIRST_NAMES, Row, format_value
 from tf_cnn.lab.runs import hosts_of
-from tf_cnn.lab.sentence import OTHERS, answer, cost_ratio
+from tf_cnn.lab.sentence import OTHERS, answer, cost_ratio, make_notes, outliers
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubt_mark, doubtful_codes, format_doubtful
 from tf_cnn.results.document import COMMAND_TIME, WALL_TIME, Result
