@@ -48,7 +48,6 @@ from tf_cnn.lab.sweep_file import (
 )
 from tf_cnn.launch.commands import read_slots, ssh_target
 from tf_cnn.launch.config import REMOTE_FLAGS, ClusterOptions
-from tf_cnn.launch.host_layout import read_hosts_flag
 from tf_cnn.launch.ssh import SshTarget, call_hosts, list_problems
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.managers.modes import MODES
@@ -58,7 +57,7 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag, warn
 # A command that starts another one over ssh, without the option that ends it with the connection.
 _SSH = re.compile(r'(^|[;&|(])\s*ssh\s(?!.*-\w*tt)')
 # The flags of `cluster` about other hosts; they may appear after --.
-_HOST_FLAGS = ('hosts', *REMOTE_FLAGS)
+_HOST_FLAGS = ('hosts', 'hostfile', *REMOTE_FLAGS)
 _FLAGS_OF_PAIRS = ('--exchange_only=true', '--variable_update=collective_all_reduce')
 
 
@@ -209,11 +208,9 @@ def plan_sweep(
     axes = axes_of(file, path) if path else read_grid(options.grid)
     where = f'{path}:' if path else '--grid'
     argv, host_flags = split_host_flags(run_argv)
-    if host_flags and 'hosts' not in host_flags:
-        flag, value = next(iter(host_flags.items()))
-        raise UsageError(f'{format_flag(flag, value)}: it needs other hosts; add --hosts')
     cluster = dataclasses.replace(ClusterOptions(), **host_flags)
-    hosts = read_hosts_flag(cluster.hosts) if cluster.hosts else {}
+    flag, slots = read_slots(cluster)
+    hosts = slots if flag else {}
     options = file.fill(options, given_flags)
     target = ssh_target(cluster) if hosts else None
     make = maker_of_command(options, argv, axes, 'sweep', target)
@@ -221,11 +218,10 @@ def plan_sweep(
         flags = [*flag_words(file.flags), *argv]
         read_modes_of([*flags, *(f'--{n}={v}' for axis in axes for n in axis for v in axis[n])])
         check_values(axes, where, split_argv(argv))
-        remote_flags = [format_flag(n, v) for n, v in host_flags.items() if n != 'hosts']
         if not hosts and _needs_device(axes, split_argv(flags)):
             warn('this machine has no GPU: all runs get --device=cpu')
             flags.append('--device=cpu')
-        make = run_of_flags(flags, hosts, remote_flags)
+        make = run_of_flags(flags, hosts, _remote_flags(cluster))
     configurations, left_out = grid(axes, make, [*hosts])
     default = time.strftime(f'sweep-{path.stem if path else "grid"}-%Y%m%d-%H%M%S')
     laboratory = make_laboratory('sweep', options.output or default, options.timeout_secs)
@@ -314,9 +310,7 @@ def _hosts_of(configuration: Configuration) -> Sequence[str]:
 def _make_own_runs(
     options: FleetOptions, cluster: ClusterOptions, run_flags: Sequence[str]
 ) -> Maker:
-    remote_flags = [
-        format_flag(name, value) for name in REMOTE_FLAGS if (value := getattr(cluster, name))
-    ]
+    remote_flags = _remote_flags(cluster)
     params = parse_argv(run_flags).params
     if not options.pairs:
         return run_of_flags(run_flags, None, remote_flags)
@@ -331,6 +325,10 @@ def _make_own_runs(
         return make({SHAPE: shape, **flags}, hosts)
 
     return make_pair
+
+
+def _remote_flags(cluster: ClusterOptions) -> list[str]:
+    return [format_flag(name, value) for name in REMOTE_FLAGS if (value := getattr(cluster, name))]
 
 
 def find_unusable_hosts(
