@@ -100,9 +100,11 @@ def write_pairs(folder: Path | str, rates: Mapping[str, float], count: int) -> N
 
 def write_all_folders() -> None:
     """Writes the folders that the table of answers names, below the working directory."""
-    write_runs('base')
+    for folder in ('base', 'x/results', 'deep/xeon-avx512-2-cores'):
+        write_runs(folder)
+    for folder in ('slow', 'y/results', 'deep/epyc-avx512-2-cores'):
+        write_runs(folder, 80)
     write_runs('same', 100.1)
-    write_runs('slow', 80)
     write_runs('noisy', [70, 90, 30])
     write_runs('two', [60, 61])
     write_runs('short', 50, seconds=[0.01] * 20)
@@ -205,6 +207,7 @@ def write_all_folders() -> None:
     Path('published.csv').write_text('batch_size,speed_up\n16,1\n32,1.26\n64,1.4\n')
     Path('new.log').write_text(LOG)
     Path('old.log').write_text(LOG.replace('80.00', '160.00'))
+    Path('ranks.log').write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in LOG.splitlines()))
     Path('half.log').write_text(LOG.replace('total images/sec: 80.00\n', ''))
     Path('empty').touch()
     Path('text').write_text('epoch 1: loss 3.2\n')

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tf_cnn_benchmarks
-from tests.lab.sample_folders import LOG, write_all_folders, write_runs
+from tests.lab.sample_folders import write_all_folders, write_runs
 from tests.support.programs import ROOT, run_main
 
 pytestmark = pytest.mark.unit
@@ -284,6 +284,15 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'difference is shown in 1 (ratio 1.008).',
         [],
     ),
+    # Kinds of machines have no host in common.
+    (
+        f'containers hosts {GATE}',
+        1,
+        'nothing was compared: host is n0, n1, n2 and 3 more in hosts and node1, node2, node3 in '
+        'containers (to compare kinds of machines give one machine of each, or use '
+        '--across=hosts).',
+        [],
+    ),
     # The folder names a container.
     (
         f'containers {HOSTS} {GATE}',
@@ -342,6 +351,18 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'faster is faster than the 10 runs before: ratio 1.188 (1.138 to 1.243).',
         [],
     ),
+    (
+        f'slower --against=two {GATE}',
+        3,
+        'nothing was compared: too few runs before: 2 of 3.',
+        ['cannot tell: slower: too few runs before: 2 of 3'],
+    ),
+    (
+        f'slower --against=noisy {GATE}',
+        3,
+        'too few runs for a verdict between the 3 runs before and slower: ratio 1.143.',
+        ['the runs before differ too much'],
+    ),
     # The shards in --data_dir count, not its path.
     (
         f'job --against=jobs {GATE}',
@@ -363,6 +384,21 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
             ('other_size', 'history', 'batch_size'),
         )
     ),
+    # Energy, and titles that tell sides apart.
+    (
+        'thirsty frugal',
+        0,
+        'no difference is shown between thirsty and frugal: ratio 1.000 (0.995 to 1.005).',
+        ['energy', '0.70'],
+    ),
+    *(
+        (argv, 0, f'{slow} is slower than {base}: ratio 0.800 (0.796 to 0.804).', [])
+        for argv, base, slow in (
+            ('base/ ./slow', 'base', 'slow'),
+            ('x/results y/results', 'x', 'y'),
+            ('deep/xeon-avx512-2-cores deep/epyc-avx512-2-cores', 'xeon', 'epyc'),
+        )
+    ),
     # Logs of the original program.
     (
         'new.log old.log',
@@ -381,6 +417,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         0,
         'too few runs for a verdict between new.log and half.log: ratio 1.000.',
         ['half.log', 'total'],
+    ),
+    # With prefixes that begin like JSON.
+    (
+        'new.log ranks.log',
+        0,
+        'too few runs for a verdict between new.log and ranks.log: ratio 1.000.',
+        [],
     ),
 )
 
@@ -491,36 +534,6 @@ def test_standard_input_is_a_result_or_a_log(name, monkeypatch):
             [row] = document_of(argv)['rows']
         assert row['ratio'] == pytest.approx(ratio)
         assert 'standard input' in [*row['files'], *row['reference']['files']]
-
-
-def test_a_log_with_prefixes_that_begins_like_json_is_a_log():
-    for name, rate in (('a', '80.00'), ('b', '40.00')):
-        lines = LOG.replace('80.00', rate).splitlines()
-        Path(name).write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in lines))
-    assert document_of('a b')['rows'][0]['ratio'] == 0.5
-
-
-def test_titles_tell_the_sides_apart():
-    for target, links in {
-        'base': ('x/results', 'deep/xeon-avx512-2-cores'),
-        'slow': ('y/results', 'deep/epyc-avx512-2-cores'),
-    }.items():
-        for link in map(Path, links):
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(Path(target).resolve())
-    for argv, names in (
-        ('base/ ./slow', ('base', 'slow')),
-        ('x/results y/results', ('x', 'y')),
-        ('deep/xeon-avx512-2-cores deep/epyc-avx512-2-cores', ('xeon', 'epyc')),
-    ):
-        [row] = document_of(argv)['rows']
-        assert (row['reference']['name'], row['who']) == names
-
-
-def test_a_result_and_its_energy():
-    [row] = document_of('thirsty frugal')['rows']
-    assert row['energy_ratio'] == pytest.approx(0.7)
-    assert '0.70' in run_main('compare', 'thirsty', 'frugal')[0]
 
 
 class Terminal(io.StringIO):
