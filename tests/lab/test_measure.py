@@ -196,20 +196,6 @@ def test_a_sweep_that_was_killed_continues_with_what_is_missing():
     assert sizes_in_log()[7:] == [2]
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_and_says_how_to_continue(number):
-    with sweeping({'--batch_size=2': 'wait'}) as process:
-        wait_for(lambda: len(pids_in('waiting')) == 2)
-        process.send_signal(number)
-        _, messages = process.communicate(timeout=DEADLINE_SECS)
-        assert process.returncode == 128 + number, messages
-    assert_ended(pids_in('waiting'))
-    *_, advice, error = messages.splitlines()
-    check_line(advice, '--output=out')
-    assert error.startswith('tf_cnn_benchmarks: error: ')
-    assert [path.name for path in Path('out/results').iterdir()] == ['1-1.1.json']
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason='mounting a small disk needs root')
 def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing():
     disk = Path('out')

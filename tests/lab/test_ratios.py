@@ -99,20 +99,16 @@ def test_the_interval_of_the_geometric_mean_contains_it_in_95_percent_of_simulat
 def test_the_advised_rounds_give_a_verdict_in_half_of_the_cases(spread, true_ratio):
     draw, limit, verdicts = np.random.default_rng(1), 0.95, list[bool]()
 
-    def measure(rates: np.ndarray, rounds: int) -> tuple[np.ndarray, Ratio]:
-        more = np.exp(draw.normal(0, spread, (2, rounds - rates.shape[1])))
-        rates = np.hstack([rates, more * [[1], [true_ratio]]])
-        return rates, compare(*map(estimate_runs, rates))
-
     def is_unclear(ratio: Ratio) -> bool:
         low, high = ratio.interval or (0, 0)
         return low < limit and not (high < 1 and ratio.value < limit)
 
     for _ in range(1000):
-        rates, ratio = measure(np.empty((2, 0)), 3)
+        rates = np.exp(draw.normal(0, spread, (2, 1000))) * [[1], [true_ratio]]
+        ratio = compare(*map(estimate_runs, rates[:, :3]))
         rounds = rounds_needed(ratio, 3, limit)
         if is_unclear(ratio) and 0 < rounds < 1000:
-            verdicts.append(not is_unclear(measure(rates, rounds)[1]))
+            verdicts.append(not is_unclear(compare(*map(estimate_runs, rates[:, :rounds]))))
     assert len(verdicts) > 30
     assert np.mean(verdicts) > 0.5 + 3 * math.sqrt(0.25 / len(verdicts))
 
