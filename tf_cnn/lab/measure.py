@@ -97,41 +97,30 @@ class Laboratory:
 
         Raises UsageError if the folder has other contents.
         """
-        path = self.path / COMMANDS_FILE
+        path, flag_text = self.path / COMMANDS_FILE, f'--output={self.path}'
         text = '\n'.join(f'{each.name}: {shlex.join(each.argv)}' for each in configurations)
-        if not path.is_file():
-            self._check_new()
-        elif decode_text(read_file(path), 'replace').rstrip() != text:
-            raise UsageError(
-                f'--output={self.path}: it has results of other commands, see {path}; use '
-                'another path'
-            )
-        self._make(self.path)
-        self.write(path, text)
-        self._make(self.logs, *((self.results / each.name).parent for each in configurations))
-
-    def _check_new(self) -> None:
-        if '{' in str(self.path):
-            raise UsageError(
-                f'--output={self.path}: braces in a path stand for fields of a run; use a '
-                'path without braces'
-            )
+        folders = [self.logs, *((self.results / each.name).parent for each in configurations)]
         try:
-            if not self.path.exists() or not any(self.path.iterdir()):
-                return
-        except OSError as error:
-            raise UsageError(
-                f'--output={self.path}: it cannot be read ({error.strerror}); use another path'
-            ) from None
-        raise UsageError(f'--output={self.path}: the folder is not empty; use a new one')
-
-    def _make(self, *folders: Path) -> None:
-        try:
+            if path.is_file():
+                if decode_text(read_file(path), 'replace').rstrip() != text:
+                    raise UsageError(
+                        f'{flag_text}: it has results of other commands, see {path}; use another '
+                        'path'
+                    )
+            elif '{' in str(self.path):
+                raise UsageError(
+                    f'{flag_text}: braces in a path stand for fields of a run; use a path without '
+                    'braces'
+                )
+            elif self.path.exists() and any(self.path.iterdir()):
+                raise UsageError(f'{flag_text}: the folder is not empty; use a new one')
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write(path, text)
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f'{self.path}: the folder cannot be made ({error.strerror}); use another path'
+                f'{flag_text}: the folder cannot be used ({error.strerror}); use another path'
             ) from None
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -231,12 +220,15 @@ class Laboratory:
             if isinstance(outcome, str):
                 # The failed run itself may have filled the disk.
                 self.check_free_space()
-                facts: dict[str, Any] = {
-                    'exit_code': process_exit.exit_code,
-                    'cause': process_exit.cause,
-                }
-                facts |= {'started_at': started_at, 'seconds': round(process_exit.seconds, 3)}
-                outcome = self.fail(configuration, number, outcome, **facts)
+                outcome = self.fail(
+                    configuration,
+                    number,
+                    outcome,
+                    exit_code=process_exit.exit_code,
+                    cause=process_exit.cause,
+                    started_at=started_at,
+                    seconds=round(process_exit.seconds, 3),
+                )
             else:
                 self.write(path, json.dumps(as_json(outcome)))
                 outcome.source = str(path)

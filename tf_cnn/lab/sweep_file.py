@@ -91,14 +91,14 @@ def read_sweep_file(path: Path) -> SweepFile:
     return file
 
 
-def axes_of(file: SweepFile, path: Path) -> Axes:
+def axes_of(file: SweepFile, source: str) -> Axes:
     tables = {'[grid]': file.grid} if file.grid else {}
     for key, more in (('[[grids]]', file.grids), ('[[include]]', file.include)):
         tables |= {f'{key} {number}': table for number, table in enumerate(more, 1)}
     for where, table in tables.items():
         for name, value in table.items():
             if value == []:
-                raise UsageError(f'{path}: {where} {name} = []: it has no value; add one')
+                raise UsageError(f'{source} {where} {name} = []: it has no value; add one')
     return [
         {
             name: [*map(as_text, value if isinstance(value, list) else [value])]
