@@ -129,8 +129,17 @@ class Row:
         """Returns a rate, or the seconds that it stands for."""
         return 1 / rate if self.is_time else rate
 
+    @property
+    def interval(self) -> list[float] | None:
+        """The 95 % interval of the rate, or of the seconds."""
+        interval = self.estimate.interval if self.runs else None
+        return interval and sorted(map(self.in_unit, interval))
+
+    def format_number(self, number: float) -> str:
+        return f'{format_number(number)}{" s" * self.is_time}'
+
     def format_rate(self, rate: float) -> str:
-        return f'{format_number(self.in_unit(rate))}{" s" * self.is_time}'
+        return self.format_number(self.in_unit(rate))
 
     @property
     def rate_text(self) -> str | None:

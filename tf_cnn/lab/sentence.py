@@ -224,7 +224,7 @@ def _explain_nothing(rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_rate(row: Row) -> str:
-    interval = format_interval(row.estimate.interval, row.format_rate)
+    interval = format_interval(row.interval, row.format_number)
     names = ('model', 'variable_update', 'batch_size', 'shape', 'command')
     facts = [format_value(name, row.facts[name]) for name in names if name in row.facts]
     parts = [row.rate_text, _unit(row), f'({interval})' if interval else '']
