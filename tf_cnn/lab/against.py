@@ -21,7 +21,6 @@ from tf_cnn.lab.ratios import (
 )
 from tf_cnn.lab.rows import Against, Reference, Row, importance, make_rows
 from tf_cnn.lab.runs import (
-    baselines,
     equality_key,
     find_varying_names,
     group,
@@ -107,11 +106,25 @@ def same_batch_size(rows: Sequence[Row]) -> Iterator[Row]:
     have one. A baseline stays a row.
     """
     ordered = sorted(rows, key=lambda row: bool(row.remark))
-    bases = baselines(ordered, lambda row: row.first)
-    for row, base in zip(ordered, bases, strict=True):
+    works: list[list[Row]] = []
+    for row in ordered:
+        equal = (work for work in works if not workload_differences(work[0].first, row.first))
+        if work := next(equal, None):
+            work.append(row)
+        else:
+            works.append([row])
+    bases = {
+        id(row): (peers if len(peers) > 1 else work)[0]
+        for work in works
+        for peers in group(work, lambda row: row.first.batch_size)
+        for row in peers
+    }
+    counts = Counter(map(id, bases.values()))
+    for row in ordered:
+        base = bases[id(row)]
         if row is not base:
             yield hold_against(row, base, base.name)
-        elif sum(base is row for base in bases) > 1 or len(rows) == 1:
+        elif counts[id(row)] > 1 or len(rows) == 1:
             yield row
         else:
             yield replace(row, remark=row.remark or NO_OTHER)

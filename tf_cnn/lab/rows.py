@@ -20,9 +20,9 @@ from tf_cnn.lab.runs import (
     flag_differences,
     format_property,
     group,
-    group_repeats,
     hosts_of,
     machine_differences,
+    repeat_key,
     settings_of,
     workload_differences,
 )
@@ -310,7 +310,8 @@ def _rows_of(side: Side) -> Iterator[Row]:
         label = source if side.path or not side.name else ''
         return Row(side.name, label=label, facts=facts or {}, remark=f'left out: {reason}')
 
-    for repeats in group_repeats(run for run in side.runs if run.images_per_second > 0):
+    timed = [run for run in side.runs if run.images_per_second > 0]
+    for repeats in group(timed, repeat_key):
         complete = [run for run in repeats if run.is_complete]
         runs = tuple(complete or repeats)
         remark = '' if complete else f'incomplete: {runs[0].reason or "unknown"}'

@@ -2,6 +2,7 @@
 what else differs, and what is doubtful. Does not import TensorFlow.
 """
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,11 +12,9 @@ from tf_cnn.lab.ratios import MIN_RUNS, Significance
 from tf_cnn.lab.rows import Row, format_value
 from tf_cnn.lab.runs import (
     WITH,
-    describe_outliers,
     find_varying_names,
     format_differences,
     group,
-    outlier_rates,
 )
 from tf_cnn.results.advice import (
     SUMMARIZED_CODES,
@@ -24,8 +23,9 @@ from tf_cnn.results.advice import (
     group_warnings,
     noise_warnings,
 )
-from tf_cnn.results.document import COMMAND_RATE, Result
+from tf_cnn.results.document import COMMAND_RATE, AnyResult, Result
 from tf_cnn.results.sections import WarningRow
+from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_interval, format_number
 from tf_cnn.system.errors import plural
 
@@ -35,6 +35,11 @@ AS_BEFORE = 'as before'
 NO_OTHER, NO_OTHER_HOST = 'no other of its work', 'no other host'
 _OF_HOSTS = ' (to compare kinds of machines give one machine of each, or use --across=hosts)'
 _MAX_CLAUSES, _MAX_CHANGES = 3, 2
+# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
+# Handle Outliers, 3.3.
+_OUTLIER_SCORE = 3.5
+# The median and the MAD of fewer runs are too uncertain to call one an outlier.
+_MIN_RUNS_FOR_OUTLIERS = 5
 # Hosts agree if no interval reaches further than this; wider ones show nothing.
 _AGREEMENT = 0.1
 # The clause of each verdict that names no direction.
@@ -67,8 +72,7 @@ def answer(rows: Sequence[Row]) -> str:
     without = {row.who for row in rows if {*absent} & {row.who, *row.who.split(WITH)}}
     if left_out := sum(row.is_left_out and row.who not in without for row in rows):
         clauses.append(f'{plural(left_out, "run")} left out')
-    runs = {run.id: run for row in rows for run in row.documents}
-    return escape_unprintable(f'{"; ".join(clauses)}{doubtful_note([*runs.values()])}.')
+    return escape_unprintable(f'{"; ".join(clauses)}{doubtful_note(_documents(rows))}.')
 
 
 def _unit(row: Row) -> str:
@@ -253,29 +257,34 @@ def make_notes(rows: Sequence[Row]) -> list[str]:
     pairs = [row for row in rows if row.is_pair]
     has_one_subject = len({row.who for row in pairs}) == 1
     names = {id(row): (has_one_subject and row.label) or row.name or 'all' for row in rows}
-    runs = {run.id: run for row in rows for run in row.documents}
-    doubtful = [
-        f'{run.source} ({", ".join(codes)})'
-        for run in runs.values()
-        if (codes := doubtful_codes(run))
-    ]
-    few = [
-        names[id(row)] for row in pairs if row.ratio and row.ratio.verdict is Significance.FEW_RUNS
-    ]
+    runs = _documents(rows)
+    few = [names[id(row)] for row in pairs if row.verdict == Significance.FEW_RUNS.value]
+    far = {path: rate for row in rows for path, rate in outliers(row).items()}
+    doubtful = {run.source: codes for run in runs if (codes := doubtful_codes(run))}
     notes = [
-        *_left_out(rows),
+        *by_remark(row for row in rows if row.remark and (not row.runs or ': ' in row.remark)),
+        *_listed(f'{NO_OTHER}: {{}}', [row.name for row in rows if row.remark == NO_OTHER]),
         *_changes(pairs, names),
-        *noise_warnings([*runs.values()]),
-        *_far_runs(rows),
-        *(
-            [f'{abbreviate(few)}: an interval needs {MIN_RUNS} runs or more on both sides']
-            if few
-            else []
+        *noise_warnings(runs),
+        *_listed(
+            'far from the others: {}; something disturbed the machine, or changed on it',
+            [f'{path} ({format_number(rate)})' for path, rate in far.items()],
         ),
+        *_listed(f'{{}}: an interval needs {MIN_RUNS} runs or more on both sides', few),
         *_warnings(rows, names),
-        *([f'doubtful: {abbreviate(doubtful)}'] if doubtful else []),
+        *_listed(
+            'doubtful: {}', [f'{path} ({", ".join(codes)})' for path, codes in doubtful.items()]
+        ),
     ]
     return [*dict.fromkeys(map(escape_unprintable, notes))]
+
+
+def _listed(text: str, items: Sequence[str]) -> list[str]:
+    return [text.format(abbreviate(items))] if items else []
+
+
+def _documents(rows: Iterable[Row]) -> list[AnyResult]:
+    return [*{run.id: run for row in rows for run in row.documents}.values()]
 
 
 def by_remark(rows: Iterable[Row]) -> list[str]:
@@ -286,12 +295,6 @@ def by_remark(rows: Iterable[Row]) -> list[str]:
     return [
         ': '.join(filter(None, (abbreviate([*each]), remark))) for remark, each in names.items()
     ]
-
-
-def _left_out(rows: Sequence[Row]) -> Iterator[str]:
-    yield from by_remark(row for row in rows if row.remark and (not row.runs or ': ' in row.remark))
-    if lonely := [row.name for row in rows if row.remark == NO_OTHER]:
-        yield f'{NO_OTHER}: {abbreviate(lonely)}'
 
 
 def _changes(pairs: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
@@ -312,19 +315,14 @@ def _changes(pairs: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
 
 def outliers(row: Row) -> Mapping[str, float]:
     """Returns the rates of runs far from the others of their side, by file."""
-    return {
-        path: rate
-        for runs in (row.compared_runs, row.runs)
-        for path, rate in outlier_rates(
-            {run.source: row.in_unit(run.images_per_second) for run in runs}
-        ).items()
-    }
-
-
-def _far_runs(rows: Sequence[Row]) -> Iterator[str]:
-    rates = {path: rate for row in rows for path, rate in outliers(row).items()}
-    if rates:
-        yield describe_outliers(rates)
+    far = dict[str, float]()
+    for runs in (row.compared_runs, row.runs):
+        rates = {run.source: row.in_unit(run.images_per_second) for run in runs}
+        if len(rates) >= _MIN_RUNS_FOR_OUTLIERS:
+            middle = statistics.median(rates.values())
+            limit = _OUTLIER_SCORE * MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
+            far |= {path: rate for path, rate in rates.items() if abs(rate - middle) > limit}
+    return far
 
 
 def _warnings(rows: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
