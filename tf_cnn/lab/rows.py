@@ -305,10 +305,12 @@ def machine_facts(run: Run) -> dict[str, Any]:
 def _rows_of(side: Side) -> Iterator[Row]:
     """Yields a row for the repeats of each setting, and for each run that is left out."""
 
-    def left_out(source: str, reason: str, facts: Mapping[str, str] | None = None) -> Row:
+    def left_out(
+        source: str, reason: str, facts: Mapping[str, str] = {}, is_missing: bool = True
+    ) -> Row:
         # A host needs no file.
-        label = source if side.path or not side.name else ''
-        return Row(side.name, label=label, facts=facts or {}, remark=f'left out: {reason}')
+        label, remark = source if side.path or not side.name else '', f'left out: {reason}'
+        return Row(side.name, label=label, facts=facts, remark=remark, is_missing=is_missing)
 
     timed = [run for run in side.runs if run.images_per_second > 0]
     for repeats in group(timed, repeat_key):
@@ -319,17 +321,17 @@ def _rows_of(side: Side) -> Iterator[Row]:
         yield Row(side.name, runs=runs, facts=facts, remark=remark)
         for run in repeats if complete else ():
             if not run.is_complete:
-                yield left_out(run.source, f'incomplete: {run.reason}')
+                yield left_out(run.source, f'incomplete: {run.reason}', is_missing=False)
     for run in side.runs:
         if not run.images_per_second > 0:
             is_evaluation = isinstance(run, Result) and run.run.role == 'evaluation'
             evaluation = 'it is an evaluation (--eval) without timed steps'
             reasons = (evaluation if is_evaluation else 'no step was timed', run.reason)
-            row = left_out(run.source, ': '.join(filter(None, reasons)))
-            yield replace(row, is_missing=not is_evaluation)
+            reason = ': '.join(filter(None, reasons))
+            yield left_out(run.source, reason, is_missing=not is_evaluation)
     for source, reason, flags in side.missing:
-        facts = {n: text.partition('=')[2] or text for n, text in (flags or {}).items()}
-        yield replace(left_out(source, reason, facts), is_missing=True)
+        facts = {name: text.partition('=')[2] or text for name, text in (flags or {}).items()}
+        yield left_out(source, reason, facts)
     if side.strangers:
         names = abbreviate(side.strangers)
         yield Row(side.name, remark=f'not read, since it is no result: {names}')

@@ -1,6 +1,5 @@
 """Reads the runs of each argument, and splits them by host. Does not import TensorFlow."""
 
-import operator
 import os
 import re
 from collections import Counter
@@ -13,7 +12,7 @@ import msgspec
 
 from tf_cnn.lab.measure import COMMANDS_FILE
 from tf_cnn.lab.original_logs import Run, read_log
-from tf_cnn.lab.runs import MEASURED, WITH, group, hosts_of
+from tf_cnn.lab.runs import MEASURED, WITH, hosts_of
 from tf_cnn.machine.run_environment import has_generated_name
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import (
@@ -154,7 +153,8 @@ def by_host(sides: Sequence[Side]) -> list[Side]:
     for side in sides:
         for run in side.runs:
             names = WITH.join(hosts_of(run)) or run.source
-            key = names, side.name, _folder(run.source, side.path), _fingerprint(run)
+            fingerprint = run.machine.get('fingerprint') or run.source
+            key = names, side.name, _folder(run.source, side.path), fingerprint
             runs.setdefault(key, {})[run.id, str(run.given_flags.get(MEASURED))] = run
     candidates = [
         (host, f'{host} ({side})', f'{host} ({Path(folder).name})', f'{host} ({folder})', f'{key}')
@@ -167,19 +167,15 @@ def by_host(sides: Sequence[Side]) -> list[Side]:
         name if counts[first] > 1 else first: [*own.values()]
         for name, (first, *_), own in zip(column, candidates, runs.values(), strict=True)
     }
-    files = [(_host_of_file(each[0], side.path), each) for side in sides for each in side.missing]
-    missing = {
-        peers[0][0]: [each for _, each in peers] for peers in group(files, operator.itemgetter(0))
-    }
+    missing: dict[str, list[Missing]] = {}
+    for side in sides:
+        for each in side.missing:
+            missing.setdefault(_host_of_file(each[0], side.path), []).append(each)
     strangers = [name for side in sides for name in side.strangers]
     return [
         Side(name, hosts.get(name, ()), missing.get(name, ()), () if number else strangers)
         for number, name in enumerate(dict.fromkeys([*hosts, *missing]))
     ]
-
-
-def _fingerprint(run: Run) -> str:
-    return run.machine.get('fingerprint') or run.source
 
 
 def _folder(source: str, path: str) -> str:
