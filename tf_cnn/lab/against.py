@@ -10,6 +10,7 @@ from pathlib import Path
 from tf_cnn.lab.config import CompareOptions, ReportOptions, RowOptions
 from tf_cnn.lab.earlier import earlier
 from tf_cnn.lab.links import are_pairs, links
+from tf_cnn.lab.losses import same_losses
 from tf_cnn.lab.original_logs import Run
 from tf_cnn.lab.ratios import (
     Ratio,
@@ -187,36 +188,6 @@ def median_of_others(rows: Sequence[Row]) -> Iterator[Row]:
                 yield replace(row, reference=Reference(OTHERS, median, others), ratio=ratio)
 
 
-def same_losses(hold: Against) -> Against:
-    """Adds to another function which hosts computed other losses than most hosts of equal hardware
-    and versions, with --deterministic.
-    """
-
-    def losses(row: Row) -> str:
-        return equality_key([[*result.steps.loss][:20] for result in row.results[:1]])
-
-    def kind(row: Row) -> str:
-        machine = row.first.machine
-        gpus = [gpu.get('name') for gpu in machine.get('gpus') or ()]
-        return equality_key([row.setting, machine.get('cpu_model'), machine.get('versions'), gpus])
-
-    def hold_losses(rows: Sequence[Row]) -> Iterator[Row]:
-        held = [*hold(rows)]
-        repeatable = [
-            row for row in held if row.results and row.results[0].flags.get('deterministic')
-        ]
-        differing = set[int]()
-        for peers in group(repeatable, kind):
-            [(common, count)] = Counter(map(losses, peers)).most_common(1)
-            if len(peers) > 2 and 2 * count > len(peers):
-                differing |= {id(row) for row in peers if losses(row) != common}
-        for row in held:
-            remark = f'computes other losses than {OTHERS}'
-            yield replace(row, remark=remark) if id(row) in differing else row
-
-    return hold_losses
-
-
 # ---- published numbers ---------------------------------------------------------------------------
 
 
@@ -329,14 +300,15 @@ def compare_sides(sides: Sequence[Side], options: CompareOptions | ReportOptions
     elif (is_single and kinds == {'hosts'}) or (
         across and not any(are_pairs(side.runs) for side in sides)
     ):
-        sides, hold = by_host(sides), same_losses(median_of_others)
+        sides, hold = by_host(sides), median_of_others
     elif is_single and (across or kinds == {'pairs'}):
         sides, hold = by_host(sides), links(options.fail_below)
     elif is_single:
         hold = published(options.published, same_batch_size)
     elif across or _are_separate(sides, kinds, options):
         return [row for side in sides for row in compare_sides([side], options)]
-    rows = sorted(make_rows(sides, hold, force=options.force), key=importance)
+    rows = make_rows(sides, same_losses(hold), force=options.force)
+    rows = sorted(rows, key=importance)
     return [*rows, *mean_of(rows)]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
 from tf_cnn.lab.links import LinkRatio
+from tf_cnn.lab.losses import describe_losses, is_wrong
 from tf_cnn.lab.ratios import MIN_RUNS, Ratio, t_quantile
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
@@ -34,7 +35,7 @@ def conclude(rows: Sequence[Row], options: MeasureOptions, failed: bool = False)
 
 def print_verdict(rows: Sequence[Row], options: ShowOptions) -> int:
     """Prints why --fail_below does not hold; returns the exit code."""
-    code, lines = judge(rows, options.fail_below, options.exit_unclear)
+    code, lines = judge(rows, options)
     for line in lines:
         print(escape_unprintable(line), file=sys.stderr)
     return code
@@ -94,16 +95,35 @@ def _read_prices(text: str) -> Mapping[str, float]:
 # ---- exit codes ----------------------------------------------------------------------------------
 
 
-def judge(rows: Sequence[Row], limit: float | None, unclear_code: int) -> tuple[int, list[str]]:
-    """Returns the exit code of --fail_below, and lines that say why it is not 0."""
-    if limit is None:
-        return KEPT, []
+def judge(rows: Sequence[Row], options: ShowOptions) -> tuple[int, list[str]]:
+    """Returns the exit code of --fail_below and --same_losses, and lines that say why it is not
+    0.
+    """
+    answers = []
+    if options.fail_below is not None:
+        answers.append(_judge_rates(rows, options.fail_below, options.exit_unclear))
+    if options.same_losses:
+        answers.append(_judge_losses(rows, options.exit_unclear))
+    lines = [line for _, lines in answers for line in lines]
+    codes = {code for code, _ in answers}
+    return BROKEN if BROKEN in codes else max(codes, default=KEPT), [*dict.fromkeys(lines)]
+
+
+def _judge_losses(rows: Sequence[Row], unclear_code: int) -> tuple[int, list[str]]:
+    if wrong := [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]:
+        return BROKEN, [f'--same_losses: {abbreviate(wrong)}']
+    agree, uncompared = describe_losses(rows)
+    reasons = uncompared or ['no two equal machines have the same settings with --deterministic']
+    return (KEPT, []) if agree else (unclear_code, [f'--same_losses: cannot tell: {reasons[0]}'])
+
+
+def _judge_rates(rows: Sequence[Row], limit: float, unclear_code: int) -> tuple[int, list[str]]:
     flag = format_flag('fail_below', limit)
     slow = [
         f'{row.name} ({row.ratio.value:.3f})' for row in rows if row.ratio and _is_below(row, limit)
     ]
     missing = by_remark(row for row in rows if row.is_missing)
-    wrong = [f'{row.name} {row.remark}' for row in rows if row.remark.startswith('computes')]
+    wrong = [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]
     causes = {'slower than that': slow, 'some results are unknown': missing, 'wrong': wrong}
     if lines := [
         f'{flag}: {title}: {abbreviate([*dict.fromkeys(texts)])}'
@@ -131,7 +151,7 @@ def _describe_unclear(row: Row, limit: float) -> str:
         return ''
     name, ratio = row.name or 'the result', row.ratio
     if not ratio:
-        is_known = row.remark.startswith(('only in', 'computes', NO_OTHER))
+        is_known = row.remark.startswith(('only in', NO_OTHER)) or is_wrong(row)
         return '' if is_known else f'{name}: {row.remark}'
     if isinstance(ratio, LinkRatio):
         return ''

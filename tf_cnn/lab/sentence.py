@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_cnn.lab.links import describe_links
+from tf_cnn.lab.losses import describe_losses, is_wrong
 from tf_cnn.lab.ratios import MIN_RUNS, Significance
 from tf_cnn.lab.rows import Row, format_value
 from tf_cnn.lab.runs import (
@@ -61,14 +62,17 @@ def answer(rows: Sequence[Row]) -> str:
         clauses += describe_links(pairs) or _describe_pairs(pairs)
     else:
         clauses += _explain_nothing(rows)
-    wrong = [f'{row.name} {row.remark}' for row in pairs if row.remark.startswith('computes')]
+    wrong = [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]
+    agree, uncompared = describe_losses(rows)
     remarks = Counter(
         row.verdict
         for row in rows
         if row.runs and not row.ratio and not row.is_baseline and row.remark != NO_OTHER
+        if not is_wrong(row)
     )
     if pairs:
-        clauses += [*wrong[:_MAX_CLAUSES], *(f'{count} {text}' for text, count in remarks.items())]
+        clauses += [f'{count} {text}' for text, count in remarks.items()]
+    clauses += [*wrong[:_MAX_CLAUSES], *agree, *uncompared]
     without = {row.who for row in rows if {*absent} & {row.who, *row.who.split(WITH)}}
     if left_out := sum(row.is_left_out and row.who not in without for row in rows):
         clauses.append(f'{plural(left_out, "run")} left out')
@@ -207,7 +211,7 @@ def _explain_nothing(rows: Sequence[Row]) -> list[str]:
     measured = [row for row in rows if row.runs]
     sides = {peers[0].who: peers for peers in group(measured, lambda row: row.who)}
     empty = dict.fromkeys(row.who for row in rows if row.who and row.who not in sides)
-    remarks = Counter(row.remark for row in measured if row.remark)
+    remarks = Counter(row.remark for row in measured if row.remark and not is_wrong(row))
     if [*remarks] == [NO_OTHER_HOST] and len(sides) == 1 and not empty:
         runs = plural(sum(len(row.runs) for row in measured), 'run')
         return [
