@@ -20,7 +20,7 @@ help:
 	@echo 'make lock      write deploy/requirements-*.txt: the newest versions of all packages, with hashes'
 	@echo 'make bench     make photographs and records of them in data/, compare three modes, train resnet50 on them, and'
 	@echo '               write a page, data/bench.html: three to five minutes on two cores, 0.2 GB'
-	@echo 'make reference measure the cases of docs/reference_results.md into data/reference: ten minutes on two cores'
+	@echo 'make reference measure the cases of benchmarks/reference/README.md into data/reference: ten minutes on two cores'
 	@echo 'make figures   make the pictures of README.md and docs/lab.md anew; measures what data/ lacks: ten minutes'
 	@echo 'make test      run the tests (seven to fifteen minutes on two cores)'
 	@echo 'make test-fast run those that need no other processes (two minutes)'
@@ -111,7 +111,7 @@ REFERENCE := reference$(if $(wildcard $(NVIDIA_DRIVER)),_gpu)
 reference: $(INSTALLED) $(RECORDS)
 	@[ ! -e data/reference ] || echo 'make: data/reference goes on; to measure anew, remove it first'
 	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/$(REFERENCE).toml --output=data/reference
-	@echo 'make: now compare benchmarks/reference/NAME data/reference; docs/reference_results.md has the names'
+	@echo 'make: now compare benchmarks/reference/NAME data/reference; benchmarks/reference/README.md has the names'
 
 figures: $(INSTALLED)
 	$(RUN) -m benchmarks.figures

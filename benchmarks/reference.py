@@ -1,4 +1,4 @@
-"""Keeps the reference results of machines, and writes their page, docs/reference_results.md.
+"""Keeps the reference results of machines, and writes their page, benchmarks/reference/README.md.
 
     make reference
     python -m benchmarks.reference --add=data/reference --name=two-cores-of-a-xeon
@@ -29,7 +29,7 @@ from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 REFERENCE = ROOT / 'benchmarks' / 'reference'
-PAGE = ROOT / 'docs' / 'reference_results.md'
+PAGE = REFERENCE / 'README.md'
 _NAME = re.compile(r'[a-z0-9][a-z0-9_.-]*')
 # The features that TensorFlow's kernels for CPUs choose between.
 _FEATURES = ('avx2', 'avx512f', 'avx512_vnni', 'avx512_bf16', 'amx_bf16', 'amx_int8')
@@ -82,7 +82,7 @@ def anonymize(text: str, name: str) -> str:
 
 
 def make_page(folders: Sequence[Path]) -> str:
-    """Returns docs/reference_results.md with the results of machines."""
+    """Returns benchmarks/reference/README.md with the results of machines."""
     introduction = PAGE.read_text(encoding='utf-8').partition(_MARK)[0]
     sections = ['\n'.join(_machine_lines(folder)) for folder in folders]
     return '\n'.join([f'{introduction}{_MARK}\n', *sections])

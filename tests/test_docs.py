@@ -32,7 +32,10 @@ from tf_cnn.system.errors import UsageError
 # `make docs` generates these pages, which have no shell lines.
 GENERATED = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
 _PAGES = sorted({*(ROOT / 'docs').glob('*.md')} - GENERATED)
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *_PAGES]
+PAGES = [
+    *(ROOT / page for page in ('README.md', 'CONTRIBUTING.md', 'benchmarks/reference/README.md')),
+    *_PAGES,
+]
 # The first words of shell lines, possibly after variables.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'

@@ -163,7 +163,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('cluster --hosts=[..],b --each', '--hosts=[..],b'),
         ('doctor --only=gpus', '--only=gpus', 'did you mean gpu'),
         ('doctor --only=gpu,xyz', '--only=gpu,xyz', "'xyz'", 'all_reduce'),
-        ('doctor --only=processor', '--only=processor', 'docs/tuning.md'),
+        ('doctor --only=processor', '--only=processor', 'docs/results.md'),
         ('doctor --only=gpu,', '--only=gpu,', "''"),
         ('doctor gpu', 'gpu', 'doctor --help'),
         ('help batchsize', '--help=batchsize', 'batch_size'),

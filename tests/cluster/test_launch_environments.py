@@ -16,7 +16,7 @@ from tests.support.machines import (
 )
 from tests.support.outputs import refused
 from tf_cnn.cluster.environments import (
-    environment_for_runs,
+    check_alone,
     expand_counts,
     expand_nodes,
     find_rank_variables,
@@ -297,16 +297,20 @@ def test_the_only_process_of_a_launcher_has_no_rank():
 )
 def test_a_command_that_starts_runs_is_not_started_several_times(environ, rank):
     with refused(rank, 'sweep'):
-        environment_for_runs(environ, 'sweep', pytest.fail)
+        check_alone(environ, 'sweep', pytest.fail)
 
 
 def test_runs_of_a_command_inherit_no_rank():
-    warnings: list[str] = []
     ranks = {**hydra(0, 1, 1), **torchrun(0, 1, 1), 'JOB_COMPLETION_INDEX': '2'}
-    environ = {**ranks, 'LANG': 'C'}
-    run_environ = environment_for_runs(environ, 'sweep', warnings.append)
-    assert run_environ == remove_cluster_variables(environ)
+    run_environ = remove_cluster_variables({**ranks, 'LANG': 'C'})
     assert find_rank_variables(run_environ) is None
     assert run_environ['LANG'] == 'C'
+
+
+def test_a_command_that_may_be_started_several_times_is_warned():
+    warnings: list[str] = []
+    check_alone({**hydra(0, 1, 1), 'JOB_COMPLETION_INDEX': '2'}, 'sweep', warnings.append)
     [line] = warnings
     assert 'JOB_COMPLETION_INDEX=2' in line
+    # A batch script is one process.
+    check_alone(slurm_batch(), 'sweep', pytest.fail)

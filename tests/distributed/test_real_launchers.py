@@ -173,6 +173,22 @@ def assert_agree(ranks: Sequence[dict], source: str, **hosts: Sequence[str]) -> 
     assert sorted(rank['answer']['task'] for rank in ranks) == sorted(tasks)
 
 
+def run_batch_script(host: Host, job: Path, script: str, environ: dict[str, str]) -> str:
+    """Returns the output of a job of Slurm that must end with 0."""
+    job.with_suffix('.sh').write_text(script)
+    sbatch = ('sbatch', '--parsable', f'--output={job}.out', f'{job}.sh')
+    show = ('scontrol', '--oneliner', 'show', 'job', host.run(*sbatch, **environ).strip())
+    is_under_way = 'JobState=(PENDING|RUNNING|COMPLETING) '
+    deadline = time.monotonic() + DEADLINE_SECS
+    while re.search(is_under_way, status := host.run(*show, **environ)):
+        assert time.monotonic() < deadline, status
+        time.sleep(0.1)
+    # pytest shows the log if the test fails.
+    print(out := Path(f'{job}.out').read_text())
+    assert 'JobState=COMPLETED ' in status
+    return out
+
+
 # ---- Slurm ---------------------------------------------------------------------------------------
 
 
@@ -213,19 +229,24 @@ def test_batch_scripts_of_the_documentation_train_and_end(network, slurm, number
     script = re.findall(r'^```bash\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)[number]
     for pattern, smaller in SMALLER.items():
         script = re.sub(pattern, smaller, script)
-    job.with_suffix('.sh').write_text(script)
-    sbatch = ('sbatch', '--parsable', f'--output={job}.out', f'{job}.sh')
-    show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, **slurm).strip())
-    is_under_way = 'JobState=(PENDING|RUNNING|COMPLETING) '
-    deadline = time.monotonic() + DEADLINE_SECS
-    while re.search(is_under_way, status := first.run(*show, **slurm)):
-        assert time.monotonic() < deadline, status
-        time.sleep(0.1)
-    # pytest shows the log if the test fails.
-    print(out := Path(f'{job}.out').read_text())
-    assert 'JobState=COMPLETED ' in status
+    out = run_batch_script(first, job, script, slurm)
     assert_trained(out)
     wait_for_all_to_end(network)
+
+
+@NEEDED_SLURM
+def test_a_batch_script_measures_each_node_by_a_step_of_srun(network, slurm):
+    job = network.folder / 'each'
+    script = (
+        '#!/bin/sh\n#SBATCH --nodes=2 --ntasks=2\n'
+        f'{" ".join(PROGRAM)} cluster --each --ssh=srun --rounds=1 --output={job} '
+        "--hosts=$(scontrol show hostnames | paste -sd,) --rate='rate: (.*)' "
+        "--command='echo rate: $(hostname | tr -dc 0-9)0'\n"
+    )
+    out = run_batch_script(network.hosts[0], job, script, slurm)
+    assert re.findall('host=(node.): (.*),', out) == [('node1', '10.0'), ('node2', '20.0')]
+    # The script is one process, though Slurm gives it a rank.
+    assert 'warning' not in out
 
 
 @NEEDED_SLURM

@@ -288,6 +288,7 @@ def test_an_asynchronous_total_is_of_a_worker_that_timed_steps_else_a_fault(
     result = read_result(tmp_path / 'result.json')
     assert isinstance(result, Result)
     assert result.statistics.num_steps == 0
+    assert all(worker.machine and 'seconds' in worker.noise for worker in result.workers)
     if end is None:
         assert totals == 2 * [[f'{result.images_per_second:.2f}']]
     else:

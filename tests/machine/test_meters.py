@@ -1,5 +1,6 @@
 """Energy, memory and noise, on this machine and with counters that the tests change."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from tests.support.files import write_files
 from tests.support.machines import MACHINES
-from tests.support.programs import run_python
+from tests.support.programs import ROOT, run_python
 from tf_cnn.machine.meters import EnergyMeter, NoiseMeter, host_peak_bytes
 
 pytestmark = pytest.mark.unit
@@ -182,3 +183,33 @@ input()
     share = 0.5 / num_cores / noise['seconds']
     assert noise['other_cpu_share'] > 0.9 * share
     assert noise['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason='it needs two cores')
+def test_the_time_of_a_task_with_other_cores_is_not_taken_from_the_share_of_this_core():
+    mine, other = (str(core) for core in sorted(os.sched_getaffinity(0))[:2])
+    busy = ['-c', 'while True: pass']
+    meter = """
+import json, time
+from tf_cnn.machine.meters import NoiseMeter
+meter = NoiseMeter(in_cluster=True)
+meter.start()
+time.sleep(1.2)
+print(json.dumps(meter.stop()))
+"""
+    launcher = """
+import subprocess, sys
+with subprocess.Popen(['taskset', '-c', sys.argv[2], sys.executable, *BUSY]) as task:
+    try:
+        subprocess.run(['taskset', '-c', sys.argv[1], sys.executable, '-c', METER], check=True)
+    finally:
+        task.kill()
+"""
+    launcher = launcher.replace('BUSY', repr(busy)).replace('METER', repr(meter))
+    with subprocess.Popen(['taskset', '-c', mine, sys.executable, *busy]) as program:
+        try:
+            command = [sys.executable, '-c', launcher, mine, other]
+            noise = json.loads(subprocess.check_output(command, cwd=ROOT, timeout=60))
+        finally:
+            program.kill()
+    assert noise['other_cpu_share'] + noise['steal_share'] > 0.9

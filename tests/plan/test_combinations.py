@@ -151,9 +151,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))
     write_noise(tmp_path / 'folder', 10)
-    handler = signal.signal(signal.SIGALRM, _fail)
+    handler = signal.signal(signal.SIGPROF, _fail)
     yield tmp_path
-    signal.signal(signal.SIGALRM, handler)
+    signal.signal(signal.SIGPROF, handler)
 
 
 def _fail(number: int, frame: FrameType | None) -> None:
@@ -219,13 +219,13 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _restored_process(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
-    """Fails if the block takes too long; restores the environment variables."""
+    """Fails if the block takes too much processor time; restores the environment variables."""
     before = dict(os.environ)
-    signal.setitimer(signal.ITIMER_REAL, limit_secs)
+    signal.setitimer(signal.ITIMER_PROF, limit_secs)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if os.environ != before:
             os.environ.clear()
             os.environ.update(before)

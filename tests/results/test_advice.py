@@ -72,6 +72,31 @@ def test_clean_runs_have_no_warnings(num_steps, likeness):
     assert counts.total() <= 2, counts
 
 
+def test_the_machines_of_all_workers_count():
+    document = sample_document(seconds=steps(), cluster={'num_workers': 3})
+    names = [f'{worker["task"]} ({worker["host"]})' for worker in document['workers']]
+    for worker, share in zip(document['workers'], (0.2, 0.05, 0.7), strict=True):
+        worker |= {
+            'machine': document['machine'],
+            'noise': {'seconds': 30, 'other_cpu_share': share},
+        }
+    document['workers'][1]['machine'] = {**document['machine'], 'cgroup_cpus': 0.15}
+    document['workers'][1]['noise'] |= {'cgroup_throttled_seconds': 20.0}
+    texts = {warning.code: warning.text for warning in advice.find_warnings(record_of(document))}
+    assert texts['machine_loaded'].startswith(f'{names[2]}, also {names[0]}: other processes')
+    assert '70 %' in texts['machine_loaded']
+    assert texts['cpu_quota'].startswith(f'{names[1]}: ')
+    assert texts['fewer_cores'].startswith(f'{names[1]}: ')
+    assert '0.15' in texts['fewer_cores']
+    result = record_of(document)
+    result.warnings = advice.find_warnings(result)
+    assert advice.doubtful_codes(result) == ['machine_loaded', 'cpu_quota']
+    [line] = advice.noise_warnings([result])
+    assert 'up to 70 % of the cores' in line
+    # Runs with and without a worker's quota are no repeats.
+    assert result.limits['worker 1.cgroup_cpus'] == 0.15
+
+
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings():
     document = sample_document(run={'role': 'evaluation'})
     document |= {'workers': [], 'statistics': as_json(StatisticsSection.of([]))}

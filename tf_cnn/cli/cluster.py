@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.cluster.config import ROLE_FLAGS
-from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.cluster.environments import check_alone, remove_cluster_variables
 from tf_cnn.flags.spec import specs_of
 from tf_cnn.lab.config import FleetOptions
 from tf_cnn.launch.commands import (
@@ -102,7 +102,8 @@ def main(arguments: Arguments[ClusterCommandOptions]) -> int:
     if options.dry_run:
         print(format_commands(options, layout, run_flags), end='')
         return 0
-    environment = environment_for_runs(os.environ, 'cluster', warn)
+    check_alone(os.environ, 'cluster', warn)
+    environment = remove_cluster_variables(os.environ)
     with contextlib.ExitStack() as stack:
         tasks = prepare_tasks(options, layout, params, stack)
         commands = make_commands(run_flags, tasks, environment)

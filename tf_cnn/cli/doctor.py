@@ -22,7 +22,10 @@ from tf_cnn.system.signals import SIGNALS
 # How many of the last output lines of a failed family are printed.
 _NUM_PRINTED_LINES = 15
 # Former families, and what stands in their place.
-_REMOVED = {'processor': 'docs/tuning.md, "oneDNN"', 'xla': 'docs/gpu.md, "Check"'}
+_REMOVED = {
+    'processor': 'docs/results.md, "Is this machine set up well?"',
+    'xla': 'docs/gpu.md, "Check"',
+}
 
 
 DECLARATION = Declaration(

@@ -9,6 +9,7 @@ from tf_cnn.lab import against
 from tf_cnn.lab.conclude import conclude
 from tf_cnn.lab.config import SweepOptions
 from tf_cnn.lab.configurations import PROBE, Configuration
+from tf_cnn.lab.losses import same_losses
 from tf_cnn.lab.measure import make_laboratory, run_all
 from tf_cnn.lab.rows import make_rows
 from tf_cnn.lab.sides import read_side
@@ -78,9 +79,8 @@ def main(arguments: Arguments[SweepOptions]) -> int:
     default = time.strftime(f'sweep-{Path(name or "grid").stem}-%Y%m%d-%H%M%S')
     laboratory = make_laboratory('sweep', options.output or default, options.timeout_secs)
     failures = run_all(laboratory, configurations, options.repeats)
-    rows = make_rows(
-        [read_side(str(laboratory.results))], against.published(None, against.same_batch_size)
-    )
+    hold = same_losses(against.published(None, against.same_batch_size))
+    rows = make_rows([read_side(str(laboratory.results))], hold)
     # The names of files begin with the number of the configuration.
     rows.sort(key=lambda row: (not row.runs, row.runs[0].source if row.runs else ''))
     return conclude(rows, options, bool(failures))

@@ -109,12 +109,9 @@ def remove_cluster_variables(environment: Environ) -> dict[str, str]:
     }
 
 
-def environment_for_runs(
-    environment: Environ, command: str, warn: Callable[[str], None]
-) -> dict[str, str]:
-    """Returns the environment for the runs that a command starts.
-
-    Warns if a launcher may have started several of these commands. Raises UsageError if it has.
+def check_alone(environment: Environ, command: str, warn: Callable[[str], None]) -> None:
+    """Raises UsageError if a launcher has started several processes of a command that starts runs,
+    and warns if it may have.
     """
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if launch or is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
@@ -123,12 +120,14 @@ def environment_for_runs(
             f'and in each of them {command} would do the same work; start it once, without a '
             'launcher or TF_CONFIG'
         )
-    if rank_variables := find_rank_variables(environment):
+    # What srun starts has a launch. Otherwise these variables are those of a batch script, which is
+    # one process.
+    others = {name: value for name, value in environment.items() if not name.startswith('SLURM_')}
+    if rank_variables := find_rank_variables(others):
         warn(
             f'{rank_variables}: if a launcher started {command} several times, each does the same '
             'work'
         )
-    return remove_cluster_variables(environment)
 
 
 # ---- TF_CONFIG -----------------------------------------------------------------------------------

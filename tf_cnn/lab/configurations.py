@@ -56,6 +56,8 @@ class Configuration:
       setting: what tells it apart, for lines about its progress.
       given_flags: as written, for the document of a failure.
       together: configurations with this word run at the same time; '': it runs alone.
+      has_job: it gets the variables of a job, by which srun and mpirun find their nodes. A run of
+        this program would take them for its own cluster.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Configuration:
     given_flags: Mapping[str, str] = field(default_factory=dict)
     shape: str = '1*1'
     together: str = ''
+    has_job: bool = False
 
     @property
     def caption(self) -> str:
@@ -135,6 +138,7 @@ def run_of_flags(
             setting,
             dict(params.given_flags),
             str(shape),
+            has_job=bool(hosts),
         )
 
     return make
@@ -177,7 +181,7 @@ def run_of_command(command: str, patterns: Patterns, target: SshTarget | None = 
             there = [target.python, '-P', '-m', PROBE, task, line, '{rank}']
             argv = [sys.executable, '-P', '-m', 'tf_cnn.lab.on_host', ','.join(hosts), ssh, *there]
         flag_texts = {name: format_flag(name, value) for name, value in flags.items()}
-        return Configuration('', argv, setting, flag_texts, 'command')
+        return Configuration('', argv, setting, flag_texts, 'command', has_job=True)
 
     return make
 

@@ -85,7 +85,7 @@ def _machines(row: Row) -> dict[str, Any]:
     return {
         **{name: [machine.get(name) for machine in machines] for name in _HARDWARE},
         'gpus': [[gpu.get('name') for gpu in machine.get('gpus') or ()] for machine in machines],
-        'program': [run.program.version, run.program.commit],
+        'program': [run.program.version, run.program.git_commit],
         'environment': run.environment,
         'onednn': run.run.onednn,
     }

@@ -19,14 +19,14 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.cluster.environments import check_alone, remove_cluster_variables
 from tf_cnn.lab.configurations import Configuration
 from tf_cnn.lab.probe import LEFT_PROCESSES
 from tf_cnn.lab.runs import group
@@ -81,7 +81,7 @@ class Laboratory:
     """
 
     path: Path
-    environment: Mapping[str, str] | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: {**os.environ})
     timeout_secs: float | None = None
 
     @property
@@ -211,7 +211,10 @@ class Laboratory:
         paths = [self.result_path(configuration, number) for configuration in configurations]
         logs = [self.logs / f'{path.stem}.log' for path in paths]
         argvs = {log: each.argv for log, each in zip(logs, configurations, strict=True)}
-        exits = run_processes(argvs, self.timeout_secs, self.environment)
+        environment = self.environment
+        if not all(each.has_job for each in configurations):
+            environment = remove_cluster_variables(environment)
+        exits = run_processes(argvs, self.timeout_secs, environment)
         runs = []
         for configuration, path, log, process_exit in zip(
             configurations, paths, logs, exits, strict=True
@@ -238,9 +241,9 @@ class Laboratory:
 
 def make_laboratory(name: str, path: str, timeout_secs: float | None) -> Laboratory:
     """Returns where a subcommand measures. Raises UsageError in one of several processes."""
-    environment = environment_for_runs(os.environ, name, warn)
-    folders = [str(FOLDER), *filter(None, [environment.get('PYTHONPATH')])]
-    environment['PYTHONPATH'] = os.pathsep.join(folders)
+    check_alone(os.environ, name, warn)
+    folders = [str(FOLDER), *filter(None, [os.environ.get('PYTHONPATH')])]
+    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(folders)}
     return Laboratory(Path(path), environment, timeout_secs)
 
 

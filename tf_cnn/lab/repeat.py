@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.registry import MODELS
-from tf_cnn.cluster.environments import environment_for_runs
+from tf_cnn.cluster.environments import check_alone, remove_cluster_variables
 from tf_cnn.lab.configurations import Configuration
 from tf_cnn.lab.measure import Laboratory, Outcome, describe_outcome, succeeded
 from tf_cnn.lab.original_logs import Run
@@ -40,7 +40,8 @@ def run_repeats(argv: Sequence[str], params: Params, console: Console) -> int:
     words = [*PROGRAM, *argv, '--repeat=1', '--result_file=-']
     shape = f'1*{params.devices.num_gpus or 1}'
     runs = Configuration('repeat', words, given_flags=dict(params.given_flags), shape=shape)
-    environment = environment_for_runs(os.environ, f'--repeat={count}', console.warning)
+    check_alone(os.environ, f'--repeat={count}', console.warning)
+    environment = remove_cluster_variables(os.environ)
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
         laboratory = Laboratory(Path(path), environment)
         laboratory.create_or_resume([runs])

@@ -264,15 +264,20 @@ def run_processes(*, in_cluster: bool) -> list[psutil.Process] | None:
 
 def _run_cpu_seconds(*, in_cluster: bool) -> float | None:
     """Returns the CPU seconds of this process and its ended children; in a cluster, of all
-    processes below its parent.
+    processes below its parent, on the cores that this process may use.
     """
     if (processes := run_processes(in_cluster=in_cluster)) is None:
         return None
+    cores = usable_cores()
     seconds = 0.0
     for process in processes:
         # It may have ended.
         with contextlib.suppress(psutil.Error):
-            seconds += sum(process.cpu_times()[:4])
+            # Linux does not count by core. Each task of `cluster` has its own cores, or all have
+            # the same.
+            theirs = process.cpu_affinity() if cores else None
+            share = len({*theirs} & {*cores}) / len(theirs) if theirs and cores else 1.0
+            seconds += share * sum(process.cpu_times()[:4])
     return seconds
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
@@ -27,6 +28,7 @@ from tf_cnn.results.statistics import (
     outliers,
     spread,
 )
+from tf_cnn.results.tables import abbreviate
 from tf_cnn.system.errors import format_flag, plural
 
 Owner = TypeVar('Owner')
@@ -80,6 +82,7 @@ _CAUSES = {
     'gpu_slowdown': 'slowed GPUs',
     'gpu_shared': 'other programs on the GPUs',
 }
+_OF_MACHINES = (*_CAUSES, 'gpu_power_limit', 'fewer_cores', 'powersave')
 _SYMPTOMS = {'outliers': 'outliers', 'spread': 'spread', 'drift': 'drift'}
 _NOISE = _CAUSES | _SYMPTOMS
 _SHORT = {'too_short': 'too short'}
@@ -115,12 +118,38 @@ def find_warnings(result: AnyResult, rerun_flags: Sequence[str] = ()) -> list[Wa
     codes = ADVICE if isinstance(result, Result) else _CAUSES
     analysis = _Analysis(cast(Result, result), rerun_flags)
     texts = {code: text for code in codes if (text := ADVICE[code](analysis))}
+    if isinstance(result, Result) and len(result.workers) > 1:
+        texts |= _warnings_of_machines(result)
     # Noise gets one warning: its cause, or else its first symptom. A run that is too short gets
     # none.
     symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in texts]
     for code in symptoms[0 if texts.keys() & {'too_short', *_CAUSES} else 1 :]:
         del texts[code]
     return [WarningRow(code, text) for code, text in texts.items()]
+
+
+def _warnings_of_machines(result: Result) -> dict[str, str]:
+    """Returns what disturbs or limits the machine of any worker, by code: the text of the worker
+    that it disturbs most, and the names of the others.
+    """
+    analyses = {
+        worker.name: _Analysis(replace(result, machine=worker.machine, noise=worker.noise))
+        for worker in result.workers
+        if worker.machine
+    }
+    texts = {}
+    for code in _OF_MACHINES:
+        field = _SHARE_FIELDS.get(code, '')
+        affected = {
+            name: (text, dict[str, Any](analysis.result.noise).get(field) or 0.0)
+            for name, analysis in analyses.items()
+            if (text := ADVICE[code](analysis))
+        }
+        if affected:
+            worst, *others = sorted(affected, key=lambda name: -affected[name][1])
+            also = f', also {abbreviate(others)}' if others else ''
+            texts[code] = f'{worst}{also}: {affected[worst][0]}'
+    return texts
 
 
 def group_warnings(
@@ -203,8 +232,9 @@ def noise_warnings(results: Sequence[AnyResult]) -> list[str]:
         for code, name in _NOISE.items():
             if affected := [result for result in disturbed if code in doubtful_codes(result)]:
                 shares = [
-                    dict[str, Any](result.noise).get(_SHARE_FIELDS.get(code, '')) or 0.0
+                    dict[str, Any](noise).get(_SHARE_FIELDS.get(code, '')) or 0.0
                     for result in affected
+                    for noise in result.noises
                 ]
                 largest_share = (
                     f', up to {_format_percent(max(shares))} of the cores' if max(shares) else ''

@@ -42,6 +42,8 @@ MAX_BYTES = 256 << 20
 _NOT_LIMITS = frozenset(
     ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
 )
+# The limits that the machines of other workers have, too, if they are set.
+_QUOTAS = ('cgroup_cpus', 'cgroup_memory_bytes')
 # The units of runs of other programs.
 COMMAND_RATE, COMMAND_TIME = 'rates per second', 'times in seconds'
 WALL_TIME = 'wall times in seconds'
@@ -195,7 +197,17 @@ class Result(_Document, tag=RESULT, kw_only=True):
         }
         gpus = self.machine.get('gpus') or ()
         names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
-        return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
+        limits |= {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
+        for worker in self.workers[1:]:
+            for name in _QUOTAS:
+                if value := dict[str, Any](worker.machine or {}).get(name):
+                    limits[f'{worker.task}.{name}'] = value
+        return limits
+
+    @property
+    def noises(self) -> list[sections.NoiseSection]:
+        """Returns the noise of each worker, or that of the chief in older results."""
+        return [worker.noise for worker in self.workers if worker.machine] or [self.noise]
 
     @property
     def images_per_second(self) -> float:
@@ -288,6 +300,7 @@ class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True, omit_defaults=T
     reason: ClassVar[str | None] = None
     batch_size: ClassVar[int | None] = None
     program: ClassVar = None
+    workers: ClassVar[Sequence[sections.WorkerSection]] = ()
     limits: ClassVar[Any] = Result.limits
     # What another program did is unknown.
     workload: ClassVar[Mapping[str, None]] = dict.fromkeys(
@@ -298,6 +311,10 @@ class CommandResult(_Document, tag=COMMAND_RESULT, kw_only=True, omit_defaults=T
         check_time(self.started_at)
         if self.rate:
             self.rates, self.rate = {'rate': self.rate}, None
+
+    @property
+    def noises(self) -> list[sections.NoiseSection]:
+        return [self.noise]
 
     @property
     def given_flags(self) -> Mapping[str, str]:

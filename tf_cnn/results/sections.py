@@ -220,13 +220,6 @@ class StepsSection(Section):
             )
 
 
-class WorkerSection(Section):
-    task: str | None
-    host: str
-    memory: MemorySection
-    steps: StepsSection
-
-
 class ThroughputSection(Section):
     images_per_second: Annotated[NotNegative | None, about('Images over wall_seconds: the total.')]
     images_per_second_of_steps: Annotated[
@@ -479,6 +472,19 @@ class NoiseSection(TypedDict, total=False):
         ),
     ]
     gpus_lost: Annotated[Integer | None, about('GPUs that the driver lost.')]
+
+
+class WorkerSection(Section, omit_defaults=True):
+    task: str | None
+    host: str
+    memory: MemorySection
+    steps: StepsSection
+    machine: Annotated[MachineSection | None, about('In clusters.')] = None
+    noise: Annotated[NoiseSection, about('In clusters; what else its machine did meanwhile.')] = {}
+
+    @property
+    def name(self) -> str:
+        return f'{self.task} ({self.host})'
 
 
 class WarningRow(Section):

@@ -84,7 +84,10 @@ def worker_section(plan: Plan, meters: RunMeters, log: StepLog) -> dict[str, Any
     task = plan.cluster_role.cluster
     task_name = f'{task.job} {task.index}' if task else None
     steps = log.steps_section(meters.unix_at_zero)
-    return as_json(sections.WorkerSection(task_name, socket.gethostname(), meters.memory(), steps))
+    section = sections.WorkerSection(task_name, socket.gethostname(), meters.memory(), steps)
+    if task:
+        section.machine, section.noise = plan.machine, meters.noise
+    return as_json(section)
 
 
 # Long, because the document is one object and reads best in one piece.
