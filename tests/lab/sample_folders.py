@@ -167,6 +167,12 @@ def write_all_folders() -> None:
     for size in (16, 32):
         rates = dict.fromkeys(names, 100) | ({'n3': 80} if size == 32 else {})
         write_hosts('slow_in_one', rates, flags={'batch_size': size})
+    for name in names:
+        for rate in rates_around(100):
+            flags, machine = {'deterministic': True}, {'hostname': name}
+            document = sample_document(rate=rate, noise=0, flags=flags, machine=machine)
+            document['workers'][0]['steps']['loss'][0] += name == 'n3'
+            write(f'losses/{name}', document)
     many = {f'n{number:02}': 100 + number % 3 for number in range(16)}
     write_hosts('many_hosts', many)
     write_hosts('two_hosts', {'n1': 100, 'n2': 80})
