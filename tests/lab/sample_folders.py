@@ -2,7 +2,7 @@
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,26 @@ def write_hosts(folder: Path | str, rates: Mapping[str, float], **changes: Any) 
     """Writes three runs of each host, whose rates differ by 1 %."""
     for name, rate in rates.items():
         write_runs(f'{folder}/{name}', rates_around(rate, spread=0.01), host=name, **changes)
+
+
+def write_losses(
+    folder: str, wrong_steps: Mapping[str, Sequence[int]], *, cpu_model: bool = False
+) -> None:
+    """Writes runs of hosts with --deterministic; their losses are wrong from these steps on, or
+    never.
+    """
+    for name, steps in wrong_steps.items():
+        for rate, step in zip(rates_around(100, len(steps)), steps, strict=True):
+            machine = {'hostname': name, **({'cpu_model': name} if cpu_model else {})}
+            document = sample_document(
+                rate=rate, noise=0, flags={'deterministic': True}, machine=machine
+            )
+            values = document['workers'][0]['steps']
+            values['loss'] = [
+                loss * (1.5 if 0 < step <= number else 1)
+                for loss, number in zip(values['loss'], values['global_step'], strict=True)
+            ]
+            write(f'{folder}/{name}', document)
 
 
 def write_pairs(folder: Path | str, rates: Mapping[str, float], count: int) -> None:
@@ -167,6 +187,14 @@ def write_all_folders() -> None:
     for size in (16, 32):
         rates = dict.fromkeys(names, 100) | ({'n3': 80} if size == 32 else {})
         write_hosts('slow_in_one', rates, flags={'batch_size': size})
+    write_losses('losses', {name: [0, 0, 0] for name in names} | {'n3': [15, 15, 15]})
+    write_losses('losses_of_two', {'n1': [0, 0, 0], 'n2': [15, 15, 15]})
+    write_losses('losses_once', {'n1': [0], 'n2': [15]})
+    write_losses('losses_at_times', {'n1': [0, 0, 0], 'n2': [0, 0, 30], 'n3': [0, 0, 0]})
+    write_losses('equal_losses', {'n1': [0, 0, 0], 'n2': [0, 0, 0]})
+    write_losses('other_processors', {'n1': [0] * 3, 'n2': [15] * 3}, cpu_model=True)
+    for folder, step in (('right', 0), ('wrong', 15)):
+        write_losses(folder, {'n1': [step] * 3})
     many = {f'n{number:02}': 100 + number % 3 for number in range(16)}
     write_hosts('many_hosts', many)
     write_hosts('two_hosts', {'n1': 100, 'n2': 80})

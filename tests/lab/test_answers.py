@@ -197,6 +197,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'published: ratio 1.038 (1.033 to 1.042).',
         ['1.15       1.26', '1.45        1.4'],
     ),
+    (
+        'ups --published=published.csv',
+        0,
+        'batch 64 is slower than published: ratio 0.714 (0.711 to 0.718); batch 32 is slower than '
+        'published: ratio 0.794 (0.790 to 0.797); 1 not published.',
+        [],
+    ),
     # What does not count is named, and fails a gate if it may be a slow run.
     (
         f'base partial {GATE}',
@@ -313,6 +320,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'no rate of n9; no host differs; 6 hosts agree within 2.1 %.',
         ['n9', 'ssh cannot connect'],
     ),
+    # With --deterministic, equal hosts compute equal losses.
+    (
+        f'losses {HOSTS} {GATE}',
+        1,
+        'no host differs; 6 hosts agree within 0.41 %; n3 computes other losses than the others.',
+        ['wrong: n3 computes other losses than the others'],
+    ),
     (
         f'few {HOSTS} {GATE}',
         3,
@@ -362,6 +376,12 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         3,
         'too few runs for a verdict between the 3 runs before and slower: ratio 1.143.',
         ['the runs before differ too much'],
+    ),
+    (
+        f'faster --against=torn {GATE}',
+        1,
+        'faster is faster than the 3 runs before: ratio 1.196 (1.123 to 1.280); 1 run left out.',
+        ['unknown: torn/torn.json'],
     ),
     # The shards in --data_dir count, not its path.
     (
@@ -451,27 +471,26 @@ def test_the_answer_is_the_first_line_in_each_format(argv, code, sentence, facts
 
 
 def test_json_has_all_numbers_of_each_row():
-    document = document_of('sizes sizes_of_xla')
-    rows = {row['setting'].get('batch_size'): row for row in document['rows'] if row['who']}
-    assert [*rows] == [64, 32, 128, 16]
-    for size, row in rows.items():
-        is_pair = size in (32, 64)
-        assert (row['who'], len(row['files'])) == ('sizes' if size == 16 else 'sizes_of_xla', 3)
-        assert (row['ratio'] is not None, row['is_significant']) == (is_pair, is_pair)
-        assert row['interval'][0] < row['rate'] < row['interval'][1]
-        if is_pair:
-            other = row['reference']
-            assert (other['name'], len(other['files'])) == ('sizes', 3)
-            assert row['ratio'] == pytest.approx(row['rate'] / other['rate'])
-            low, high = row['ratio_interval']
-            assert 1 < low < row['ratio'] < high
-            assert row['differences'] == {'xla': [False, True]}
-        else:
-            assert row['remark'] == f'only in {row["who"]}'
-    [mean] = [row for row in document['rows'] if not row['who']]
-    pairs = [row['ratio'] for row in document['rows'][:2]]
-    assert mean['ratio'] == pytest.approx(np.prod(pairs) ** (1 / 2))
-    assert mean['ratio_interval'][0] < mean['ratio'] < mean['ratio_interval'][1]
+    rows = document_of('sizes sizes_of_xla')['rows']
+    facts = [(row['who'], row['setting'].get('batch_size'), row['remark']) for row in rows]
+    assert facts == [
+        ('sizes_of_xla', 64, None),
+        ('sizes_of_xla', 32, None),
+        ('sizes_of_xla', 128, 'only in sizes_of_xla'),
+        ('sizes', 16, 'only in sizes'),
+        ('', None, None),
+    ]
+    pair, *_, mean = rows
+    other = pair['reference']
+    assert (other['name'], len(other['files']), len(pair['files'])) == ('sizes', 3, 3)
+    assert pair['interval'][0] < pair['rate'] < pair['interval'][1]
+    assert pair['ratio'] == pytest.approx(pair['rate'] / other['rate'])
+    assert pair['differences'] == {'xla': [False, True]}
+    assert mean['ratio'] == pytest.approx(np.sqrt(pair['ratio'] * rows[1]['ratio']))
+    for row in (pair, mean):
+        low, high = row['ratio_interval']
+        assert 1 < low < row['ratio'] < high
+    assert [row['is_significant'] for row in rows] == [True, True, False, False, True]
 
 
 def test_rows_are_sorted_by_the_size_of_a_significant_difference_or_by_their_price():

@@ -238,10 +238,10 @@ def test_configurations_of_one_group_run_at_the_same_time(monkeypatch):
     ]
     laboratory.create_or_resume(configurations)
     runs = [*laboratory.measure(configurations, 2)]
-    assert [(run.configuration.name, run.round_number) for run in runs] == [
+    assert [(configuration.name, number) for configuration, number, *_ in runs] == [
         *zip('acbddbac', [1] * 4 + [2] * 4, strict=True)
     ]
-    assert all(isinstance(run.outcome, Result) for run in runs)
+    assert all(isinstance(outcome, Result) for _, _, outcome, _ in runs)
 
 
 def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_written_an_error(
@@ -251,8 +251,8 @@ def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_writ
     laboratory = Laboratory(Path('out'))
     missing = Configuration('a', ['/missing'])
     laboratory.create_or_resume([missing])
-    [run] = laboratory.measure([missing], 1)
-    check_line(run.outcome.reason, '/missing', '127')
+    [(_, _, outcome, _)] = laboratory.measure([missing], 1)
+    check_line(outcome.reason, '/missing', '127')
     laboratory.logs.rename('logs')
     laboratory.logs.touch()
     with failed(laboratory.logs):

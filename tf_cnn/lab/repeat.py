@@ -46,17 +46,15 @@ def run_repeats(argv: Sequence[str], params: Params, console: Console) -> int:
         laboratory = Laboratory(Path(path), environment)
         laboratory.create_or_resume([runs])
         try:
-            for run in laboratory.measure(
+            for _, number, outcome, _ in laboratory.measure(
                 [runs], count, lambda _: console.phase(f'Run {len(outcomes) + 1} of {count}')
             ):
-                outcomes.append(run.outcome)
-                if len(outcomes) == 1 and (
-                    banner := _read_banner(laboratory.logs / 'repeat.1.log')
-                ):
+                outcomes.append(outcome)
+                if number == 1 and (banner := _read_banner(laboratory.logs / 'repeat.1.log')):
                     console.note(banner)
-                console.note(f'run {len(outcomes)} of {count}: {describe_outcome(run.outcome)}')
-                if params.results.result_file and isinstance(run.outcome, Result):
-                    paths.append(_write_result(run.outcome, params, run.round_number, console))
+                console.note(f'run {number} of {count}: {describe_outcome(outcome)}')
+                if params.results.result_file and isinstance(outcome, Result):
+                    paths.append(_write_result(outcome, params, number, console))
         except (KeyboardInterrupt, RunError):
             # RunError: a result could not be written, to the temporary folder or to --result_file.
             if any(map(succeeded, outcomes)):

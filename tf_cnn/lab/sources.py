@@ -99,9 +99,9 @@ def measure_in_turns(options: CompareOptions) -> list[Side]:
         return answer(sorted(rows, key=importance))
 
     if failures := run_all(laboratory, configurations, options.rounds, so_far):
-        outcome = failures[0].outcome
+        configuration, outcome = failures[0]
         again = f'; to try this run again, delete {outcome.source}' if options.output else ''
-        text = dict(zip(letters, texts, strict=True))[failures[0].configuration.name[0]]
+        text = dict(zip(letters, texts, strict=True))[configuration.name[0]]
         raise RunError(f'{text}: {outcome.reason}{again}')
     return sides()
 
